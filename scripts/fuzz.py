@@ -231,7 +231,8 @@ def _forged(told: object) -> object:
 
 
 JOB = (
-    b"JobId=12 JobName=a b UserId=ada(1000) GroupId=x(1000) Account=phys JobState=RUNNING Restarts=0 RunTime=00:01:02 "
+    b"JobId=12 JobName=a b UserId=ada(1000) GroupId=x(1000) MCS_label=N/A Priority=1 Account=phys "
+    b"JobState=RUNNING Restarts=0 RunTime=00:01:02 "
     b"SubmitTime=1794765600 StartTime=1794765601 EndTime=1794769201 SuspendTime=None Partition=debug NumNodes=1 "
     b"Nodes=n1 CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1) Command=x"
 )

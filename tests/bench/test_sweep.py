@@ -155,9 +155,9 @@ def test_the_limit_is_restored_when_the_sweep_is_ended(place, number):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--power-limit", "50W,300W"], "outside of what the GPU accepts: 100 to 300 W"),
+        (["--power-limit", "50W,300W"], "outside the range that the GPU accepts: 100 to 300 W"),
         (["--power-limit", "200W", "--gpu", "7"], "no GPU 7"),
-        ([], "one of them"),
+        ([], "either --power-limit or --param"),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_is_run(place, more, words):

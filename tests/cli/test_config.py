@@ -33,6 +33,7 @@ def test_json(project, capsys):
         "estimate": (True, "default", None),
         "profile": ("small", "project", path),
         "memory": ("rss", "default", None),
+        "mask-secrets": (True, "default", None),
         "sensor": ({}, "default", None),
         "tag.project": ("alpha", "project", path),
         **dict.fromkeys(("country", "intensity", "intensity-file", "pue", "price"), (None, "default", None)),

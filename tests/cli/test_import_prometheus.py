@@ -86,7 +86,7 @@ def test_a_recording_is_not_overwritten(run, own_home):
     "words, code, said",
     [
         (("ftp://store",), 2, "is not the address of a server"),
-        (("127.0.0.1:9", "--start", "-1h"), 3, "it is taken as http://127.0.0.1:9"),
+        (("127.0.0.1:9", "--start", "-1h"), 3, "has no scheme; using http://127.0.0.1:9"),
         (("http://127.0.0.1:9", "--start", "-1h"), 3, "Connection refused"),
         (("http://127.0.0.1:9", "--start", "-1h", "--end", "-2h"), 2, "The end must be after the start"),
         (("http://127.0.0.1:9", "--filter", "none.json"), 2, "none.json cannot be read"),

@@ -43,9 +43,17 @@ def ok(data):
     return 200, {}, json.dumps({"status": "success", "data": data}).encode()
 
 
-def test_series_become_columns_and_counters_rates():
+@pytest.fixture
+def wanted(tmp_path):
+    """A filter: without one only our own series are asked for, and are named by their channels."""
+    path = tmp_path / "filter"
+    path.write_text('{__name__=~"node_power_watts|cpu_seconds_total"}\n')
+    return path
+
+
+def test_series_become_columns_and_counters_rates(wanted):
     with ApiServer(engine) as server:
-        table = table_of([server.url], which=Stored(START * NS, (START + ROWS) * NS))
+        table = table_of([server.url], which=Stored(START * NS, (START + ROWS) * NS, wanted))
     assert sorted(table.columns) == ["node_power_watts", "rate(cpu_seconds_total)"]
     assert len(table) == ROWS + 1 and table.times_s[0] == START and table.period_s == 1.0
     rate = table.column("rate(cpu_seconds_total)")
@@ -53,13 +61,36 @@ def test_series_become_columns_and_counters_rates():
     assert table.column("node_power_watts")[1:].tolist() == pytest.approx([20 + 30 * value for value in rate[1:]])
 
 
-def test_explore_asks_the_engine(capsys):
-    times = ["--start", "2023-11-14T22:13:20Z", "--end", "2023-11-14T22:14:20Z"]
+def test_explore_asks_the_engine(wanted, capsys):
+    times = ["--filter", str(wanted), "--start", "2023-11-14T22:13:20Z", "--end", "2023-11-14T22:14:20Z"]
     with ApiServer(engine) as server:
         assert main(["model", "explore", server.url, *times, "--target", "node_power_watts", "--json"]) == 0
     (column,) = json.loads(capsys.readouterr().out)["columns"]
     assert (column["name"], column["grade"]) == ("rate(cpu_seconds_total)", "strong")
     assert column["now"] == pytest.approx(1.0, abs=0.01), "ranks, whose ties rounding may break"
+
+
+def test_our_own_series_have_the_names_of_their_channels():
+    metrics = [
+        {"__name__": "everywatt_power_watts", "device": "cpu.0", "domain": "package", "pedigree": "counter"},
+        {"__name__": "everywatt_host_cpu_seconds_total", "mode": "busy"},
+        {"__name__": "everywatt_agent_rounds_total"},
+    ]
+
+    def ours(asked):
+        if asked.path.endswith("/series"):
+            return ok(metrics)
+        _, _, body = engine(asked)
+        power_w, cpu_s = (one["values"] for one in json.loads(body)["data"]["result"])
+        result = [{"metric": m, "values": v} for m, v in zip(metrics, (power_w, cpu_s, cpu_s), strict=True)]
+        return ok({"resultType": "matrix", "result": result})
+
+    with ApiServer(ours) as server:
+        table = table_of([server.url], which=Stored(START * NS, (START + ROWS) * NS))
+    assert sorted(table.columns) == ["cpu.0.package.power", "host.cpu_time"], "the agent's own are no sensor's"
+    assert table.column("cpu.0.package.power")[1] == pytest.approx(power(START + 1))
+    assert table.aliases["everywatt_power_watts"] == "cpu.0.package.power"
+    assert table.column("host.cpu_time")[1:].tolist() == pytest.approx([use(START + at) for at in range(1, ROWS + 1)])
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_once_json_is_one_object(place):
 @pytest.mark.parametrize("wanted", ["7", "abc", "0,7"])
 def test_a_card_that_is_not_there_is_refused(place, wanted):
     done = place.run("--once", "--gpus", wanted, check=2)
-    assert f"There is no card {wanted.removeprefix('0,')} here." in done.stderr
+    assert f"There is no card {wanted.removeprefix('0,')} on this machine." in done.stderr
     assert place.left_behind() == []
 
 
@@ -228,7 +228,7 @@ def test_a_run_that_is_written_and_one_that_has_ended(place):
 def known(place):
     """The last run as it is shown now; None while its tape has no rows, or the power of a device is not known yet."""
     done = place.run("last", "--once", "--json", check=None)
-    if done.returncode == 2 and "holds no rows yet" in done.stderr:
+    if done.returncode == 2 and "contains no rows yet" in done.stderr:
         return None
     shown = json.loads(done.stdout)
     return shown if shown["power_w"] is not None else None

@@ -74,7 +74,7 @@ def test_show_has_carbon_where_it_is_asked_for(tape, capsys):
     ("words", "message"),
     [
         (["--country", "Atlantis"], "no grid intensity for 'Atlantis'"),
-        (["--pue", "0.5"], "--pue: pue = '0.5' cannot be used"),
+        (["--pue", "0.5"], "--pue: pue = '0.5' is not valid"),
         (["--intensity-file", "none.csv"], "none.csv cannot be read"),
     ],
 )

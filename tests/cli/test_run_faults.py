@@ -148,5 +148,5 @@ def test_a_killed_recorder_is_replaced_while_the_command_runs(sim_machine, tmp_p
     assert out["duration_s"] >= lasted_s, "the whole command, and not what one recorder saw of it"
     (span,) = (one for one in out["spans"] if one["name"] == "run")
     assert span["duration_s"] == pytest.approx(out["duration_s"])
-    assert any("died unexpectedly" in text for text in out["quality"]["warnings"])
+    assert any("ended unexpectedly" in text for text in out["quality"]["warnings"])
     honest(out, 100)

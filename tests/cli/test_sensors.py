@@ -120,5 +120,5 @@ def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):
         ["gpu.0", "everywatt Simulated Exact GPU", "16.0 GiB", "no: CUDA_VISIBLE_DEVICES"],
         ["gpu.1", "everywatt Simulated Exact GPU", "16.0 GiB", "yes"],
     ]
-    assert "'7' is no device here" in done.stdout
+    assert "'7' is not a device here" in done.stdout
     assert "50.00 W" in done.stdout and "gpu.0.power" not in done.stdout

@@ -78,7 +78,7 @@ class Place:
 def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     done = place.run(*SHORT, "--sensors", "use,modelled")
     head, first, second, *notes, duty_told = done.stdout.splitlines()
-    assert head.split() == ["step", "from", "for", "cpu", "%", "reached", "power"]
+    assert head.split() == ["step", "start", "duration", "cpu", "%", "reached", "power"]
     assert first.split()[:6] == ["1", "0", "s", "500", "ms", "10.00"] and len(first.split()) == 9
     assert second.split()[:6] == ["2", "500", "ms", "500", "ms", "40.00"]
     assert all(note.startswith("step ") and "of" in note for note in notes), "only what fell short is told"
@@ -133,8 +133,8 @@ def test_a_file_is_the_same_program_as_its_options(place):
         (["--cpu", "2", "--shape", "50", "--shape", "60"], "Two shapes were given for all resources"),
         (["--cpu", "2", "--shape", "gpu=50"], "shape for gpu"),
         (["--cpu", "2", "--shape", "tpu=50"], "no resource 'tpu'"),
-        (["--cpu", "2", "--time", "-5"], "cannot be"),
-        (["--cpu", "2", "--time", "0"], "cannot be"),
+        (["--cpu", "2", "--time", "-5"], "A duration of -5 s is not valid"),
+        (["--cpu", "2", "--time", "0"], "A duration of 0 s is not valid"),
         (["--cpu", "2", "--kind", "quantum"], "no kind of work 'quantum'"),
         (["--ram", "much"], "'much' is not a size"),
         (["--ram", "1000000GiB"], "of memory;"),

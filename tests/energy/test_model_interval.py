@@ -32,7 +32,7 @@ def test_inside_of_what_was_learnt_the_usual_width_counts(tmp_path):
     energy = run_of(tmp_path / "a.tape", lambda t: (100.0, 97.0, 103.0, 0.0)).energy(between=(1, 21))
     assert energy.joules == pytest.approx(2000)
     assert energy.budget.by_source()["model"] == pytest.approx(160)
-    assert not [note for note in energy.notes if "learnt" in note]
+    assert not [note for note in energy.notes if "training range" in note]
 
 
 def test_outside_the_wider_interval_is_carried_and_told(tmp_path):
@@ -43,7 +43,7 @@ def test_outside_the_wider_interval_is_carried_and_told(tmp_path):
     to_95 = 1.96 / 1.645
     assert energy.joules - energy.low == pytest.approx(2000 * 0.215 * to_95, rel=0.02)
     assert energy.high - energy.joules == pytest.approx(2000 * 0.465 * to_95, rel=0.02)
-    assert any("had not learnt such use as in 50% of the time" in note for note in energy.notes)
+    assert any("outside the training range of the model for 50% of the time" in note for note in energy.notes)
 
 
 def test_a_model_that_tells_no_interval_has_its_facts(tmp_path):

@@ -179,7 +179,7 @@ def test_another_machine_may_only_ask_with_tls_and_a_token(tmp_path, lab):
         (tls, "a token"),
     ):
         done = subprocess.run([*base, *words], env=env, capture_output=True, text=True, timeout=240)
-        assert done.returncode == 2 and f"wants {lacking}" in done.stderr, done.stderr
+        assert done.returncode == 2 and f"requires {lacking}" in done.stderr, done.stderr
     import ssl
 
     with AgentProcess(env, "--state", str(tmp_path / "s"), "--token-file", str(token), *tls) as agent:

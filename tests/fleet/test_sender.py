@@ -134,7 +134,7 @@ def test_one_series_that_is_refused_does_not_stop_the_others(tmp_path):
         del everything["d13"]
         assert got(receiver) == everything
         assert one.counts == {"sent": 63 * 20, "dropped": 0, "rejected": 20}
-        assert "refused 20 samples: 400 label value is bad" in one.said[0]
+        assert "rejected 20 samples: 400 label value is bad" in one.said[0]
         one.close()
 
 

@@ -157,7 +157,7 @@ def test_the_share_of_a_leaky_column_is_left_out_and_told():
     table = table.with_columns({**table.columns, "dram_power": watts / 2, "echo": np.roll(watts, -1)})
     found = fit(table, "power", only=PLAIN)
     said = " ".join(found.warnings)
-    assert "dram_power is a power or energy itself" in said
+    assert "dram_power is itself a power or energy" in said
     assert "echo is power itself 1 row ago" in said or "echo is power itself 1 row ahead" in said
     assert set(found.model.needs) == {"cpu_time", "memory"}
 

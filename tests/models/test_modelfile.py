@@ -85,7 +85,7 @@ def test_the_file_is_small_readable_and_whole(data, tmp_path):
     ids=lambda value: str(value)[:40],
 )
 def test_what_is_wrong_is_refused(data, path, value):
-    with pytest.raises(UsageError, match="not a model file"):
+    with pytest.raises(UsageError, match="not a usable model file"):
         from_dict(broken(data, path, value))
 
 

@@ -162,7 +162,7 @@ def test_a_model_is_moved_here_beside_a_sensor(file, model, own_home):
 
 def test_a_sensor_that_is_not_here_is_told_before_load_is_made(file, own_home):
     done = everywatt("model", "install", "--against", "cray", str(file))
-    assert done.returncode == 2 and "cray gives no power here" in done.stderr
+    assert done.returncode == 2 and "cray delivers no power here" in done.stderr
 
 
 def test_install_puts_it_into_the_settings_and_remove_takes_it_out(file, own_home):

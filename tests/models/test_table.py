@@ -35,7 +35,7 @@ def test_tables_one_after_another_keep_what_they_share():
     a = Table(np.array([0.0, 1]), {"x": np.array([1.0, 2]), "y": np.array([1.0, 2])})
     b = Table(np.array([5.0, 6]), {"x": np.array([3.0, 4])})
     made = concatenate([a, b])
-    assert made.columns["x"].tolist() == [1, 2, 3, 4] and "left out: y" in made.notes[0]
+    assert made.columns["x"].tolist() == [1, 2, 3, 4] and "so dropped: y" in made.notes[0]
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("s", 1), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)])

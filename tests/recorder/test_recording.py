@@ -205,7 +205,7 @@ def test_a_dead_recorder_is_replaced_and_the_gap_is_on_the_tape(world) -> None:
     recording.span_close(outer)
     closed = recording.close(linger=False)
     assert closed.path.name == "host-0002.tape"
-    assert any("died unexpectedly" in text for kind, text in notes(closed.path) if kind == "gap")
+    assert any("ended unexpectedly" in text for kind, text in notes(closed.path) if kind == "gap")
     with Tape.open(world.folder / "run/host-0001.tape") as first:
         spans = {span.name: span for span in first.spans()}
     assert spans["outer"].end_ns is None

@@ -137,7 +137,7 @@ def test_a_tape_says_why_it_holds_nothing(lab, tmp_path):
     cut.write_bytes(small.path.read_bytes()[:8192])
     with (
         Tape.open(cut) as tape,
-        pytest.raises(TapeDamaged, match=r"Nothing .* is left of .*truncated: 8192 of \d+ bytes"),
+        pytest.raises(TapeDamaged, match=r"No recorded data is left in .*truncated: 8192 of \d+ bytes"),
     ):
         tape.extent_ns()
     empty = TapeWriter(tmp_path / "empty.tape", {})

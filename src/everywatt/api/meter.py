@@ -82,7 +82,7 @@ class Meter:
         chosen = resolve()
         self.name = text(name)
         self._tags = dict(tags or {})
-        self._note = note
+        self._note = text(note)
         self._profile = chosen.profile
         self._mask = chosen.mask_secrets
         self._home = chosen.home if home is None else Path(home)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from everywatt.cli.common.output import Output, write_text
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
-from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, RunNotFound, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
 from everywatt.core.format import format_duration, format_joules, format_number, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
@@ -182,6 +183,11 @@ def _runs(commands: Sequence[str], settings: Settings) -> list[Run]:
         try:
             found.append(load(text, home=None if "/" in text else settings.home))
         except (RunNotFound, UsageError):
+            others.append(text)
+        except NotATape:
+            # A program in a file is a command; a run whose tape cannot be opened is not.
+            if not os.access(text, os.X_OK) or Path(text).is_dir():
+                raise
             others.append(text)
     if found and (others or len(found) == 1):
         wrong = f"'{others[0]}' is no run, and {found[0].name} is one" if others else f"{found[0].name} is a run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -221,5 +222,13 @@ def _jobs(node: Target) -> Iterator[tuple[str, int, int, Mapping[str, Any]]]:
 
 
 def write_run(out: Path, nodes: Sequence[Target], source: str, meta: Mapping[str, Any]) -> Path:
-    """A tape (one node) or a folder of tapes at `out`."""
-    return write_parts(out, [part_of(node) for node in nodes], [Path(source)], {"meta": meta})
+    """A tape (one node) or a folder of tapes at `out`.
+
+    Nodes of one name get a number: tapes of one host and one time would count as one recording that was made twice.
+    """
+    parts: list[Part] = []
+    seen: Counter[str] = Counter()
+    for part in map(part_of, nodes):
+        seen[part.host] += 1
+        parts.append(replace(part, host=f"{part.host} #{seen[part.host]}") if seen[part.host] > 1 else part)
+    return write_parts(out, parts, [Path(source)], {"meta": meta})

@@ -64,7 +64,7 @@ _GROUP: Final = {
 JSON: Final[dict[str, Any]] = {
     "grp": _GROUP,
     "note": dict,
-    "point": (str, int, float, bool, _NONE),
+    "point": object,
     "seal": {ANY: [int]},
     "span": dict,
 }

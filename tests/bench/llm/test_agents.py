@@ -133,7 +133,7 @@ def test_what_is_no_file_of_spans_is_said(run, tmp_path):
     with pytest.raises(UsageError, match="jsonl:1 is not OTLP"):
         read_spans(bad)
     bad.write_text("{}\n")
-    with pytest.raises(UsageError, match="no spans"):
+    with pytest.raises(UsageError, match="no OpenTelemetry spans"):
         read_spans(bad)
     far = otlp(tmp_path / "far.jsonl", run.tapes[0], ("far", "", "chat", 900.0, 901.0, gen_ai("chat")))
     with pytest.raises(MeasurementRefused, match="does not cover"):

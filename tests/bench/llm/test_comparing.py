@@ -53,7 +53,7 @@ def test_runs_that_say_the_same_are_not_called_certainly_equal(small):
     more = found.figures["accuracy_difference"]
     assert more.value == 0.0 and more.low < -0.01 and more.high > 0.01
     assert found.p == 1.0
-    assert all("no difference detected" in text for text in found.verdicts)
+    assert all("no difference shown" in text for text in found.verdicts)
 
 
 def test_other_items_and_another_scope_are_refused(folder, small):

@@ -20,7 +20,7 @@ def test_a_bundled_set_has_a_thousand_items_and_is_always_the_same(name):
 
 
 def test_more_items_than_there_are_is_refused():
-    with pytest.raises(UsageError, match="no 20000 different items"):
+    with pytest.raises(UsageError, match="cannot provide 20000 different items"):
         load_dataset("instructions", {"n": "20000"})
 
 
@@ -108,7 +108,7 @@ def test_published_layouts(tmp_path, name):
     (item,) = load_dataset(name, {"path": str(path)}).items
     assert (item.answer, item.scorer) == (answer, scorer)
     path.write_text('{"colour": "red"}\n')
-    with pytest.raises(UsageError, match=f"row 1, is not of {name}"):
+    with pytest.raises(UsageError, match=f"row 1, is not in the format of {name}"):
         load_dataset(name, {"path": str(path)})
 
 

@@ -67,7 +67,7 @@ def test_how_far_the_clocks_may_be_apart_is_in_the_interval(place):
     first = next(iter(owed.queries.values())).energy
     assert first.value == pytest.approx(600.0, rel=0.02)
     assert first.low == pytest.approx(550.0, abs=15) and first.high == pytest.approx(650.0, abs=15)
-    assert any("within 200 ms" in note for note in owed.gross.notes)
+    assert any("differ by at most 200 ms" in note for note in owed.gross.notes)
 
 
 def test_a_tape_that_does_not_cover_the_queries_is_refused(place):

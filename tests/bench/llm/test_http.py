@@ -87,16 +87,19 @@ def test_a_server_that_points_elsewhere():
     with Talker([there, there]) as server:
         url = f"http://127.0.0.1:{server.port}"
         (answer,) = asked(url)
-        assert (answer.status, answer.error) == ("refused", "HTTP 307: it points to https://other/v1")
-    with Talker([there]) as server, pytest.raises(MeasurementRefused, match=r"points to https://other/v1 \(HTTP 307\)"):
+        assert (answer.status, answer.error) == ("refused", "HTTP 307: redirected to https://other/v1")
+    with (
+        Talker([there]) as server,
+        pytest.raises(MeasurementRefused, match=r"redirects to https://other/v1 \(HTTP 307\)"),
+    ):
         asyncio.run(make("openai", Connection.of("m", f"http://127.0.0.1:{server.port}", environ={})).health())
 
 
 @pytest.mark.parametrize(
     ("head", "why"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\nhey", "but text/html"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey", "of no type"),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 3\r\n\r\nhey", "got text/html"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey", "got no content type"),
         (b"nonsense\r\n\r\n", "not HTTP/1.1"),
     ],
 )
@@ -123,7 +126,7 @@ def test_a_document_that_never_ends_is_cut_short():
 
 
 def test_a_key_that_no_header_can_carry():
-    with pytest.raises(UsageError, match="key in EVERYWATT_LLM_API_KEY has characters") as refused:
+    with pytest.raises(UsageError, match="key in EVERYWATT_LLM_API_KEY contains characters") as refused:
         Connection.of("m", "http://h", environ={"EVERYWATT_LLM_API_KEY": "sec\nret"})
     assert "sec" not in str(refused.value)
     # `export KEY=$(cat file)` keeps no line end, a file that is sourced may.

@@ -226,7 +226,7 @@ def test_the_key_is_sent_and_shown_nowhere(server):
 
 @pytest.mark.parametrize("name", ["api_key", "token", "Authorization"])
 def test_a_key_on_the_command_line_is_not_taken(name):
-    with pytest.raises(UsageError, match="everybody"):
+    with pytest.raises(UsageError, match="visible to every user of this machine"):
         Connection.of("m", "http://127.0.0.1:1", {name: "x"})
 
 

@@ -104,7 +104,7 @@ def test_the_servers_own_tape_has_the_joules_and_the_clocks_are_in_the_interval(
     assert gross["joules"] is not None, gross["refused"]
     # Nothing of the 500 W of the machine that asked; the server's in full, but for what the clocks leave open.
     assert gross["low"] + others["low"] <= truth_j <= gross["high"] + others["high"]
-    assert any("within 250 ms" in note for note in gross["notes"])
+    assert any("differ by at most 250 ms" in note for note in gross["notes"])
     assert "from its own tape" in found["boundary"]["about"]
     sure = evaluated("--server-skew", "1ms")["energy"]
     assert gross["high"] - gross["low"] > sure["high"] - sure["low"]

@@ -71,9 +71,9 @@ def test_a_tensor_is_read_without_torch(tmp_path):
 @pytest.mark.parametrize(
     "tree, why",
     [
-        (Name("os", "system", ("touch hacked",)), "asks for os.system"),
-        (Name("builtins", "eval", ("1",)), "asks for builtins.eval"),
-        ([1, 2], "holds a list"),
+        (Name("os", "system", ("touch hacked",)), "refers to os.system"),
+        (Name("builtins", "eval", ("1",)), "refers to builtins.eval"),
+        ([1, 2], "contains a list"),
     ],
 )
 def test_nothing_in_a_file_is_executed(tmp_path, monkeypatch, tree, why):
@@ -124,7 +124,7 @@ def test_the_old_folder_of_tensors(tmp_path):
         ({"labels": np.array([0, 1, 2])}, "label 2 of item 2 is invalid; labels are 0 to 1"),
         ({"labels": np.array([0, 1])}, r"labels has shape \(2,\)"),
         ({"ids": np.arange(3)}, r"input_ids has shape \(3,\)"),
-        ({"told": '{"num_samples": 5}'}, "metadata.json says 5 samples, the tensors have 3"),
+        ({"told": '{"num_samples": 5}'}, "metadata.json reports 5 samples, the tensors have 3"),
         ({"told": "{"}, "is not JSON"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -172,7 +172,7 @@ def test_npz_without_labels_or_with_objects(tmp_path):
     np.savez(tmp_path / "a.npz", inputs=np.zeros((4, 3)), labels=np.array([0, 1, 0, 1]))
     assert not load_data(str(tmp_path / "a.npz")).tokens
     np.savez(tmp_path / "b.npz", inputs=np.array([object()]))
-    with pytest.raises(UsageError, match="is not read"):
+    with pytest.raises(UsageError, match="cannot be read: Object arrays"):
         load_data(str(tmp_path / "b.npz"))
     with pytest.raises(UsageError, match="neither"):
         load_data("nowhere")

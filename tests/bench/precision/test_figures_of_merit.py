@@ -157,7 +157,7 @@ def test_how_long_a_loop_has_to_be():
     budget = Budget((Term("edges", "e", 5.0), Term("gain", "g", 30.0)))
     window = Window.of(Energy(100.0, budget, "cpu", "counter"), 2.0, 0.02)
     assert (window.own, window.shared, window.needed_s) == pytest.approx((0.05, 0.3, 5.0))
-    assert not window.enough and "it would take 5.00 s" in window.text() and "± 30.0 %" in window.text()
+    assert not window.enough and "± 2.0 % would take 5.00 s" in window.text() and "± 30.0 %" in window.text()
     assert Window.of(Energy.refuse("x"), 2.0) is None
 
 

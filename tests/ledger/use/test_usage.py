@@ -129,7 +129,7 @@ def test_a_reaper_is_the_meter_and_its_children_are_the_subject():
     reaper = row(4, 0.1, 0.0, meter=True, reaper=True)
     use = fed((10, [reaper]), (11, [{**reaper, "children_cpu_s": 2.0, "cpu_s": 0.2}]))
     exited = use.processes[-1]
-    assert (exited.exited, exited.meter, exited.label) == (True, False, "children of the command that came and went")
+    assert (exited.exited, exited.meter, exited.label) == (True, False, "short-lived children of the command")
     assert members(use.processes, []) == [False, True]
 
 

@@ -123,7 +123,7 @@ def test_amdsmi_counts_joules(tree):
     COUNTED["energy"]["energy_accumulator"] -= 200_000
     assert counted == pytest.approx(3.06)
     library.cards["0000:84:00.0"]["power"] = {"average_socket_power": 0}
-    with pytest.raises(SensorError, match=r"amdgpu.1 gives no power"):
+    with pytest.raises(SensorError, match=r"amdgpu.1 delivers no power"):
         second.read()
     first.close()
     second.close()

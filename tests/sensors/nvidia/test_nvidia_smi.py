@@ -255,7 +255,7 @@ def test_each_failure_has_its_own_message(smi, text, state, words):
 
 def test_no_nvidia_smi_and_no_power(smi, tmp_path):
     report = NvidiaSmi(Request(machine=Machine(environ={"PATH": str(tmp_path / "none")}))).probe()
-    assert report.state is State.ABSENT and "no nvidia-smi" in report.why
+    assert report.state is State.ABSENT and "nvidia-smi was not found" in report.why
     report = smi("jetson").probe()
     assert report.state is State.UNUSABLE and "Not Supported" in report.why
 
@@ -269,7 +269,7 @@ def test_a_hanging_probe_is_given_up(smi, monkeypatch):
 def test_a_run_waits_for_a_hanging_probe_no_longer_than_it_says(smi, tmp_path):
     given = smi("hang")._request
     impatient = NvidiaSmi(replace(given, patience_s=0.25)).probe()
-    assert impatient.state is State.UNUSABLE and "did not answer in 0.25 s" in impatient.why
+    assert impatient.state is State.UNUSABLE and "did not respond within 0.25 s" in impatient.why
     assert impatient.cure is not None and "patience_s" in impatient.cure
     told = NvidiaSmi(replace(given, patience_s=60.0, options={"nvidia-smi": {"patience_s": 0.3}})).probe()
     assert "did not respond within 0.3 s" in told.why
@@ -312,7 +312,7 @@ def test_lines_that_are_held_back_get_their_own_times(smi):
     rows, _ = _collect([group], 10, lambda rows, errors: len(rows["gpu.0"]) >= 16)
     steps = [(after.read_ns - before.read_ns) / NS for before, after in pairwise(rows["gpu.0"])]
     assert len(steps) >= 15 and max(steps[:7]) < 0.5 and 0.05 < sum(steps[:7]) / 7 < 0.2
-    assert "8 at once; its own timestamps are used" in group.trouble
+    assert "8 lines at once; its own timestamps are used" in group.trouble
 
 
 def test_lines_that_are_held_back_without_times_lead_to_polls(smi):

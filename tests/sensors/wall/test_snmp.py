@@ -114,7 +114,7 @@ def test_a_lost_answer_is_asked_for_again_and_silence_is_told():
         assert make(agent, kind="apc").probe().samples == {"wall.unit.power": 1520.0}
     with Agent({APC_UNIT: 152}, community=b"hidden-word") as agent:
         report = make(agent, kind="apc").probe()
-        assert report.state is State.UNUSABLE and "does not answer" in report.why
+        assert report.state is State.UNUSABLE and "does not respond" in report.why
         environ = {"EVERYWATT_SNMP_COMMUNITY": "hidden-word"}
         assert make(agent, environ, kind="apc").probe().usable
         report = make(agent, environ, kind="apc", outlets=[9]).probe()

@@ -160,7 +160,7 @@ def test_what_the_pdu_does_not_have_is_none(pdu):
         ({}, "requires user"),
         ({"user": "watts", "auth": "rot13"}, "auth must be one of"),
         ({"user": "watts", "privacy": "xor"}, "privacy must be one of"),
-        ({"user": "watts"}, "auth_file has to hold"),
+        ({"user": "watts"}, "auth_file must contain"),
         ({"user": "watts", "auth_file": "/nowhere"}, "cannot be read"),
     ],
 )

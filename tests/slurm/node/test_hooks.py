@@ -42,11 +42,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
     (tmp_path / "started.end").touch()  # for the command of `started_file`
 
 
-def call(site: Site, event: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+def call(site: Site, event: str, *, timeout: float = 60, **more: str) -> subprocess.CompletedProcess[bytes]:
     """As slurmd calls it: without PATH and HOME."""
     path = site.spool.parent / f"{event}.sh"
     path.write_text(hook(event, site))
-    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=60)
+    return subprocess.run(["/bin/sh", str(path)], env={**JOB, **more}, capture_output=True, timeout=timeout)
 
 
 def check_silent(done: subprocess.CompletedProcess[bytes]) -> None:

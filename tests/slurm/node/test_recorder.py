@@ -795,7 +795,7 @@ def test_a_node_needs_neither_pyarrow_nor_duckdb(tape: Path, tmp_path: Path) -> 
     words = ["slurm", "node", "--once", "--node=n1", *(f"--{n}={tmp_path / n}" for n in ("tape", "spool", "store"))]
     env = {**os.environ, "EVERYWATT_HOME": str(tmp_path / "home")}
     done = subprocess.run([sys.executable, "-c", script, *words], env=env, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.strip()) == (0, "n1: 2 jobs recorded, 0 are running."), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "n1: 2 jobs recorded, 0 running."), done.stderr
     assert {key: row.energy_uj is not None for key, row in stored(tmp_path).items()} == {1: True, 2: True}
 
 

@@ -44,10 +44,10 @@ def test_a_job():
 @pytest.mark.parametrize(
     "answer, why",
     [
-        ((422, {}, b"too many"), "answered 422: too many"),
+        ((422, {}, b"too many"), "responded with 422: too many"),
         ((200, {}, b"<html>"), "is not a Prometheus server"),
         ((200, {}, b'{"status": "error"}'), "is not a Prometheus server"),
-        ((302, {"Location": "http://elsewhere/"}, b""), "answered 302"),
+        ((302, {"Location": "http://elsewhere/"}, b""), "responded with 302"),
     ],
 )
 def test_what_is_no_answer(answer, why):

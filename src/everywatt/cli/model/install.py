@@ -107,7 +107,9 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
     settings = replace(resolve(), sensors=(against, "use"))
     _, report = probe(against, known()[against], Request(options=settings.options, sensors=settings.sensors))
     if not report.usable or not report.power:
-        raise UsageError(f"{against} delivers no power here: {report.why}.", cure=report.cure or "everywatt sensors")
+        raise UsageError(
+            f"{against} delivers no power here: {report.why.rstrip('.')}.", cure=report.cure or "everywatt sensors"
+        )
     output.say(f"Generating load for {format_duration(time_s)} beside {against}.")
     run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, "", output)
     return run_table([run])

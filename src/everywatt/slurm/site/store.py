@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.foreign import text_lines
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
@@ -237,7 +238,7 @@ def _join_lines(folder: Path, kind: str, node: str) -> Path | None:
     with exclusive(folder / _LOCK) as mine:
         parts = _parts_of(folder, node) if mine else []
         try:
-            rows = [json.loads(line) for part in parts for line in part.read_bytes().splitlines()]
+            rows = [json.loads(line) for part in parts for line in text_lines(part.read_text(encoding="utf-8"))]
             latest = {tuple(row[name] for name in key): row for row in sorted(rows, key=_rank)}
         except (OSError, ValueError, KeyError, TypeError):
             return None  # a file that is broken: `slurm validate` names it, and the others stay as they are
