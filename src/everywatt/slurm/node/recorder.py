@@ -75,6 +75,7 @@ class Node:
         self._asked: set[str] = set()
         self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
         self._tried: dict[str, int] = {}
+        self._ended_ns: dict[str, int] = {}  # when (monotonic) it was first known that a run of a job had ended
         self._heard_s: float | None = None
         self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
         self._hours_wait = False
@@ -266,7 +267,7 @@ class Node:
             job
             for job in known
             if job.end_s is not None
-            and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or job.end_s < now_s - LATEST_S)
+            and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or self._waited_s(job) > LATEST_S)
         ]
         rows = [
             record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
@@ -278,9 +279,16 @@ class Node:
             self.state.accounts.pop(job.key, None)
             self._asked.discard(job.key)
             self._tried.pop(job.key, None)
+            self._ended_ns.pop(job.key, None)
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _waited_s(self, job: NodeJob) -> float:
+        """How long the record of a job that has ended has been waited for, whatever was done to the wall clock."""
+        now_ns = self._clock.monotonic_ns()
+        since_ns = self._ended_ns.setdefault(job.key, now_ns)
+        return max((now_ns - since_ns) / NS, self._now_s() - (job.end_s or job.start_s))
 
     def _place_cards(self, known: Iterable[NodeJob]) -> None:
         """Say which cards of the tape jobs have, as soon as the tape has told its cards."""
