@@ -233,7 +233,7 @@ def test_the_machine_moves(show, picture):
     held = page.inner_text("[data-power]")
     page.wait_for_timeout(2500)
     assert page.inner_text("[data-power]") == held
-    page.click("text=Go on")
+    page.click("text=Resume")
     page.click('[data-chart="power"] summary')
     page.wait_for_selector('[data-chart="power"] table', state="attached", timeout=10_000)
     picture(page, "serve-live-light.png", full_page=True)

@@ -52,5 +52,5 @@ def test_the_command(victoria: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_no_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["slurm", "jobs", "--from", f"http://127.0.0.1:{free_port()}"]) != 0
-    assert "does not answer" in capsys.readouterr().err
+    assert "does not respond" in capsys.readouterr().err
     assert main(["slurm", "jobs", "--from", str(tmp_path)]) == 2

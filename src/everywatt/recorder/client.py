@@ -199,7 +199,8 @@ class Recording:
         if self._late is not None:
             ours = {name for name, target in order.targets.items() if target.startswith("everywatt.")}
             wanted = tuple(name for name in wanted or order.targets if name not in ours or name in INLINE_SENSORS)
-        choice = registry.choose(order.targets, order.request, wanted)
+        none = self._late is not None and not wanted  # for `choose` an empty tuple means all of them
+        choice = registry.Choice((), ()) if none else registry.choose(order.targets, order.request, wanted)
         for group in choice.groups:
             if not group.info.inline:
                 self.notes.append(f"{group.info.name} is not recorded: {why}")
