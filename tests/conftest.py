@@ -41,6 +41,17 @@ def boxes():
     return made_up
 
 
+@pytest.fixture(autouse=True)
+def patient(request, monkeypatch):
+    """A real recorder may start slowly beside other tests: those in a lab wait half a minute for it, not 2 s."""
+    if "lab" in request.fixturenames:
+        from everywatt.recorder.channel import Patience
+
+        monkeypatch.setattr(
+            Patience, "deadline_ns", lambda self, most_s=0.0: self.clock.monotonic_ns() + 30_000_000_000
+        )
+
+
 def pytest_collection_modifyitems(items):
     """The longest first, where several workers share the tests."""
     if "PYTEST_XDIST_WORKER" in os.environ:

@@ -111,7 +111,9 @@ def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, with_
         hung_mount(tmp_path / "hung"),
     ):
         job = cluster.sbatch("#!/bin/sh\ntrue\n")
-        cluster.until(lambda: cluster.states(job) == {str(job): "COMPLETED"}, "the job has run", 120)  # Slurm may requeue it once
+        cluster.until(
+            lambda: cluster.states(job) == {str(job): "COMPLETED"}, "the job has run", 120
+        )  # Slurm may requeue it once
         assert cluster.node_state("node1") in ("IDLE", "COMPLETING", "ALLOCATED", "MIXED")
 
 

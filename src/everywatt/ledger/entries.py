@@ -116,7 +116,8 @@ def _rows(device: DeviceShares, uj: int) -> dict[int, list[int]]:
     rows: dict[int, list[int]] = {}
     amounts = apportion(uj, joules[part, index])
     for which, owner, amount in zip(part.tolist(), index.tolist(), amounts, strict=True):
-        rows.setdefault(owner, [0, 0, 0])[which] += amount
+        if amount:  # less than a microjoule is nobody's, and has no part of the error
+            rows.setdefault(owner, [0, 0, 0])[which] += amount
     return rows
 
 
