@@ -185,7 +185,7 @@ def test_salloc_and_a_job_of_several_parts(site, ran):
     assert record.state == "COMPLETED"
     near(site, record, site.true_j("inside"), besides_s=SRUN_S)
     records = site.records(ran.parts, 2)
-    # A controller that is busy may not have said in time that the first one has parts; the second one's number is its own.
+    # A controller that is busy may not have said in time that the first one has parts; the second one has its own id.
     shown = {record.shown_id for record in records}
     assert f"{ran.parts}+1" in shown and shown <= {f"{ran.parts}", f"{ran.parts}+0", f"{ran.parts}+1"}
     assert {record.het_job_id for record in records} <= {ran.parts, None}
