@@ -63,10 +63,9 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         power = devices.get(name, {}).get("power") or {}
         detail = ""
         if power.get("mean") is not None:
-            detail = (
-                f"   {format_watts(power['mean'])} mean, {format_range(power['min'], power['max'], 'W')}, "
-                f"{format_count(power['samples'], 'tick')}"
-            )
+            # No reading may lie inside a short run; its mean then follows from the readings around it.
+            span = f", {format_range(power['min'], power['max'], 'W')}" if power.get("min") is not None else ""
+            detail = f"   {format_watts(power['mean'])} mean{span}, {format_count(power['samples'], 'tick')}"
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {format_energy(part)}{detail}{'   ' + label if label else ''}")
     return lines
