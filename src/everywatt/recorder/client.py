@@ -12,13 +12,14 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
 from everywatt.core.jsonio import plain, text
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
 from everywatt.recorder.channel import Local, Patience, Remote
