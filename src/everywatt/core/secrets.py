@@ -18,7 +18,10 @@ _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)"
 _GIVEN = rf"(?i)([A-Za-z][\w.-]*)(=|:\s*(?:(?:Bearer|Basic|Token)\s+)?){_VALUE}"
 _OPTION = rf"(?<!\S)(--?[A-Za-z][\w-]*)(\s+)(?!-){_VALUE}"
 _LOGIN = r"(?i)([a-z][\w+.-]*://[^\s/:@]*:)([^\s/@]+)(?=@)"
-_KNOWN = r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|hf_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}|xox[a-z]-[\w-]{10,})"
+_KNOWN = (
+    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|hf_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}"
+    r"|xox[a-z]-[\w-]{10,})"
+)
 
 
 def mask_words(words: Sequence[str]) -> list[str]:
