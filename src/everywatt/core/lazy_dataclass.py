@@ -71,7 +71,9 @@ class _Init:
 def _compile_init(cls: Any) -> Callable[..., None]:
     """One assignment for each field, in the order of the fields."""
     scope: dict[str, Any] = {"_factory": _FACTORY, "_set": object.__setattr__}
-    positional, named, body = ["self"], [], []
+    positional: list[str] = ["self"]
+    named: list[str] = []
+    body: list[str] = []
     for number, each in enumerate(dataclasses.fields(cls)):
         parameter = value = each.name
         if each.default is not dataclasses.MISSING:
