@@ -371,10 +371,10 @@ class Recording:
                 path = Path(reply.get("path", self.path))
                 self._closed = Closed(path, reply.get("cost", {}), tuple(self.notes))
                 self._channel.close()
-                if self._late is not None:
-                    self._late.close()
                 self._inline.close()
                 _live.discard(self)
+            if self._late is not None:
+                self._late.close()
             return self._closed
 
     def _idle(self) -> bool:
@@ -407,8 +407,9 @@ class Recording:
                 if isinstance(self._channel, Remote) and self._channel.sign == SEALING:
                     return {"ok": False, "error": "The recorder is still sealing the tape."}
                 self._revive(f"The recorder gave {error}.")
-            except (OSError, EOFError):
-                self._revive()
+            except (OSError, EOFError) as error:
+                unsent = isinstance(self._channel, Remote) and self._channel.trouble is error
+                self._revive(f"The recorder cannot be sent anything: {error}." if unsent else "")
         return {"ok": False, "error": "The recorder died repeatedly."}
 
     def _return_to_recorder(self) -> bool:
