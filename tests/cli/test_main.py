@@ -11,6 +11,7 @@ import pytest
 from everywatt.cli.common import group as frame
 from everywatt.cli.main import COMMANDS, help_text, main
 from everywatt.core import errors
+from everywatt.doctor.preflight import CpuLoad
 
 
 def everywatt(*words, **settings):
@@ -110,8 +111,16 @@ def test_what_a_verb_returns_is_the_exit_code():
     assert frame.dispatch(["go"], group_that(lambda: click.get_current_context().exit(4))) == 4
 
 
+def test_a_verb_gets_the_load_that_was_watched_since_the_call():
+    load = CpuLoad()
+    found = []
+    look = group_that(lambda: found.append(click.get_current_context().find_object(CpuLoad)))
+    assert frame.dispatch(["go"], look, load=load) == 0
+    assert found == [load]
+
+
 def test_interrupt_is_130(monkeypatch):
-    def interrupt(args):
+    def interrupt(args, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(frame, "dispatch", interrupt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -407,7 +406,9 @@ class Run:
         return f"<Run {self.name} at {self.path}>"
 
     def _repr_html_(self) -> str:
-        head = f"<b>{html.escape(self.name)}</b> · {html.escape(format_duration(self.duration_s))}"
+        from html import escape  # only notebooks need it
+
+        head = f"<b>{escape(self.name)}</b> · {escape(format_duration(self.duration_s))}"
         return f"<div>{head}{self.energy()._repr_html_()}</div>"
 
 

@@ -60,7 +60,7 @@ def command(
     to stderr, so the command's stdout is unchanged. With --json the object goes to stdout and the command's stdout to
     stderr; --json=FILE leaves both unchanged.
     """
-    load = preflight.CpuLoad()
+    load = click.get_current_context().find_object(preflight.CpuLoad) or preflight.CpuLoad()
     unable = child.cannot_start(words[0])
     if unable is not None:  # nothing would be measured: no run is made of it
         from everywatt.core.energy import Energy

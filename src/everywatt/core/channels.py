@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from everywatt.core.lazy_dataclass import dataclass
 
 NAN = float("nan")
 

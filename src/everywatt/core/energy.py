@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from everywatt.core.budget import Budget
 from everywatt.core.errors import MeasurementRefused, ScopeError
 from everywatt.core.format import format_energy, format_percent, format_ratio
+from everywatt.core.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ sees another counter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import Sampled
 from everywatt.energy.ends import REACH_S
 from everywatt.energy.median import median

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, total
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import mean_half_width
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, scope_of

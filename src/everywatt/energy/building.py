@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.edge_times import straighten
 from everywatt.energy.median import median
 from everywatt.energy.publication_times import retime

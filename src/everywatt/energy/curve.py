@@ -11,11 +11,13 @@ sign; the inner error is common to all windows of one load.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from everywatt.energy.unseen_power import Array

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
 from everywatt.energy.median import median
 from everywatt.energy.publication_times import Rows, retime_some

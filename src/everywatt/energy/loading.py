@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.abreast import read_abreast
 from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes, stalled
 from everywatt.energy.ends import REACH, Around, ends_of, idle_w

@@ -8,11 +8,10 @@ windows without a steady stretch the readings are only moved to the middle of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.median import median
 from everywatt.energy.unseen_power import Array, Flags, around, own_swing, restlessness
 

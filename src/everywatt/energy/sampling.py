@@ -11,11 +11,12 @@ A power reading is the mean over `window_s` before its publication:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import Z95, Cells, Curve
 from everywatt.energy.median import median
 from everywatt.energy.moving import MOVED_RANGE, STEADY, calm, climbs, unmove

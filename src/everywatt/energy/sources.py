@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
 from everywatt.core.domains import disjoint
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.reader import StoredGroup, Tape
 
 WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)

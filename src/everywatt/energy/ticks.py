@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import AnyOf, Curve, Sampled
 from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, possible_windows
 from everywatt.energy.spacing import publishing_s, spacing_s

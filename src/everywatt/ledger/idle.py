@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import mean_half_width
 
 Floats = npt.NDArray[np.float64]

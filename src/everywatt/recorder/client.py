@@ -12,13 +12,14 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
 from everywatt.core.jsonio import plain, text
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
 from everywatt.recorder.channel import Local, Patience, Remote
@@ -370,10 +371,10 @@ class Recording:
                 path = Path(reply.get("path", self.path))
                 self._closed = Closed(path, reply.get("cost", {}), tuple(self.notes))
                 self._channel.close()
-                if self._late is not None:
-                    self._late.close()
                 self._inline.close()
                 _live.discard(self)
+            if self._late is not None:
+                self._late.close()
             return self._closed
 
     def _idle(self) -> bool:
@@ -406,8 +407,9 @@ class Recording:
                 if isinstance(self._channel, Remote) and self._channel.sign == SEALING:
                     return {"ok": False, "error": "The recorder is still sealing the tape."}
                 self._revive(f"The recorder gave {error}.")
-            except (OSError, EOFError):
-                self._revive()
+            except (OSError, EOFError) as error:
+                unsent = isinstance(self._channel, Remote) and self._channel.trouble is error
+                self._revive(f"The recorder cannot be sent anything: {error}." if unsent else "")
         return {"ok": False, "error": "The recorder died repeatedly."}
 
     def _return_to_recorder(self) -> bool:

@@ -7,13 +7,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.planned_reads import Cruise

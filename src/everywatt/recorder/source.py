@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from everywatt.core.channels import Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.driver_history import StandIn
 from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.sensors.base import Group, TableGroup, checked

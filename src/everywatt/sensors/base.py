@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Protocol
 
 from everywatt.core.channels import NAN, GroupInfo, Row
 from everywatt.core.errors import SensorError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 
 

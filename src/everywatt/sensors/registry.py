@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.plugins import SENSORS, load, registered
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
 

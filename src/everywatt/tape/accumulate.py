@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import sub
 from typing import Final, NamedTuple
 
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import Case, difference
+from everywatt.core.lazy_dataclass import dataclass
 
 GAP_PERIODS: Final = 3
 # A counter that steps ahead by more than its device can draw has not counted it. Boards pass their limits for a moment,

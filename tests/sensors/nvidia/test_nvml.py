@@ -296,6 +296,18 @@ def test_a_counter_that_stands_still_is_not_trusted():
     assert channels[0].name == "gpu.0.power" and channels[0].mirror_of is None
 
 
+def test_a_counter_that_moved_since_the_last_probe_is_not_waited_for():
+    sensor, fake, clock = _sensor([Card(), Card()])
+    assert sensor.probe().usable and clock.monotonic_ns() > 0
+    clock.advance(1.0)
+    began_ns = clock.monotonic_ns()
+    again = Nvml(Request(machine=sensor._request.machine), nvml=fake)
+    assert again.probe().usable
+    assert clock.monotonic_ns() == began_ns
+    assert Nvml(Request(machine=sensor._request.machine), nvml=fake).probe().usable
+    assert clock.monotonic_ns() > began_ns  # no time has passed since: they have to be seen to move
+
+
 def test_single_calls_where_fields_do_not_work():
     sensor, fake, clock = _sensor([Card()])
     fake.fail["nvmlDeviceGetFieldValues"] = 13

@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from everywatt.core.tables import Table

@@ -6,10 +6,10 @@ noise of an idle machine adds up to nothing instead of being charged to whoever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+
+from everywatt.core.lazy_dataclass import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

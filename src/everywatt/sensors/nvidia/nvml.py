@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 STUCK_NS = 1_200_000_000  # longer than the slowest counter known takes to move
 PROBE_STEP_NS = 20_000_000
+# Counters (J) by library and UUID as this process last found them: one that differs now has moved, and the program that
+# waits for a recorder need not wait for the card's next publication.
+_last_counters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -189,6 +193,13 @@ class Nvml:
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
         waiting = {card.device.index: card for card in cards if _counts(card.power)}
+        last = _last_counters.setdefault(self._nvml, {})
+        for index, card in list(waiting.items()):
+            uuid, first = card.device.identity.gpu.uuid, card.power.samples[f"gpu.{index}.energy"]
+            if first is not None and last.get(uuid, first) != first:
+                del waiting[index]
+            if first is not None and uuid:
+                last[uuid] = first
         deadline_ns = self._clock.monotonic_ns() + STUCK_NS
         while waiting:
             for index, card in list(waiting.items()):
