@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everywatt.fleet.share import METER, NOBODY, OTHER, Owner
+from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.use.tenants import BUSY_SM, Tenant, tenant_key, tenant_of, weights
 
 MOST_OWED_S = 0.3  # the host's clock ticks every 10 ms on each CPU
@@ -31,7 +31,7 @@ class Process:
     cpu: int = -1  # that it ran on last; -1 where it has several threads, or that is not known
 
 
-Placer = Callable[[Process], Owner]
+Placer = Callable[[Process], OwnerKey]
 
 
 class CpuBook:
@@ -43,8 +43,8 @@ class CpuBook:
     def __init__(self, place: Placer) -> None:
         self._place = place
         self.packages: list[int] = []  # of each CPU, where there are several
-        self._taken: dict[Owner, float] = {}
-        self._pinned: dict[int, dict[Owner, float]] = {}
+        self._taken: dict[OwnerKey, float] = {}
+        self._pinned: dict[int, dict[OwnerKey, float]] = {}
         self.processes: dict[int, Process] = {}
         self._used: dict[int, float] = {}
         self._gone: list[tuple[Process, float]] = []
@@ -57,7 +57,7 @@ class CpuBook:
         self._started = self._exits = False
         self.readings = 0
         self.at_ns = 0
-        self.memory: dict[Owner, float] = {}
+        self.memory: dict[OwnerKey, float] = {}
 
     # What the tables say.
 
@@ -147,11 +147,11 @@ class CpuBook:
 
     # What is taken.
 
-    def take(self) -> dict[Owner, float]:
+    def take(self) -> dict[OwnerKey, float]:
         """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
-        uses: dict[Owner, float] = {}
+        uses: dict[OwnerKey, float] = {}
         by_cgroup: dict[str, float] = {}
-        whose: dict[str, Owner] = {}
+        whose: dict[str, OwnerKey] = {}
         self._pinned = {}
         spent = [(self.processes[pid], used) for pid, used in self._used.items()]
         spent += [(self.processes[pid], used) for pid, used in self._extra.items() if pid in self.processes]
@@ -170,14 +170,14 @@ class CpuBook:
         known = sum(uses.values())
         self._owed_s = max(self._owed_s + self._host_used - known, -MOST_OWED_S)
         if self._owed_s > 0:
-            uses[NOBODY] = uses.get(NOBODY, 0.0) + self._owed_s
+            uses[UNATTRIBUTED] = uses.get(UNATTRIBUTED, 0.0) + self._owed_s
             self._owed_s = 0.0
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
         self._taken = uses
         return uses
 
-    def on(self, package: int) -> dict[Owner, float] | None:
+    def on(self, package: int) -> dict[OwnerKey, float] | None:
         """What of the use that was taken last was on one package; None where that is not told.
 
         By the CPU that a process of one thread ran on, else by how many CPUs the package has: the rule of the ledger.
@@ -191,13 +191,13 @@ class CpuBook:
             owner: here.get(owner, 0.0) + max(used - known[owner], 0.0) * share for owner, used in self._taken.items()
         }
 
-    def owner(self, process: Process) -> Owner:
+    def owner(self, process: Process) -> OwnerKey:
         """Whose a process is."""
         if process.meter:
             return METER
         return OTHER if process.hidden else self._place(process)
 
-    def _add_unseen(self, uses: dict[Owner, float], seen: dict[str, float], whose: dict[str, Owner]) -> None:
+    def _add_unseen(self, uses: dict[OwnerKey, float], seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
         """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
         for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
             inside = sum(used for other, used in seen.items() if other == path or other.startswith(path + "/"))
@@ -212,7 +212,7 @@ class CpuBook:
 
     def count_memory(self) -> None:
         """Add up what owners hold, into `memory`."""
-        memory: dict[Owner, float] = {}
+        memory: dict[OwnerKey, float] = {}
         for process in self.processes.values():
             owner = self.owner(process)
             memory[owner] = memory.get(owner, 0.0) + process.rss_bytes
@@ -236,15 +236,17 @@ class GpuBook:
             else:
                 tenants[tenant_key(row)] = tenant_of(row)
 
-    def share(self, gpu: int, owner_of: Callable[[int], Owner]) -> tuple[dict[Owner, float], dict[Owner, float]]:
+    def share(
+        self, gpu: int, owner_of: Callable[[int], OwnerKey]
+    ) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
         """How the active energy of a GPU is shared, and who holds it."""
         tenants = list(self._now.get(gpu, {}).values())
         if not tenants:
             return {}, {}
         owners = [owner_of(tenant.pid) for tenant in tenants]
         parts, method = weights(tenants)
-        uses: dict[Owner, float] = {}
-        holders: dict[Owner, float] = {}
+        uses: dict[OwnerKey, float] = {}
+        holders: dict[OwnerKey, float] = {}
         busy = method != "sm time" or sum(parts) >= BUSY_SM
         for owner, part in zip(owners, parts, strict=True):
             if busy:

@@ -53,15 +53,16 @@ class Charges(Generic[O]):
 
     def by_owner(self, idle: O, unattributed: O) -> dict[O, float]:
         """Joules of each owner, `idle` and `unattributed` among them: use and holding together."""
-        found = {idle: max(self.idle_j, 0.0), unattributed: self.unattributed_j}
-        for joules in (self.active_j, self.held_j):
-            for owner, amount in joules.items():
-                found[owner] = found.get(owner, 0.0) + amount
+        found = dict(self.active_j)
+        rest = ((idle, max(self.idle_j, 0.0)), (unattributed, self.unattributed_j))
+        for owner, amount in (*self.held_j.items(), *rest):
+            found[owner] = found.get(owner, 0.0) + amount
         return found
 
     def microjoules(self, whole_uj: int, idle: O, unattributed: O) -> dict[O, int]:
-        """Whole microjoules of each owner, which add up to `whole_uj`."""
-        joules = self.by_owner(idle, unattributed)
+        """Whole microjoules of each owner, which add up to `whole_uj`; the same in whatever order owners came."""
+        found = self.by_owner(idle, unattributed)
+        joules = {owner: found[owner] for owner in sorted(found, key=str)}
         if whole_uj <= 0 or not any(amount > 0 for amount in joules.values()):
             return {**dict.fromkeys(joules, 0), idle: whole_uj}
         return dict(zip(joules, apportion(whole_uj, joules.values()), strict=True))
@@ -159,11 +160,14 @@ class DeviceAccount(Generic[O]):
         pool_j, pool_use = 0.0, 0.0
         pooled: dict[O, float] = {}
         for owner, row in self.owners.items():
-            joules, use = row[joules_at], row[use_at]
-            if abs(joules) > NOISE_SIGMAS * math.sqrt(row[noise_at]):
+            use = row[use_at]
+            if not use:
+                continue
+            joules, noise = row[joules_at], row[noise_at]
+            if abs(joules) > (NOISE_SIGMAS * math.sqrt(noise) if noise else 0.0):
                 if joules > 0:
                     found[owner] = joules
-            elif use > 0:
+            else:
                 pool_j += joules
                 pool_use += use
                 pooled[owner] = use
@@ -182,9 +186,17 @@ class DeviceAccount(Generic[O]):
         self.alone_noise += other.alone_noise
         self.alone_spread_j += other.alone_spread_j
         for owner, sums in other.owners.items():
-            row = self._row(owner)
-            for place, amount in enumerate(sums):
-                row[place] += amount
+            self._add_sums(owner, sums)
+
+    def _add_sums(self, owner: O, sums: Iterable[float]) -> None:
+        row = self._row(owner)
+        for place, amount in enumerate(sums):
+            row[place] += amount
+
+    def fold(self, owner: O, into: O) -> None:
+        """Let one owner be a part of another from the beginning."""
+        if owner in self.owners:
+            self._add_sums(into, self.owners.pop(owner))
 
     def by(self, owner_of: Callable[[O], P]) -> DeviceAccount[P]:
         """The same account with other owners, e.g. the users of processes."""
@@ -192,9 +204,7 @@ class DeviceAccount(Generic[O]):
             self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j
         )
         for owner, sums in self.owners.items():
-            row = made._row(owner_of(owner))
-            for place, amount in enumerate(sums):
-                row[place] += amount
+            made._add_sums(owner_of(owner), sums)
         return made
 
     def to_list(self) -> list[Any]:
