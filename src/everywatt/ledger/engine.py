@@ -215,7 +215,7 @@ class DeviceAccount(Generic[O]):
     @classmethod
     def from_list(cls, data: Iterable[Any], owner_of: Callable[[Any], O]) -> DeviceAccount[O]:
         """Back from `to_list`. `owner_of` turns what JSON made of an owner (a string, a list) into an owner."""
-        whole_j, alone, rows = data
-        made: DeviceAccount[O] = cls(float(whole_j), *(float(amount) for amount in alone))
-        made.owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
-        return made
+        whole_j, (alone_j, alone_s, alone_noise, alone_spread_j), rows = data
+        owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
+        alone = float(alone_j), float(alone_s), float(alone_noise), float(alone_spread_j)
+        return cls(float(whole_j), *alone, owners)
