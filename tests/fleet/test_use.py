@@ -2,6 +2,7 @@
 
 import pytest
 
+from everywatt.core.clocks import NS
 from everywatt.fleet.use import CpuBook, GpuBook
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 
@@ -103,12 +104,40 @@ def test_the_meter_and_the_hidden_are_told_apart():
     assert one.take() == {METER: pytest.approx(0.5), OTHER: pytest.approx(0.25)}
 
 
+def user(pid):
+    return OwnerKey("user", str(pid))
+
+
 def test_cards_are_shared_by_sm_time_and_held_by_all():
     gpus = GpuBook()
-    gpus.feed([{"gpu": 0, "pid": 1, "sm": 60}, {"gpu": 0, "pid": 2, "sm": 20}, {"gpu": 1, "pid": 3, "sm": 0}])
-    uses, holders = gpus.share(0, lambda pid: OwnerKey("user", str(pid)))
-    assert uses == {OwnerKey("user", "1"): 60, OwnerKey("user", "2"): 20}
-    assert gpus.share(1, lambda pid: OwnerKey("user", str(pid))) == ({}, {OwnerKey("user", "3"): 1.0})
-    assert holders == {OwnerKey("user", "1"): 1.0, OwnerKey("user", "2"): 1.0}
-    gpus.feed([{"gpu": 1, "pid": 3, "gone": True}])
-    assert gpus.share(1, lambda pid: OwnerKey("user", str(pid))) == ({}, {})
+    gpus.feed(NS, [{"gpu": 0, "pid": 1, "sm": 60}, {"gpu": 0, "pid": 2, "sm": 20}, {"gpu": 1, "pid": 3, "sm": 0}])
+    assert gpus.take(0, user) == ({user(1): 60, user(2): 20}, {user(1): 1.0, user(2): 1.0})
+    assert gpus.take(1, user) == ({}, {user(3): 1.0})
+    gpus.feed(2 * NS, [])
+    assert gpus.take(1, user) == ({}, {user(3): 1.0}), "nothing changed"
+    gpus.feed(3 * NS, [{"gpu": 1, "pid": 3, "sm": 0, "gone": True}])
+    gpus.feed(4 * NS, [])
+    gpus.feed(5 * NS, [])
+    assert gpus.take(1, user) == ({}, {user(3): pytest.approx(1 / 3)}), "it left within the first of three seconds"
+    gpus.feed(6 * NS, [])
+    assert gpus.take(1, user) == ({}, {})
+
+
+def test_what_was_used_of_a_card_between_two_questions_is_a_mean_over_time():
+    gpus = GpuBook()
+    gpus.feed(NS, [{"gpu": 0, "pid": 1, "sm": 90}])
+    gpus.feed(2 * NS, [{"gpu": 0, "pid": 1, "sm": 0}, {"gpu": 0, "pid": 2, "sm": 30}])
+    gpus.feed(4 * NS, [])
+    assert gpus.take(0, user) == ({user(1): 22.5, user(2): 22.5}, {user(1): 1.0, user(2): 0.75})
+
+
+def test_a_process_that_ended_with_its_card_keeps_its_last_interval():
+    gpus, known = GpuBook(), {7: user(7)}
+    gpus.feed(NS, [{"gpu": 0, "pid": 7, "sm": 50}])
+    gpus.take(0, lambda pid: known.get(pid, UNATTRIBUTED))
+    known.clear()
+    gpus.feed(2 * NS, [{"gpu": 0, "pid": 7, "sm": 50, "gone": True}])
+    assert gpus.take(0, lambda pid: known.get(pid, UNATTRIBUTED))[0] == {user(7): 25.0}
+    gpus.tidy()
+    gpus.feed(3 * NS, [{"gpu": 0, "pid": 7, "sm": 50}])
+    assert gpus.take(0, lambda pid: known.get(pid, UNATTRIBUTED))[0] == {UNATTRIBUTED: 50.0}

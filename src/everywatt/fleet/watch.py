@@ -78,7 +78,7 @@ class Watcher:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
         elif name == GPU_PROCESSES:
-            self.gpus.feed(rows)
+            self.gpus.feed(at_ns, rows)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""
@@ -116,6 +116,7 @@ class Watcher:
                 line.level = line.idle.level() if line.idle is not None else None
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
+            self.gpus.tidy()
             self.counters.tidy(self.cpu.memory, now_ns)
             living = {owner.id for owner in (*self.counters.uj, *self.cpu.memory) if owner.kind == "job"}
             self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}
@@ -154,7 +155,7 @@ class Watcher:
 
     def _gpu(self, line: Line) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
         digits = line.channel.device.rpartition(".")[2]
-        return self.gpus.share(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
+        return self.gpus.take(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
 
     def _owner_of_pid(self, pid: int) -> OwnerKey:
         process = self.cpu.processes.get(pid)
