@@ -3,8 +3,8 @@
 import pytest
 
 from everywatt.fleet import idle
-from everywatt.fleet.share import Level
 from everywatt.ledger import idle as ledger
+from everywatt.ledger.engine import Level
 
 
 def test_the_priors_are_the_ledgers():
@@ -41,8 +41,8 @@ def test_a_prior_where_nothing_varied():
 
 def test_what_was_known_before_the_start_holds_while_it_is_busy():
     finder = idle.IdleFinder("cpu")
-    finder.know(Level(40.0, 0.0, "quiet"))
-    assert finder.level() == Level(40.0, 0.0, "quiet")
+    finder.know(Level(40.0, method="quiet"))
+    assert finder.level() == Level(40.0, method="quiet")
     for _ in range(60):
         finder.add(140.0, 1.0, 1.0)
     assert finder.level().idle_w == 40.0

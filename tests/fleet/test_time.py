@@ -18,7 +18,7 @@ from everywatt.energy.window import source_energy
 from everywatt.fleet import segments, state
 from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.share import Owner
+from everywatt.ledger.counters import OwnerKey
 from everywatt.recorder.session import EARLY_NS
 from everywatt.sensors.base import Report, State
 
@@ -106,7 +106,7 @@ class Lab:
         return self.agent.watcher.lines.all[0].settled_uj
 
     def owned_uj(self) -> int:
-        return self.agent.accounts.device_uj("cpu.0")
+        return self.agent.counters.device_uj("cpu.0")
 
 
 def rss_bytes() -> int:
@@ -135,7 +135,7 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     assert lab.energy_uj == pytest.approx(WATTS * 600 * 1e6, rel=0.002)
     assert lab.owned_uj() == lab.energy_uj
     assert len(segments.segments(tmp_path / "tape")) >= 3
-    owners = [owner for owner in lab.agent.accounts.uj if owner.kind == "container"]
+    owners = [owner for owner in lab.agent.counters.uj if owner.kind == "container"]
     assert len(owners) == 20
     lab.agent.finish()
     again = state.recover(state.read(tmp_path), tmp_path / "tape")
@@ -183,7 +183,7 @@ def test_half_a_day_keeps_memory_flat_and_disk_bounded(tmp_path):
     assert late - early < 4 * 2**20
     assert sum(map(segments.size_bytes, segments.segments(tmp_path / "tape"))) < 80 * 10**6
     assert lab.owned_uj() == lab.energy_uj
-    assert len(lab.agent.accounts.uj) <= 500 + 5 + 11, "the cap, those that are none, and who came since it was kept"
+    assert len(lab.agent.counters.uj) <= 500 + 5 + 11, "the cap, those that are none, and who came since it was kept"
     lab.agent.finish()
 
 
@@ -191,8 +191,8 @@ def test_owners_are_capped_and_the_rest_keeps_the_law(tmp_path):
     lab = Lab(tmp_path, owners=10)
     for _ in range(60):
         lab.tick()
-    assert lab.agent.accounts.uj[Owner("rest", "rest")]["cpu.0"] > 0
-    assert len(lab.agent.accounts.uj) < 40
+    assert lab.agent.counters.uj[OwnerKey("rest", "rest")]["cpu.0"] > 0
+    assert len(lab.agent.counters.uj) < 40
     assert lab.owned_uj() == lab.energy_uj
     text = lab.agent.text()
     assert 'kind="rest",owner="rest"' in text

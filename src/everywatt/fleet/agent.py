@@ -26,9 +26,10 @@ from everywatt.fleet.loop import Loop
 from everywatt.fleet.metrics import Series
 from everywatt.fleet.notify import Notifier
 from everywatt.fleet.options import RELOADABLE, AgentOptions
-from everywatt.fleet.owners import Accounts, Places
-from everywatt.fleet.share import Level
+from everywatt.fleet.places import Places
 from everywatt.fleet.watch import Watcher
+from everywatt.ledger.counters import Counters
+from everywatt.ledger.engine import Level
 from everywatt.recorder.session import EARLY_NS
 from everywatt.recorder.source import Source
 from everywatt.sensors import registry
@@ -73,11 +74,11 @@ class Agent:
         self.host = socket.gethostname()
         self._providers = providers if providers is not None else job_providers.make(options.jobs)
         self.places = Places(self._providers, by_program=options.programs)
-        self.accounts = Accounts(options.owners)
+        self.counters = Counters(options.owners)
         self.notifier = Notifier()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.loop = Loop(self.clock, self._wake_read, self._round)
-        self.watcher = Watcher(self.clock, round(options.period_s * NS), self.places, self.accounts)
+        self.watcher = Watcher(self.clock, round(options.period_s * NS), self.places, self.counters)
         self.exporter: Exporter | None = None
         self.session: segments.SegmentSession | None = None
         self.sender: Any = None
@@ -101,7 +102,7 @@ class Agent:
         if found.trouble:
             self.say(found.trouble)
         sources = self._open_sensors()
-        levels = {key: Level(float(row[0]), float(row[1]), str(row[2])) for key, row in found.levels.items()}
+        levels = {key: Level(float(row[0]), float(row[1]), method=str(row[2])) for key, row in found.levels.items()}
         self.watcher.listen(sources, levels)
         self._restore(found)
         self.watcher.memory_totals = self._memory_totals()
@@ -159,19 +160,20 @@ class Agent:
 
     def _restore(self, found: state.State) -> None:
         now_ns = self.clock.monotonic_ns()
-        self.accounts.restore(found.owners, now_ns)
+        self.counters.restore(found.owners, now_ns)
+        self.counters.restore_accounts(found.accounts)
         for line in self.watcher.lines.all:
             line.base_uj = line.settled_uj = found.devices.get(line.key, 0)
             if line.in_total:
-                owned_uj = self.accounts.device_uj(line.device)
+                owned_uj = self.counters.device_uj(line.device)
                 if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
                     line.base_uj = line.settled_uj = owned_uj
-                self.accounts.close_gap(line.device, line.settled_uj)
+                self.counters.close_gap(line.device, line.settled_uj)
 
     def _new_session(self, at_least: int, cut_ns: int | None = None) -> segments.SegmentSession:
         options = self.options
         path = segments.new_path(self.tape_folder, self.host, at_least)
-        owners = self.accounts.to_list()
+        owners = self.counters.to_list()
         agent = {"devices": self.watcher.lines.to_dict(), "owners": owners, "instance": options.instance}
         meta = {**self._about(), "profile": options.profile, "agent": agent}
         if cut_ns is not None:
@@ -311,9 +313,10 @@ class Agent:
         assert self.session is not None
         saved = state.State(
             {line.key: line.settled_uj for line in self.watcher.lines.all},
-            self.accounts.to_list(),
+            self.counters.to_list(),
             self.watcher.levels(),
             segments.number_of(self.session.writer.path),
+            self.counters.accounts(),
         )
         try:
             state.write_json(self.folder / state.FILE, saved.to_dict(), sync=sync)
@@ -399,7 +402,7 @@ class Agent:
         changed = {name: getattr(fresh, name) for name in RELOADABLE}
         sending = any(changed[name] != getattr(self.options, name) for name in RELOADABLE if name.startswith("remote"))
         self.options = replace(self.options, **changed)
-        self.accounts.most, self.places.by_program = self.options.owners, self.options.programs
+        self.counters.most, self.places.by_program = self.options.owners, self.options.programs
         if sending:
             if self.sender is not None:
                 self.sender.close()

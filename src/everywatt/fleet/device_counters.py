@@ -12,7 +12,8 @@ from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, 
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import addable, part_name, sources
 from everywatt.fleet.idle import IdleFinder
-from everywatt.fleet.share import UJ, Level
+from everywatt.ledger.engine import Level
+from everywatt.ledger.split.amounts import UJ
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup
 
@@ -42,7 +43,6 @@ class Line:
     in_total: bool
     idle: IdleFinder | None = None
     level: Level | None = None
-    debt_j: float = 0.0
     base_uj: int = 0
     settled_uj: int = 0
     settled_ns: int = 0

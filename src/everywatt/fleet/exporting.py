@@ -14,8 +14,8 @@ from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import Registry, Series
-from everywatt.fleet.share import UJ
 from everywatt.fleet.watch import Watcher
+from everywatt.ledger.split.amounts import UJ
 from everywatt.recorder.server import rss_bytes
 from everywatt.sensors.base import Report
 
@@ -165,7 +165,7 @@ class Exporter:
         times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
         known = self._owner_series
         gone = set(known)
-        for owner, amounts in watcher.accounts.uj.items():
+        for owner, amounts in watcher.counters.uj.items():
             for device, amount in amounts.items():
                 if device not in times:
                     continue
@@ -178,7 +178,7 @@ class Exporter:
                 series.value, series.at_ms = amount / UJ, times[device]
         now_ms = self.utc.ms(now_ns)
         for name, values in (
-            ("everywatt_owner_cpu_seconds_total", watcher.accounts.cpu_s),
+            ("everywatt_owner_cpu_seconds_total", watcher.counters.cpu_s),
             ("everywatt_owner_memory_bytes", watcher.cpu.memory),
         ):
             for owner, value in values.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 
-from everywatt.fleet.share import Level
+from everywatt.ledger.engine import Level
 
 QUIET_USE = 0.10
 STILL_USE = 0.02
@@ -62,7 +62,7 @@ class IdleFinder:
             if self._known is not None or self._seconds <= 0:
                 return self._known
             mean_w, use = self._sum_j / self._seconds, self._sum_use / self._seconds
-            return Level(self._without(mean_w, use, None), 0.0, "prior")
+            return Level(self._without(mean_w, use, None), 0.0, method="prior")
         if self._gpu:
             found = self._of_gpu()
             if found is not None:
@@ -75,22 +75,22 @@ class IdleFinder:
         if nobody:
             idle_w = sum(nobody) / len(nobody)
             held_w = max(sorted(holding)[len(holding) // 2] - idle_w, 0.0) if holding else 0.0
-            return Level(idle_w, held_w, "quiet")
+            return Level(idle_w, held_w, method="quiet")
         if self._known is not None or not holding:
             return None
-        return Level(sum(holding) / len(holding), 0.0, "quiet, held")
+        return Level(sum(holding) / len(holding), 0.0, method="quiet, held")
 
     def _by_use(self) -> Level:
         slope, intercept = self._line()
         quiet = [(w, u) for w, u in zip(self._watts, self._uses, strict=True) if u <= QUIET_USE]
         if quiet:
-            return Level(self._without(*_means(quiet), slope), 0.0, "quiet")
+            return Level(self._without(*_means(quiet), slope), 0.0, method="quiet")
         if intercept is not None and 0 < intercept <= max(self._watts):
-            return Level(intercept, 0.0, "regression")
+            return Level(intercept, 0.0, method="regression")
         if self._known is not None:
             return self._known
         least = sorted(zip(self._uses, self._watts, strict=True))[: max(1, len(self._watts) // 10)]
-        return Level(self._without(*_means([(w, u) for u, w in least]), None), 0.0, "prior")
+        return Level(self._without(*_means([(w, u) for u, w in least]), None), 0.0, method="prior")
 
     def _without(self, level_w: float, use: float, slope: float | None) -> float:
         """A level of power at some use, put down to none."""

@@ -19,7 +19,7 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.fleet.segments import number_of, segments, table_rows
-from everywatt.fleet.share import UJ
+from everywatt.ledger.split.amounts import UJ
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup, Tape
@@ -33,12 +33,13 @@ FAR_NS = 1 << 62
 
 @dataclass
 class State:
-    """Counters by device|domain in microjoules, rows of owners (`Accounts.to_list`), idle levels, last segment."""
+    """Counters by device|domain in microjoules, rows of owners, idle levels, last segment, open accounts."""
 
     devices: dict[str, int] = field(default_factory=dict)
     owners: list[list[Any]] = field(default_factory=list)
     levels: dict[str, list[Any]] = field(default_factory=dict)
     segment: int = 0
+    accounts: dict[str, list[Any]] = field(default_factory=dict)
     trouble: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,6 +52,7 @@ class State:
             "owners": self.owners,
             "levels": self.levels,
             "segment": self.segment,
+            "accounts": self.accounts,
         }
 
 
@@ -80,6 +82,7 @@ def read(folder: Path) -> State:
             [[str(kind), str(owner), float(cpu), dict(uj)] for kind, owner, cpu, uj in data["owners"]],
             {str(key): list(value) for key, value in data["levels"].items()},
             int(data["segment"]),
+            dict(data.get("accounts") or {}),
         )
     except FileNotFoundError:
         return State()

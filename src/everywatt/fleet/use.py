@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from everywatt.fleet.share import METER, NOBODY, OTHER, Owner
-from everywatt.ledger.use.tenants import BUSY_SM, Tenant, tenant_key, tenant_of, weights
+from everywatt.core.clocks import NS
+from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
+from everywatt.ledger.use.tenants import BUSY_SM, Tenant, TenantTable, weights
 
+LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
 MOST_OWED_S = 0.3  # the host's clock ticks every 10 ms on each CPU
 
 
@@ -31,7 +33,7 @@ class Process:
     cpu: int = -1  # that it ran on last; -1 where it has several threads, or that is not known
 
 
-Placer = Callable[[Process], Owner]
+Placer = Callable[[Process], OwnerKey]
 
 
 class CpuBook:
@@ -43,8 +45,8 @@ class CpuBook:
     def __init__(self, place: Placer) -> None:
         self._place = place
         self.packages: list[int] = []  # of each CPU, where there are several
-        self._taken: dict[Owner, float] = {}
-        self._pinned: dict[int, dict[Owner, float]] = {}
+        self._taken: dict[OwnerKey, float] = {}
+        self._pinned: dict[int, dict[OwnerKey, float]] = {}
         self.processes: dict[int, Process] = {}
         self._used: dict[int, float] = {}
         self._gone: list[tuple[Process, float]] = []
@@ -57,7 +59,7 @@ class CpuBook:
         self._started = self._exits = False
         self.readings = 0
         self.at_ns = 0
-        self.memory: dict[Owner, float] = {}
+        self.memory: dict[OwnerKey, float] = {}
 
     # What the tables say.
 
@@ -147,11 +149,11 @@ class CpuBook:
 
     # What is taken.
 
-    def take(self) -> dict[Owner, float]:
+    def take(self) -> dict[OwnerKey, float]:
         """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
-        uses: dict[Owner, float] = {}
+        uses: dict[OwnerKey, float] = {}
         by_cgroup: dict[str, float] = {}
-        whose: dict[str, Owner] = {}
+        whose: dict[str, OwnerKey] = {}
         self._pinned = {}
         spent = [(self.processes[pid], used) for pid, used in self._used.items()]
         spent += [(self.processes[pid], used) for pid, used in self._extra.items() if pid in self.processes]
@@ -170,14 +172,14 @@ class CpuBook:
         known = sum(uses.values())
         self._owed_s = max(self._owed_s + self._host_used - known, -MOST_OWED_S)
         if self._owed_s > 0:
-            uses[NOBODY] = uses.get(NOBODY, 0.0) + self._owed_s
+            uses[UNATTRIBUTED] = uses.get(UNATTRIBUTED, 0.0) + self._owed_s
             self._owed_s = 0.0
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
         self._taken = uses
         return uses
 
-    def on(self, package: int) -> dict[Owner, float] | None:
+    def on(self, package: int) -> dict[OwnerKey, float] | None:
         """What of the use that was taken last was on one package; None where that is not told.
 
         By the CPU that a process of one thread ran on, else by how many CPUs the package has: the rule of the ledger.
@@ -191,13 +193,13 @@ class CpuBook:
             owner: here.get(owner, 0.0) + max(used - known[owner], 0.0) * share for owner, used in self._taken.items()
         }
 
-    def owner(self, process: Process) -> Owner:
+    def owner(self, process: Process) -> OwnerKey:
         """Whose a process is."""
         if process.meter:
             return METER
         return OTHER if process.hidden else self._place(process)
 
-    def _add_unseen(self, uses: dict[Owner, float], seen: dict[str, float], whose: dict[str, Owner]) -> None:
+    def _add_unseen(self, uses: dict[OwnerKey, float], seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
         """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
         for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
             inside = sum(used for other, used in seen.items() if other == path or other.startswith(path + "/"))
@@ -212,42 +214,81 @@ class CpuBook:
 
     def count_memory(self) -> None:
         """Add up what owners hold, into `memory`."""
-        memory: dict[Owner, float] = {}
+        memory: dict[OwnerKey, float] = {}
         for process in self.processes.values():
             owner = self.owner(process)
             memory[owner] = memory.get(owner, 0.0) + process.rss_bytes
         self.memory = memory
 
 
+@dataclass(slots=True)
+class _GpuTime:
+    """Weights of processes on a GPU times seconds, how long each held it, and how long that is in all."""
+
+    seconds: float = 0.0
+    used: dict[int, float] = field(default_factory=dict)
+    held: dict[int, float] = field(default_factory=dict)
+
+    def add(self, seconds: float, tenants: Sequence[Tenant]) -> None:
+        """Some time with these tenants."""
+        self.seconds += seconds
+        parts, method = weights(tenants)
+        busy = method != "sm time" or sum(parts) >= BUSY_SM
+        for tenant, part in zip(tenants, parts, strict=True):
+            self.held[tenant.pid] = self.held.get(tenant.pid, 0.0) + seconds
+            if busy:
+                self.used[tenant.pid] = self.used.get(tenant.pid, 0.0) + part * seconds
+
+
 class GpuBook:
-    """Who is on which GPU, by rows of `nvml.processes`."""
+    """Who used which GPU since it was asked last, by rows of `nvml.processes`."""
 
     def __init__(self) -> None:
-        self._now: dict[int, dict[tuple[Any, ...], Tenant]] = {}
+        self._tables: dict[int, TenantTable] = {}
+        self._times: dict[int, _GpuTime] = {}
+        self._owners: dict[int, OwnerKey] = {}  # of processes that were known once: some end before they are charged
+        self._at_ns: int | None = None
 
-    def feed(self, rows: Sequence[dict[str, Any]]) -> None:
-        """New, changed and gone tenants."""
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """What one reading said: new, changed and gone tenants of the time since the reading before."""
+        seconds = 1.0 if self._at_ns is None else (at_ns - self._at_ns) / NS
+        self._at_ns = at_ns
+        changed: dict[int, list[dict[str, Any]]] = {}
         for row in rows:
-            if row.get("gpu") is None:
-                continue
-            tenants = self._now.setdefault(int(row["gpu"]), {})
-            if row.get("gone"):
-                tenants.pop(tenant_key(row), None)
-            else:
-                tenants[tenant_key(row)] = tenant_of(row)
+            if row.get("gpu") is not None:
+                changed.setdefault(int(row["gpu"]), []).append(row)
+        for gpu in {*self._tables, *changed}:
+            table = self._tables.setdefault(gpu, TenantTable())
+            tenants = table.update(changed[gpu]) if gpu in changed else table.now
+            time = self._times.get(gpu)
+            if time is None or time.seconds > LONGEST_S:
+                time = self._times[gpu] = _GpuTime()
+            time.add(seconds, tenants)
 
-    def share(self, gpu: int, owner_of: Callable[[int], Owner]) -> tuple[dict[Owner, float], dict[Owner, float]]:
-        """How the active energy of a GPU is shared, and who holds it."""
-        tenants = list(self._now.get(gpu, {}).values())
-        if not tenants:
-            return {}, {}
-        owners = [owner_of(tenant.pid) for tenant in tenants]
-        parts, method = weights(tenants)
-        uses: dict[Owner, float] = {}
-        holders: dict[Owner, float] = {}
-        busy = method != "sm time" or sum(parts) >= BUSY_SM
-        for owner, part in zip(owners, parts, strict=True):
-            if busy:
-                uses[owner] = uses.get(owner, 0.0) + part
-            holders[owner] = holders.get(owner, 0.0) + 1.0
-        return uses, holders
+    def take(
+        self, gpu: int, owner_of: Callable[[int], OwnerKey]
+    ) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
+        """How the active energy of a GPU since the last time is shared, and who held it: means over that time."""
+        time = self._times.pop(gpu, None)
+        if time is None:
+            time = _GpuTime()
+            time.add(1.0, self._tables[gpu].now if gpu in self._tables else ())
+        return self._by_owner(time.used, time.seconds, owner_of), self._by_owner(time.held, time.seconds, owner_of)
+
+    def _by_owner(
+        self, amounts: Mapping[int, float], seconds: float, owner_of: Callable[[int], OwnerKey]
+    ) -> dict[OwnerKey, float]:
+        found: dict[OwnerKey, float] = {}
+        for pid, amount in amounts.items():
+            owner = owner_of(pid)
+            if owner == UNATTRIBUTED:
+                owner = self._owners.get(pid, owner)
+            else:
+                self._owners[pid] = owner
+            found[owner] = found.get(owner, 0.0) + amount / seconds
+        return found
+
+    def tidy(self) -> None:
+        """Forget the owners of processes that are on no GPU any more."""
+        there = {tenant.pid for table in self._tables.values() for tenant in table.now}
+        self._owners = {pid: owner for pid, owner in self._owners.items() if pid in there}

@@ -13,9 +13,10 @@ from typing import Any
 from everywatt.core.channels import Domain, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line, Lines, States
-from everywatt.fleet.owners import Accounts, Places
-from everywatt.fleet.share import NOBODY, Level, Owner, share
+from everywatt.fleet.places import Places
 from everywatt.fleet.use import CpuBook, GpuBook
+from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.engine import Level
 from everywatt.recorder.source import Source
 
 WAIT_FOR_USE_NS = 3 * NS
@@ -30,10 +31,10 @@ PROCESSES, CGROUPS, GPU_PROCESSES, HOST = "use.processes", "use.cgroups", "nvml.
 class Watcher:
     """Listens to sources (`recorder.source.Listener`) and keeps the books."""
 
-    def __init__(self, clock: Clock, period_ns: int, places: Places, accounts: Accounts) -> None:
+    def __init__(self, clock: Clock, period_ns: int, places: Places, counters: Counters) -> None:
         self.clock = clock
         self.period_ns = period_ns
-        self.places, self.accounts = places, accounts
+        self.places, self.counters = places, counters
         self.lines = Lines()
         self.states = States()
         self.cpu = CpuBook(places.owner)
@@ -77,7 +78,7 @@ class Watcher:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
         elif name == GPU_PROCESSES:
-            self.gpus.feed(rows)
+            self.gpus.feed(at_ns, rows)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""
@@ -105,7 +106,7 @@ class Watcher:
         if now_ns >= self._memory_ns:
             self._memory_ns = now_ns + MEMORY_NS
             self.cpu.count_memory()
-        self.accounts.used(uses, now_ns)
+        self.counters.used(uses, now_ns)
         for line in self.lines.all:
             self._settle_line(line, uses, now_ns)
         if now_ns >= self._levels_ns:
@@ -115,16 +116,17 @@ class Watcher:
                 line.level = line.idle.level() if line.idle is not None else None
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
-            self.accounts.tidy(self.cpu.memory, now_ns)
-            living = {owner.id for owner in (*self.accounts.uj, *self.cpu.memory) if owner.kind == "job"}
+            self.gpus.tidy()
+            self.counters.tidy(self.cpu.memory, now_ns)
+            living = {owner.id for owner in (*self.counters.uj, *self.cpu.memory) if owner.kind == "job"}
             self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}
         return True
 
-    def _settle_line(self, line: Line, uses: dict[Owner, float], now_ns: int) -> None:
+    def _settle_line(self, line: Line, uses: dict[OwnerKey, float], now_ns: int) -> None:
         whole_uj, seconds = line.settle()
         if not line.in_total or not whole_uj:
             return
-        holders: dict[Owner, float] = {}
+        holders: dict[OwnerKey, float] = {}
         busy = self.busy_share
         if line.kind == "gpu":
             uses, holders = self._gpu(line)
@@ -141,13 +143,9 @@ class Watcher:
             line.idle.add(whole_uj / 1e6, seconds, busy, bool(holders))
             if line.level is None:
                 line.level = line.idle.level()
-        if line.level is None or seconds <= 0:
-            amounts = {NOBODY: whole_uj}
-        else:
-            amounts, line.debt_j = share(whole_uj, seconds, line.level, uses, holders, line.debt_j)
-        self.accounts.charge(line.device, amounts, now_ns)
+        self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)
 
-    def _on_package(self, line: Line) -> tuple[dict[Owner, float], int] | None:
+    def _on_package(self, line: Line) -> tuple[dict[OwnerKey, float], int] | None:
         """What was used of one CPU package of several, and how many CPUs it has; None where it is not told."""
         digits = line.channel.device.rpartition(".")[2]
         if line.domain != Domain.PACKAGE.value or not digits.isdigit() or not self.cpu.packages:
@@ -155,13 +153,13 @@ class Watcher:
         uses = self.cpu.on(int(digits))
         return None if uses is None else (uses, self.cpu.packages.count(int(digits)))
 
-    def _gpu(self, line: Line) -> tuple[dict[Owner, float], dict[Owner, float]]:
+    def _gpu(self, line: Line) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
         digits = line.channel.device.rpartition(".")[2]
-        return self.gpus.share(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
+        return self.gpus.take(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
 
-    def _owner_of_pid(self, pid: int) -> Owner:
+    def _owner_of_pid(self, pid: int) -> OwnerKey:
         process = self.cpu.processes.get(pid)
-        return NOBODY if process is None else self.cpu.owner(process)
+        return UNATTRIBUTED if process is None else self.cpu.owner(process)
 
     def _host(self) -> None:
         """How busy all CPUs were since the last time, and the host's CPU time for the book."""

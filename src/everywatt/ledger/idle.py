@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import mean_half_width
+from everywatt.ledger.engine import Level
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -49,6 +50,11 @@ class Idle:
     noise_w: float = 0.0
     held_w: float = 0.0
     note: str = ""
+
+    @property
+    def level(self) -> Level:
+        """What the engine takes off before it shares joules."""
+        return Level(self.watts, self.held_w, self.noise_w, self.spread_w, self.method)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Domain
+from everywatt.core.channels import Channel, Domain
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.ledger import idle as idling
@@ -88,13 +88,13 @@ def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | 
     share = np.full(len(edges) - 1, np.nan) if gpu is None else gpu.mean(edges) / 100
     if use.gpus is None:
         return share, None
-    tenants = use.gpus.at(device_number(source), (edges[:-1] + edges[1:]) // 2)
+    tenants = use.gpus.at(device_number(source.channel), (edges[:-1] + edges[1:]) // 2)
     if gpu is None:
         share = np.array([sum(t.sm or 0.0 for t in inside) / 100 for inside in tenants])
     return share, np.array([bool(inside) for inside in tenants], dtype=np.bool_)
 
 
-def device_number(source: Source) -> int:
-    """Which GPU or package a source is; -1 where its name does not say."""
-    digits = source.channel.device.rpartition(".")[2]
+def device_number(channel: Channel) -> int:
+    """Which GPU or package a channel is of; -1 where its name does not say."""
+    digits = channel.device.rpartition(".")[2]
     return int(digits) if digits.isdigit() else -1

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.ledger.split.split import Level, Uses, split
+from everywatt.ledger.engine import Level
+from everywatt.ledger.split.split import Uses, split
 
 NONE = Uses.none()
 

@@ -6,7 +6,7 @@ from tapes import at
 
 from everywatt.api.run import Run
 from everywatt.report.live.gather import Gatherer
-from everywatt.report.live.owners import NOT_YET, LedgerOwners, QuickOwners, Sums
+from everywatt.report.live.owners import NOT_YET, LedgerOwners, RunningOwners
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
@@ -50,7 +50,7 @@ def named(owners):
 
 def test_shares_are_by_cpu_time_and_every_joule_has_one_owner(machine):
     run, gatherer = machine
-    owners = QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(
+    owners = RunningOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(
         run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns
     )
     assert owners.refused is None
@@ -69,7 +69,7 @@ def test_shares_are_by_cpu_time_and_every_joule_has_one_owner(machine):
 def test_it_agrees_with_the_whole_ledger(machine):
     run, gatherer = machine
     ask = (run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
-    quick = named(QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(*ask))
+    quick = named(RunningOwners("process", clock=Clock(), cpu_clock=lambda: 0.0).ask(*ask))
     whole = named(LedgerOwners("process").ask(*ask))
     for name in ("small", "large", "idle"):
         assert quick[name].joules == pytest.approx(whole[name].joules, rel=0.05), name
@@ -78,7 +78,7 @@ def test_it_agrees_with_the_whole_ledger(machine):
 def test_nothing_is_worked_out_before_its_time(machine):
     run, gatherer = machine
     clock, spent = Clock(), iter([0.0, 0.0, 0.0, 0.0, 0.004, *[0.004] * 20])
-    asker = QuickOwners("process", clock=clock, cpu_clock=lambda: next(spent))
+    asker = RunningOwners("process", clock=clock, cpu_clock=lambda: next(spent))
     ask = (run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
     first = asker.ask(*ask)
     assert first.refused is None
@@ -90,7 +90,7 @@ def test_nothing_is_worked_out_before_its_time(machine):
 
 def test_the_rest_of_a_tape_is_shared_out_once(machine):
     run, gatherer = machine
-    asker = QuickOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
+    asker = RunningOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
     asker.finish(run.tapes[0], gatherer.lines, at(8.2))
     part = named(asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns))["large"].joules
     with Tape.open(run.tapes[0].path, verify=False) as again:
@@ -106,20 +106,7 @@ def test_too_little_time_is_said(tmp_path):
     tape = Tape.open(path, verify=False)
     gatherer = Gatherer(1.0)
     gatherer.adopt(tape)
-    asker = QuickOwners("owner", clock=Clock(), cpu_clock=lambda: 0.0)
+    asker = RunningOwners("owner", clock=Clock(), cpu_clock=lambda: 0.0)
     owners = asker.ask(Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
     assert (owners.by, owners.refused, owners.entries) == ("process", NOT_YET, ())
     tape.close()
-
-
-def test_sums_of_very_many_keep_the_largest():
-    from everywatt.ledger.owners import IDLE as NOBODY
-    from everywatt.ledger.owners import Owner
-
-    sums = Sums()
-    owners = [Owner(NOBODY.kind, str(number), str(number)) for number in range(1200)]
-    for number, owner in enumerate(owners):
-        sums.add(owner, float(number))
-    sums.tidy()
-    assert sums.add(owners[1199], 1.0) == 1200.0
-    assert sums.add(owners[0], 1.0) == 1.0, "it was forgotten"

@@ -642,6 +642,19 @@ def test_a_hurried_read_looks_at_memory_itself_and_says_since_when():
     assert row["gone"] and row["since_ns"] == stayed_ns
 
 
+def test_a_table_beside_another_tape_sees_a_process_that_comes_later():
+    """The state of the card is read for the first tape: nothing else reads its memory for this table."""
+    card = Card()
+    sensor, _, clock = _sensor([card])
+    table = _by_name(sensor)["nvml.processes"]
+    for seconds in (0.0, 0.2, 1.0, 1.0):
+        clock.advance(seconds)
+        assert table.read_table()[1] == []
+    card.memory, card.processes = card.memory + 300, [Box(pid=9, usedGpuMemory=300)]
+    clock.advance(1.0)
+    assert [row["pid"] for row in table.read_table()[1]] == [9]
+
+
 def test_how_busy_processes_are_is_asked_once_a_second_however_hurried():
     card = Card(processes=[Box(pid=9, usedGpuMemory=300)])
     sensor, fake, clock = _sensor([card])

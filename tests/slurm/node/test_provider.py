@@ -10,9 +10,9 @@ import pytest
 
 from everywatt.fleet import jobs
 from everywatt.fleet.jobs import Job
-from everywatt.fleet.owners import Places
-from everywatt.fleet.share import Owner
+from everywatt.fleet.places import Places
 from everywatt.fleet.use import Process
+from everywatt.ledger.counters import OwnerKey
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.presence import AGENT, holder
@@ -110,12 +110,12 @@ def test_hooks_know_of_it(spool: Path, proc: Path) -> None:
 def test_the_agent_asks_for_each_process(spool: Path, proc: Path) -> None:
     places = Places([SlurmJobs(spool, proc)])
 
-    def owner(pid: int, parent: int) -> Owner:
+    def owner(pid: int, parent: int) -> OwnerKey:
         return places.owner(Process(pid, 500, parent, "x", uid=0, cgroup="/"))
 
-    assert owner(10, 1) == Owner("user", "root")
-    assert owner(12, 11) == Owner("job", "7")
-    assert owner(77, 12) == Owner("job", "7"), "it came and went: its parent tells"
+    assert owner(10, 1) == OwnerKey("user", "root")
+    assert owner(12, 11) == OwnerKey("job", "7")
+    assert owner(77, 12) == OwnerKey("job", "7"), "it came and went: its parent tells"
     assert places.jobs["7"].id == "7"
 
 

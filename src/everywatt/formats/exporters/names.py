@@ -12,9 +12,10 @@ from typing import Any
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.exporting import MetricSource
 from everywatt.fleet.metrics import Family, Registry
-from everywatt.fleet.share import IDLE, UJ
 from everywatt.fleet.watch import Watcher
 from everywatt.formats.exporters.jetson import metrics_text
+from everywatt.ledger.counters import IDLE
+from everywatt.ledger.split.amounts import UJ
 from everywatt.sensors.base import Report
 from everywatt.sensors.jetson.tegra_line import Engine, Memory, RailPower, TegraLine
 
@@ -92,10 +93,10 @@ def _kepler(watcher: Watcher, now_ns: int) -> Iterable[Row]:
 
 
 def _kepler_owners(watcher: Watcher, line: Line, zone: tuple[tuple[str, str], ...]) -> Iterable[Row]:
-    idle_uj = watcher.accounts.uj.get(IDLE, {}).get(line.device, 0)
+    idle_uj = watcher.counters.uj.get(IDLE, {}).get(line.device, 0)
     yield "kepler_node_cpu_idle_joules_total", idle_uj / UJ, zone
     yield "kepler_node_cpu_active_joules_total", (line.settled_uj - idle_uj) / UJ, zone
-    for owner, amounts in list(watcher.accounts.uj.items()):
+    for owner, amounts in list(watcher.counters.uj.items()):
         if line.device not in amounts:
             continue
         joules = amounts[line.device] / UJ

@@ -1,11 +1,9 @@
-"""Whole microjoules, shared by largest remainder, so that parts add up to the whole exactly."""
+"""Whole microjoules, shared by largest remainder, so that parts add up to the whole exactly. Without numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
+import math
+from collections.abc import Iterable, Sequence
 
 UJ = 1_000_000
 
@@ -15,7 +13,7 @@ def microjoules(joules: float) -> int:
     return round(joules * UJ)
 
 
-def apportion(whole: int, weights: npt.ArrayLike) -> list[int]:
+def apportion(whole: int, weights: Iterable[float]) -> list[int]:
     """Whole numbers in proportion to `weights` (≥ 0) that add up to `whole`, each within 1 of its exact share.
 
     Largest remainders get what is left; among equal ones the first does. ValueError where all weights are 0.
@@ -23,18 +21,20 @@ def apportion(whole: int, weights: npt.ArrayLike) -> list[int]:
     >>> apportion(10, [1, 1, 1])
     [4, 3, 3]
     """
-    shares = np.asarray(weights, dtype=np.float64)
-    if not len(shares) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
+    shares = [float(weight) for weight in weights]
+    total = math.fsum(shares)
+    if not 0 < total < math.inf or min(shares) < 0:
         raise ValueError("weights must be finite, not negative, and not all zero")
-    sign = -1 if whole < 0 else 1
-    exact = shares / shares.sum() * abs(whole)
-    amounts = [int(amount) for amount in np.floor(exact)]
-    rest = abs(whole) - sum(amounts)
-    order = np.argsort(-(exact - np.floor(exact)), kind="stable")
-    # Beyond 2**53 floating point is coarser than a microjoule, so the rest can be more than one each.
-    for index in range(abs(rest)):
-        amounts[int(order[index % len(order)])] += 1 if rest > 0 else -1
-    return [sign * amount for amount in amounts]
+    size = abs(whole)
+    exact = [share / total * size for share in shares]
+    amounts = [int(amount) for amount in exact]
+    rest = size - sum(amounts)
+    if rest:
+        order = sorted(range(len(exact)), key=lambda index: amounts[index] - exact[index])
+        # Beyond 2**53 floating point is coarser than a microjoule, so the rest can be more than one each.
+        for index in range(abs(rest)):
+            amounts[order[index % len(order)]] += 1 if rest > 0 else -1
+    return amounts if whole >= 0 else [-amount for amount in amounts]
 
 
 def of_devices(whole_uj: int, joules: Sequence[float]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,17 @@ class CpuUse:
     uses: Uses
     partial: npt.NDArray[np.bool_]
     notes: tuple[str, ...] = ()
+
+    def on_package(self, roll: Roll, package: int | None, packages: Collection[int]) -> Uses:
+        """What was used of one of several packages, where the tape says which CPUs each has; else all of it."""
+        if package is None or not packages_known(roll, packages):
+            return self.uses
+        return self.uses.on(package, roll.use.packages)
+
+
+def packages_known(roll: Roll, packages: Collection[int]) -> bool:
+    """Whether there are several packages and the tape says which CPUs each of them has."""
+    return len(packages) > 1 and set(roll.use.packages.tolist()) == set(packages)
 
 
 def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:

@@ -16,10 +16,10 @@ from everywatt.ledger.groups import Describer, Grouper, about_process, by_proces
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.split.energies import stretch_joules
-from everywatt.ledger.split.owner_index import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share
+from everywatt.ledger.split.owner_index import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share, packages_known
 from everywatt.ledger.split.policy import allocated_cpus, charge_idle
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
-from everywatt.ledger.split.split import Level, Split, Uses, split, sums
+from everywatt.ledger.split.split import Split, Uses, split, sums
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.dram import memory_held, refresh
 from everywatt.tape.reader import Tape
@@ -52,7 +52,9 @@ def share_tape(
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)
-    work = _Work(roll, cpu, windows, policy, [device_number(s) for s in addable(found) if s.domain is Domain.PACKAGE])
+    work = _Work(
+        roll, cpu, windows, policy, [device_number(s.channel) for s in addable(found) if s.domain is Domain.PACKAGE]
+    )
     devices = []
     for source in addable(found):
         part = dict(total.parts).get(source.label)
@@ -84,8 +86,8 @@ class _Work:
         roll, cpu, count = self._roll, self._cpu, len(self._roll)
         joules, seconds = stretch_joules(source, cpu.stretches.starts_ns, cpu.stretches.ends_ns)
         package = self._package(source)
-        uses = cpu.uses if package is None else cpu.uses.on(package, roll.use.packages)
-        done = split(joules, seconds, _level(idle), uses, Uses.none(), count)
+        uses = cpu.on_package(roll, package, self._packages)
+        done = split(joules, seconds, idle.level, uses, Uses.none(), count)
         used = uses.of_owners(count)
         allocated, method = self._allocated(used), "cpu time"
         held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
@@ -130,18 +132,17 @@ class _Work:
         return np.asarray(uses.of_owners(count) / (cpus * busy_s), dtype=np.float64)
 
     def _package(self, source: Source) -> int | None:
-        """The package that a source is, where there are several and the tape tells which CPUs each has."""
-        several = source.domain is Domain.PACKAGE and len(self._packages) > 1
-        told = set(self._roll.use.packages.tolist()) == set(self._packages)
-        return device_number(source) if several and told else None
+        """The package that a source is, where there are several and the tape says which CPUs each has."""
+        known = source.domain is Domain.PACKAGE and packages_known(self._roll, self._packages)
+        return device_number(source.channel) if known else None
 
     def gpu(self, source: Source, energy: Energy, idle: Idle) -> DeviceShares:
         """A GPU: active by SM time, slices or memory, held by holders."""
-        share = gpu_share(self._roll, device_number(source), self._windows)
+        share = gpu_share(self._roll, device_number(source.channel), self._windows)
         self._gpu_s.append(share.gpu_s)
         count = len(self._roll)
         joules, seconds = stretch_joules(source, share.stretches.starts_ns, share.stretches.ends_ns)
-        done = split(joules, seconds, _level(idle), share.uses, share.holders, count)
+        done = split(joules, seconds, idle.level, share.uses, share.holders, count)
         whole_s = max(float(share.stretches.seconds.sum()), 1e-9)
         used = share.gpu_s.of_owners(count) if len(share.gpu_s.owner) else share.allocated.of_owners(count)
         allocated = share.allocated.of_owners(count) / whole_s
@@ -213,10 +214,6 @@ class _Work:
                 ]
                 measured[name] = peak
         return measured
-
-
-def _level(idle: Idle) -> Level:
-    return Level(idle.watts, idle.held_w, idle.noise_w, idle.spread_w)
 
 
 def _with_nobody(done: Split) -> Floats:

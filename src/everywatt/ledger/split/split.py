@@ -1,7 +1,6 @@
-"""The one splitter: joules of a device over stretches of time become idle, held and active joules of owners.
+"""Many stretches of time at once: the sums of `ledger.engine`, filled with numpy.
 
-Pure: numbers in, numbers out. Power is split as it was measured, above and below its idle level alike, so that the
-noise of an idle machine adds up to nothing instead of being charged to whoever was there.
+Joules are added in the same order as by `DeviceAccount.add`, so that they are the same to the last bit.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.ledger.engine import ACTIVE_J, HELD_J, NO_USE, OWNED_S, SUMS, DeviceAccount, Level
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-NOISE_SIGMAS = 3.0
-NO_USE = 1e-12
 
 
 def sums(index: Ints, amount: Floats, count: int) -> Floats:
@@ -52,6 +49,13 @@ class Uses:
             None if self.cpu is None else np.concatenate((self.cpu, np.full(len(stretches), -1))),
         )
 
+    def merged(self, owners: int) -> Uses:
+        """One use of each owner in each stretch, stretch by stretch, in the order in which they were given."""
+        found, first, place = np.unique(self.stretch * owners + self.owner, return_index=True, return_inverse=True)
+        amount = sums(place, self.amount, len(found))
+        order = np.lexsort((first, self.stretch[first]))
+        return Uses(self.stretch[first][order], self.owner[first][order], amount[order])
+
     def on(self, package: int, package_of: Ints) -> Uses:
         """What of it was on one package: by the CPU where that is known, else by how many CPUs the package has."""
         inside = package_of == package
@@ -64,16 +68,6 @@ class Uses:
     def of_owners(self, count: int) -> Floats:
         """Use of each owner, added over all stretches."""
         return sums(self.owner, self.amount, count)
-
-
-@dataclass(frozen=True, slots=True)
-class Level:
-    """What is taken off before sharing: idle watts, watts of a mere holder, and how restless and unsure they are."""
-
-    idle_w: float
-    held_w: float = 0.0
-    noise_w: float = 0.0
-    spread_w: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +89,11 @@ class Split:
         return float(self.active_j.sum() + self.held_j.sum()) + self.idle_j + self.nobody_j
 
 
-def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders: Uses, owners: int) -> Split:
-    """Share the joules of stretches, of which `observed_s` seconds each were seen, among `owners` owners.
-
-    Active joules go by use in each stretch. A stretch with holders but without use is held by them. Without either,
-    what is above idle by more than noise is nobody's.
-    """
-    whole_j = float(joules.sum())
+def accumulate(
+    joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders: Uses, owners: int
+) -> DeviceAccount[int]:
+    """The account of a device over stretches, of which `observed_s` seconds each were seen, among `owners` owners."""
+    uses, holders = uses.merged(owners), holders.merged(owners)
     above_j = joules - level.idle_w * observed_s
     used = sums(uses.stretch, uses.amount, len(joules))
     holding = sums(holders.stretch, holders.amount, len(joules))
@@ -110,41 +102,41 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     held_e = np.where(kept, np.where(busy, most_held_j, above_j), 0.0)
     active_e = np.where(busy, above_j - held_e, 0.0)
     noise_e = level.noise_w**2 * observed_s
-    active_j = _closed(uses, used, active_e, np.where(busy, noise_e, 0.0), owners)
-    held_j = _closed(holders, holding, held_e, np.where(kept & ~busy, noise_e, 0.0), owners)
+    idly = kept & ~busy
+    columns = np.zeros((owners, SUMS))
+    for first, part, total, given_e, noisy_e, shared_s in (
+        (HELD_J, holders, holding, held_e, np.where(idly, noise_e, 0.0), np.where(idly, observed_s, 0.0)),
+        (ACTIVE_J, uses, used, active_e, np.where(busy, noise_e, 0.0), np.where(busy, observed_s, 0.0)),
+    ):
+        share = part.amount / np.maximum(total[part.stretch], NO_USE)
+        columns[:, first] = sums(part.owner, share * given_e[part.stretch], owners)
+        columns[:, first + 1] = sums(part.owner, share * share * noisy_e[part.stretch], owners)
+        columns[:, first + 2] = part.of_owners(owners)
+        columns[:, OWNED_S] += sums(part.owner, share * shared_s[part.stretch], owners)
     alone = ~busy & ~kept
-    alone_j, alone_s = float(above_j[alone].sum()), float(observed_s[alone].sum())
-    limit_j = NOISE_SIGMAS * level.noise_w * alone_s**0.5 + level.spread_w * alone_s
-    nobody_j = alone_j if alone_j > max(limit_j, 1e-9) else 0.0
-    charged_j = float(active_j.sum() + held_j.sum()) + nobody_j
-    if charged_j > max(whole_j, 0.0):
-        # A level that is far too high or joules below zero: nobody is charged more than there was.
-        factor = max(whole_j, 0.0) / charged_j
-        active_j, held_j, nobody_j, charged_j = active_j * factor, held_j * factor, nobody_j * factor, max(whole_j, 0.0)
-    owned_s = _owned_s(uses, used, np.where(busy, observed_s, 0.0), owners)
-    owned_s = owned_s + _owned_s(holders, holding, np.where(kept & ~busy, observed_s, 0.0), owners)
-    return Split(active_j, held_j, whole_j - charged_j, nobody_j, owned_s)
+    made: DeviceAccount[int] = DeviceAccount(
+        _total(joules),
+        _total(np.where(alone, above_j, 0.0)),
+        _total(np.where(alone, observed_s, 0.0)),
+        _total(np.where(alone, noise_e, 0.0)),
+        _total(np.where(alone, level.spread_w * observed_s, 0.0)),
+    )
+    there = np.flatnonzero(columns.any(axis=1))
+    made.owners = dict(zip(there.tolist(), columns[there].tolist(), strict=True))
+    return made
 
 
-def _owned_s(uses: Uses, used: Floats, observed_s: Floats, owners: int) -> Floats:
-    share = uses.amount / np.maximum(used[uses.stretch], NO_USE)
-    return sums(uses.owner, share * observed_s[uses.stretch], owners)
+def _total(amounts: Floats) -> float:
+    """The sum from first to last: np.sum would add in another order."""
+    return float(np.cumsum(amounts)[-1]) if len(amounts) else 0.0
 
 
-def _closed(uses: Uses, used: Floats, joules_e: Floats, noise_e: Floats, owners: int) -> Floats:
-    """Joules of each owner, none below zero.
-
-    An owner whose joules are within their own noise goes to a pool with the others like it, so that what is too much
-    for one and too little for another cancels; only what the pool has above zero is shared by use. What is clearly
-    below zero is left to idle.
-    """
-    if not len(uses.stretch):
-        return np.zeros(owners)
-    share = uses.amount / np.maximum(used[uses.stretch], NO_USE)
-    own_j = sums(uses.owner, share * joules_e[uses.stretch], owners)
-    noise = NOISE_SIGMAS * np.sqrt(sums(uses.owner, share**2 * noise_e[uses.stretch], owners))
-    sure = np.abs(own_j) > noise
-    pool_j = float(own_j[~sure].sum())
-    weight = np.where(sure, 0.0, uses.of_owners(owners))
-    pooled = weight / weight.sum() * pool_j if pool_j > 0 and weight.sum() > 0 else np.zeros(owners)
-    return np.where(sure, np.maximum(own_j, 0.0), pooled)
+def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders: Uses, owners: int) -> Split:
+    """Share the joules of stretches among `owners` owners, by the rules of `DeviceAccount`."""
+    account = accumulate(joules, observed_s, level, uses, holders, owners)
+    charges = account.close()
+    active_j, held_j, owned_s = np.zeros(owners), np.zeros(owners), np.zeros(owners)
+    for into, found in ((active_j, charges.active_j), (held_j, charges.held_j)):
+        into[list(found.keys())] = list(found.values())
+    owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
+    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s)

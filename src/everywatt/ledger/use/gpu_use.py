@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
-from everywatt.ledger.use.tenants import Tenant, tenant_key, tenant_of
+from everywatt.ledger.use.tenants import Tenant, TenantTable
 from everywatt.ledger.use.usage import LATE
 
 Ints = npt.NDArray[np.int64]
@@ -21,7 +20,7 @@ class GpuUse:
 
     def __init__(self, period_s: float) -> None:
         self._period_ns = int(period_s * NS)
-        self._now: dict[int, dict[tuple[Any, ...], Tenant]] = {}
+        self._tables: dict[int, TenantTable] = {}
         self.edges: dict[int, list[int]] = {}
         self.tenants: dict[int, list[tuple[Tenant, ...]]] = {}
         self.first_ns: int | None = None
@@ -37,7 +36,7 @@ class GpuUse:
         self.last_ns = at_ns
 
     def _stretch(self, gpu: int, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        now = self._now.setdefault(gpu, {})
+        table = self._tables.setdefault(gpu, TenantTable())
         edges = self.edges.setdefault(gpu, [])
         kept = self.tenants.setdefault(gpu, [])
         since_ns = max((int(row["since_ns"]) for row in rows if row.get("since_ns") is not None), default=None)
@@ -50,16 +49,9 @@ class GpuUse:
             since_ns = at_ns - self._period_ns
         if since_ns is not None and edges[-1] < since_ns < at_ns:
             edges.append(since_ns)
-            kept.append(tuple(now.values()))
-        come = {tenant_key(row) for row in rows if row.get("since_ns") is not None and tenant_key(row) not in now}
-        for row in rows:
-            now[tenant_key(row)] = tenant_of(row)
+            kept.append(table.now)
         edges.append(at_ns)
-        # Who came in this stretch was there for half of it, as far as can be told.
-        kept.append(tuple(_half(tenant) if key in come else tenant for key, tenant in now.items()))
-        for row in rows:
-            if row.get("gone"):
-                now.pop(tenant_key(row), None)
+        kept.append(table.update(rows))
 
     def at(self, gpu: int, instants_ns: Ints) -> list[tuple[Tenant, ...]]:
         """Who was there at each instant; the last who were told of are there still."""
@@ -67,9 +59,5 @@ class GpuUse:
         if not edges or not kept:
             return [()] * len(instants_ns)
         places = np.searchsorted(edges, instants_ns, side="right") - 1
-        now = tuple(self._now[gpu].values())
+        now = self._tables[gpu].now
         return [() if place < 0 else kept[place] if place < len(kept) else now for place in places.tolist()]
-
-
-def _half(tenant: Tenant) -> Tenant:
-    return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)

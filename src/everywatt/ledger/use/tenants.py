@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from everywatt.core.lazy_dataclass import dataclass
@@ -20,6 +21,36 @@ class Tenant:
     instance: tuple[int, int | None] | None = None
     slices: float | None = None
     of_slices: float | None = None
+
+
+class TenantTable:
+    """Who is on one GPU, by rows of `nvml.processes`, which report changes only."""
+
+    def __init__(self) -> None:
+        self._now: dict[tuple[Any, ...], Tenant] = {}
+
+    @property
+    def now(self) -> tuple[Tenant, ...]:
+        """Those of the last rows."""
+        return tuple(self._now.values())
+
+    def update(self, rows: Sequence[dict[str, Any]]) -> tuple[Tenant, ...]:
+        """Take rows; gives who was there in the time that ended with them.
+
+        Whoever came or left meanwhile was there for half of it, as far as is known.
+        """
+        come = {tenant_key(row) for row in rows if row.get("since_ns") is not None} - self._now.keys()
+        for row in rows:
+            self._now[tenant_key(row)] = tenant_of(row)
+        there = tuple(_half(tenant) if key in come else tenant for key, tenant in self._now.items())
+        for row in rows:
+            if row.get("gone"):
+                self._now.pop(tenant_key(row), None)
+        return there
+
+
+def _half(tenant: Tenant) -> Tenant:
+    return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)
 
 
 def tenant_key(row: dict[str, Any]) -> tuple[Any, ...]:

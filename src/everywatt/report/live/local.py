@@ -26,7 +26,7 @@ from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
 from everywatt.report.live.gather import Gatherer, left_out, sum_of
-from everywatt.report.live.owners import LedgerOwners, OwnersAsker, QuickOwners
+from everywatt.report.live.owners import LedgerOwners, OwnersAsker, RunningOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.sensors.procfs import parse_meminfo, slurp
 from everywatt.tape.following import Follower
@@ -80,7 +80,7 @@ class LocalSource:
         self._keep, self._meta = keep, dict(meta or {})
         self._owners: OwnersAsker | None = None
         if by:
-            self._owners = LedgerOwners(by) if once else QuickOwners(by)
+            self._owners = LedgerOwners(by) if once else RunningOwners(by)
         remove_left_behind()
         self._folder = keep or Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._count = 0

@@ -1,30 +1,33 @@
-"""Owners now: the last stretch of time shared among processes, by the ledger's own splitter.
+"""Owners now: what a live view shows of who uses the devices.
 
 `LedgerOwners` makes a whole ledger, with every check; that takes a tenth of a second on a machine with eight cards.
-`QuickOwners` is for a screen: it shares the joules that the view has counted already, over the same idle levels (found
-anew now and then), and leaves out what only an interval needs. The refresh of DRAM is idle there.
+`RunningOwners` is for a screen: it feeds the joules that the view has counted already to the ledger's engine, over the
+same idle levels (found again now and then), and leaves out what only an interval needs. The refresh of DRAM is idle
+there.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
-from everywatt.core.device import Device, is_gpu
+from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
+from everywatt.ledger.engine import DeviceAccount
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
-from everywatt.ledger.levels import find_levels
-from everywatt.ledger.owners import Owner
+from everywatt.ledger.levels import device_number, find_levels
+from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.owner_index import Roll, cpu_use, gpu_share
-from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, SPECIAL
-from everywatt.ledger.split.split import Level, Split, Uses, split
+from everywatt.ledger.split.shares import SPECIAL
+from everywatt.ledger.split.split import Uses, accumulate
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.report.live.snapshot import OwnerNow, Owners
 from everywatt.tape.reader import Tape
@@ -42,7 +45,8 @@ COST_SHARE = 0.001  # of one core: a view must not be what warms the machine
 LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
 SILENT_NS = 5 * NS
-MOST = 500
+MOST = 500  # owners of a device that are kept apart
+ENDED = Owner(OwnerKind.OTHER, "ended", "ended")
 NOT_YET = "too little time has passed"
 
 
@@ -54,25 +58,6 @@ class OwnersAsker(Protocol):
     def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         """Share out what a tape that is left, sealed by now, has of time that was not shared out yet."""
         ...
-
-
-class Sums:
-    """The energy of every owner since the view began; of very many, only the largest are kept."""
-
-    def __init__(self) -> None:
-        self._joules: dict[tuple[str, str], float] = {}
-
-    def add(self, owner: Owner, joules: float) -> float:
-        """The owner's joules with these."""
-        key = (owner.kind.value, owner.id)
-        self._joules[key] = self._joules.get(key, 0.0) + joules
-        return self._joules[key]
-
-    def tidy(self) -> None:
-        """Forget the smallest."""
-        if len(self._joules) > 2 * MOST:
-            kept = sorted(self._joules, key=lambda key: -self._joules[key])[:MOST]
-            self._joules = {key: self._joules[key] for key in kept}
 
 
 class LedgerOwners:
@@ -115,7 +100,7 @@ def _entry(entry: Entry, duration_s: float) -> OwnerNow:
     )
 
 
-class QuickOwners:
+class RunningOwners:
     """Owners of the stretch since the last answer, which ends where processes were read last."""
 
     def __init__(
@@ -127,7 +112,7 @@ class QuickOwners:
     ) -> None:
         self.by = "process" if by == "owner" else by
         self._clock, self._cpu_clock = clock, cpu_clock
-        self._sums = Sums()
+        self._accounts: dict[str, DeviceAccount[Owner]] = {}  # since the view began, by device
         self._told = Owners(self.by, refused=NOT_YET)
         self._tape: Tape | None = None
         self._until_ns = 0
@@ -184,94 +169,106 @@ class QuickOwners:
 
     def _share(self, tape: Tape, use: TapeUse, lines: Mapping[str, Line], end_ns: int) -> Owners | None:
         edges = use.processes.edges if use.processes is not None else []
-        if len(edges) < 2:
-            return None
-        # What ends where some device was not read yet would lack its joules; one that is silent is not waited for.
         counted = [line for line in lines.values() if line.in_total and line.label in self._levels]
-        newest_ns = max((line.at_ns for line in counted), default=0)
-        read_ns = min((line.at_ns for line in counted if newest_ns - line.at_ns < SILENT_NS), default=0)
-        window = (max(self._until_ns, edges[0]), edges[max(0, bisect_right(edges, min(read_ns, end_ns)) - 1)])
-        if (window[1] - window[0]) / NS < SHORTEST_S / 2:
+        window = self._window(edges, counted, end_ns)
+        if window is None:
             return None
-        roll = Roll(use)
+        roll, own = Roll(use), grouper(self.by, [tape])
         cpu = cpu_use(roll, [window])
-        parts: list[tuple[Split, str]] = []
+        owners: dict[int, Owner] = dict(enumerate(SPECIAL))
+
+        def owner_of(index: int) -> Owner:
+            if index not in owners:
+                owners[index] = own(tape, roll.facts[index - len(SPECIAL)])
+            return owners[index]
+
+        packages = {n.label: device_number(n.channel) for n in counted if n.channel.domain is Domain.PACKAGE}
+        latest: dict[str, tuple[DeviceAccount[Owner], str]] = {}
         gpu_s: list[Uses] = []
         for line in counted:
             if len(line.trace) < 2:
                 continue
-            level = self._levels[line.label]
-            plain = Level(level.watts, level.held_w, level.noise_w, level.spread_w)
             if is_gpu(line.channel.device):
-                share = gpu_share(roll, int(Device.parse(line.channel.device).name), [window])
-                joules, seconds = line.between(share.stretches.starts_ns, share.stretches.ends_ns)
-                parts.append((split(joules, seconds, plain, share.uses, share.holders, len(roll)), share.method))
+                share = gpu_share(roll, device_number(line.channel), [window])
+                stretches, uses, holders, method = share.stretches, share.uses, share.holders, share.method
                 gpu_s.append(share.gpu_s)
             else:
-                joules, seconds = line.between(cpu.stretches.starts_ns, cpu.stretches.ends_ns)
-                parts.append((split(joules, seconds, plain, cpu.uses, Uses.none(), len(roll)), "cpu time"))
-        if not parts:
+                uses = cpu.on_package(roll, packages.get(line.label), packages.values())
+                stretches, holders, method = cpu.stretches, Uses.none(), "cpu time"
+            joules, seconds = line.between(stretches.starts_ns, stretches.ends_ns)
+            level = self._levels[line.label].level
+            latest[line.label] = accumulate(joules, seconds, level, uses, holders, len(roll)).by(owner_of), method
+        if not latest:
             return None
         self._until_ns = window[1]
-        return self._owners(tape, roll, parts, cpu.uses, gpu_s, (window[1] - window[0]) / NS)
+        for label, (account, _) in latest.items():
+            self._accounts.setdefault(label, DeviceAccount()).merge(account)
+        used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
+        memory = self._memories(roll, owner_of)
+        return self._owners(latest.values(), used, memory, (window[1] - window[0]) / NS)
+
+    def _window(self, edges: Sequence[int], counted: Sequence[Line], end_ns: int) -> tuple[int, int] | None:
+        """From the last answer to the newest reading of processes; None where that is too short.
+
+        What ends where some device was not read yet would lack its joules; one that is silent is not waited for.
+        """
+        if len(edges) < 2:
+            return None
+        newest_ns = max((line.at_ns for line in counted), default=0)
+        read_ns = min((line.at_ns for line in counted if newest_ns - line.at_ns < SILENT_NS), default=0)
+        window = (max(self._until_ns, edges[0]), edges[max(0, bisect_right(edges, min(read_ns, end_ns)) - 1)])
+        return None if (window[1] - window[0]) / NS < SHORTEST_S / 2 else window
 
     def _owners(
         self,
-        tape: Tape,
-        roll: Roll,
-        parts: list[tuple[Split, str]],
-        cpu: Uses,
-        gpu_s: list[Uses],
+        latest: Iterable[tuple[DeviceAccount[Owner], str]],
+        used: Mapping[Owner, tuple[float, float]],
+        memory: Mapping[Owner, float],
         duration_s: float,
     ) -> Owners:
-        own = grouper(self.by, [tape])
-        count = len(roll)
-        joules = np.zeros(count)
-        methods: dict[int, dict[str, None]] = {}
-        for part, method in parts:
-            charged = _padded(part.active_j + part.held_j, count)
-            joules += charged
-            joules[IDLE_AT] += part.idle_j
-            joules[NOBODY_AT] += part.nobody_j
-            for index in np.flatnonzero(charged > 0).tolist():
-                methods.setdefault(index, {})[method] = None
-        cpu_s = cpu.of_owners(count)
-        sm_s = sum((uses.of_owners(count) for uses in gpu_s), np.zeros(count))
-        memory = self._memories(roll, count)
-        methods[IDLE_AT] = dict.fromkeys(level.method for level in self._levels.values())
-        methods[NOBODY_AT] = {}
-        rows: dict[Owner, list[float]] = {}
-        how: dict[Owner, str] = {}
-        for index in np.flatnonzero((joules != 0) | (cpu_s > 0) | (np.arange(count) < len(SPECIAL))).tolist():
-            owner = SPECIAL[index] if index < len(SPECIAL) else own(tape, roll.facts[index - len(SPECIAL)])
-            row = rows.setdefault(owner, [0.0, 0.0, 0.0, 0.0])
-            for place, value in enumerate((joules[index], cpu_s[index], sm_s[index], memory[index])):
-                row[place] += float(value)
-            how[owner] = "+".join(filter(None, methods.get(index, ())))
-        entries = [self._now(owner, row, how[owner], duration_s) for owner, row in rows.items()]
-        self._sums.tidy()
+        """`latest` are accounts of the last stretch with their method, `used` CPU and GPU seconds of owners in it."""
+        now_j, how = dict.fromkeys(SPECIAL, 0.0), dict[Owner, dict[str, None]]()
+        how[IDLE] = dict.fromkeys(level.method for level in self._levels.values())
+        for account, method in latest:
+            for owner, joules in account.close().by_owner(IDLE, UNATTRIBUTED).items():
+                now_j[owner] = now_j.get(owner, 0.0) + joules
+                if joules > 0 and owner not in (IDLE, UNATTRIBUTED):
+                    how.setdefault(owner, {})[method] = None
+        sums_j = self._sums(now_j)
+        entries = []
+        for owner in dict.fromkeys((*now_j, *used)):
+            cpu_s, gpu_s = used.get(owner, (0.0, 0.0))
+            entries.append(
+                OwnerNow(
+                    owner.kind.value,
+                    owner.id,
+                    owner.label,
+                    now_j.get(owner, 0.0) / duration_s,
+                    sums_j.get(owner, 0.0),
+                    None if owner in (IDLE, UNATTRIBUTED) else 100 * cpu_s / duration_s,
+                    100 * gpu_s / duration_s if gpu_s > 0 else None,
+                    memory.get(owner) or None,
+                    "+".join(filter(None, how.get(owner, ()))),
+                )
+            )
         entries.sort(key=lambda entry: -entry.power_w)
-        whole = float(joules.sum())
-        lost = float(joules[NOBODY_AT]) / whole if whole > 0 else None
-        return Owners(self.by, tuple(entries), duration_s, lost)
+        whole_j = sum(now_j.values())
+        return Owners(self.by, tuple(entries), duration_s, now_j[UNATTRIBUTED] / whole_j if whole_j > 0 else None)
 
-    def _now(self, owner: Owner, row: list[float], method: str, duration_s: float) -> OwnerNow:
-        joules, cpu_s, gpu_s, memory = row
-        return OwnerNow(
-            owner.kind.value,
-            owner.id,
-            owner.label,
-            joules / duration_s,
-            self._sums.add(owner, joules),
-            None if owner.kind.value in ("idle", "unattributed") else 100 * cpu_s / duration_s,
-            100 * gpu_s / duration_s if gpu_s > 0 else None,
-            memory or None,
-            method,
-        )
+    def _sums(self, now_j: Mapping[Owner, float]) -> dict[Owner, float]:
+        """Joules of each owner since the view began. Of very many, those that do nothing now are put together."""
+        sums_j: dict[Owner, float] = {}
+        for account in self._accounts.values():
+            if len(account.owners) > MOST:
+                for owner in [owner for owner in account.owners if owner not in now_j]:
+                    account.fold(owner, ENDED)
+            for owner, joules in account.close().by_owner(IDLE, UNATTRIBUTED).items():
+                sums_j[owner] = sums_j.get(owner, 0.0) + joules
+        return sums_j
 
-    def _memories(self, roll: Roll, count: int) -> Floats:
-        """Resident memory of each process, as last recorded."""
-        found = np.zeros(count)
+    def _memories(self, roll: Roll, owner_of: Callable[[int], Owner]) -> dict[Owner, float]:
+        """Resident memory of each owner, as last recorded."""
+        found: dict[Owner, float] = {}
         table = roll.use.processes.memory.get("rss_bytes") if roll.use.processes is not None else None
         if table is None:
             return found
@@ -280,10 +277,17 @@ class QuickOwners:
             self._memory[numbers[at]] = values[at]
         self._memory_at = len(numbers)
         for number, size in self._memory.items():
-            if len(SPECIAL) + number < count:
-                found[len(SPECIAL) + number] = size
+            if size and number < len(roll.facts):
+                owner = owner_of(len(SPECIAL) + number)
+                found[owner] = found.get(owner, 0.0) + size
         return found
 
 
-def _padded(values: Floats, count: int) -> Floats:
-    return values if len(values) == count else np.pad(values, (0, count - len(values)))
+def _by_owner(owner_of: Callable[[int], Owner], cpu_s: Floats, *gpu_s: Floats) -> dict[Owner, tuple[float, float]]:
+    """CPU and GPU seconds of each owner that used either."""
+    sm_s = sum(gpu_s, np.zeros(len(cpu_s)))
+    found: dict[Owner, tuple[float, float]] = {}
+    for index in np.flatnonzero((cpu_s > 0) | (sm_s > 0)).tolist():
+        cpu, sm = found.get(owner := owner_of(index), (0.0, 0.0))
+        found[owner] = (cpu + float(cpu_s[index]), sm + float(sm_s[index]))
+    return found

@@ -12,7 +12,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.report.live.gather import HISTORY, Gatherer, left_out, sum_of
-from everywatt.report.live.owners import LedgerOwners, QuickOwners
+from everywatt.report.live.owners import LedgerOwners, RunningOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
@@ -34,7 +34,7 @@ class TapeSource:
         self._interval_s = interval_s
         self._gpus = gpus
         self._gatherer = Gatherer(interval_s)
-        self._quick = QuickOwners(by) if by else None
+        self._quick = RunningOwners(by) if by else None
         self._ledger = LedgerOwners(by) if by else None
         self._follower: Follower | None = None
         self._read: list[Path] = []

@@ -53,11 +53,18 @@ class Device:
         self.identity = identity
         self.clock = clock
         self.memory_used: float | None = None
+        self.memory_ns = 0  # when that was read
         self._handle = handle
         self._lost: str | None = None
         self._retry_ns = 0
         self._rates: tuple[float, float] | None = None
         self._rates_ns = 0
+
+    def read_memory(self, handle: Any) -> float:
+        """Bytes of memory in use; kept as `memory_used`."""
+        used = self.memory_used = float(self.nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        self.memory_ns = self.clock.monotonic_ns()
+        return used
 
     @property
     def index(self) -> int:

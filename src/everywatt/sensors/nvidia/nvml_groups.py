@@ -422,14 +422,10 @@ def probe_state(device: Device, handle: Any) -> Found:
     """The slow channels, each tried on its own."""
     nvml, found = device.nvml, Found()
 
-    def memory(handle: Any) -> float:
-        device.memory_used = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        return device.memory_used
-
     reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
     offers: list[tuple[str, str, float, Call]] = [
         ("memory_utilisation", "%", 1.0, lambda handle: device.rates(handle, SLOW_RATES_NS)[1]),
-        ("memory", "B", 1.0, memory),
+        ("memory", "B", 1.0, device.read_memory),
         ("temperature", "°C", 1.0, lambda handle: nvml.nvmlDeviceGetTemperature(handle, 0)),
         ("clock_sm", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 1)),
         ("clock_memory", "MHz", 1.0, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, 2)),

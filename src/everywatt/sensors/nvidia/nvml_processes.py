@@ -134,12 +134,14 @@ class ProcessTable:
         now_ns = self._clock.monotonic_ns()
         changed: list[dict[str, Any]] = []
         failures: list[SensorError] = []
-        hurried = now_ns - self._read_ns < USUAL_NS and not self._whole
+        before_ns = self._read_ns
+        hurried = now_ns - before_ns < USUAL_NS and not self._whole
         self._read_ns, self._whole = now_ns, False
         for gpu in self._gpus:
             try:
-                if hurried:
-                    gpu.device.call(self._look_at_memory(gpu.device))
+                # Where another tape reads the state of this card, its memory is not read for this one.
+                if hurried or gpu.device.memory_ns <= before_ns:
+                    gpu.device.call(partial(metric, gpu.device.read_memory))
                 if gpu.may_skip(now_ns, hurried):
                     gpu.seen_ns = now_ns if hurried else gpu.seen_ns
                     continue
@@ -160,13 +162,6 @@ class ProcessTable:
         self._whole = True
         for gpu in self._gpus:
             gpu.asked_ns = -ASK_ANYWAY_NS
-
-    def _look_at_memory(self, device: Device) -> Callable[[Any], None]:
-        def look(handle: Any) -> None:
-            used = metric(lambda: float(self._nvml.nvmlDeviceGetMemoryInfo(handle).used))
-            device.memory_used = device.memory_used if used is None else used
-
-        return look
 
     def follow(self, pids: Sequence[int]) -> None:
         """Nothing to do: every process on a GPU is listed, whoever started it."""

@@ -1,0 +1,221 @@
+"""The attribution engine: intervals of devices in, joules of owners out, at any time. Without numpy.
+
+For each device it keeps sums over intervals, which only need additions: two accounts can be merged, and an account can
+be written down as JSON and continued later. The last step, in which no owner is charged less than nothing, is
+taken when owners are asked for (`close`), so that the noise of an idle machine adds up to nothing instead of being
+charged to whoever was there. Finished runs fill the same sums with numpy (`ledger.split.split.accumulate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from everywatt.ledger.split.amounts import apportion
+
+O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
+P = TypeVar("P")
+
+NOISE_SIGMAS = 3.0
+NO_USE = 1e-12
+NO_HOLDERS: Mapping[Any, float] = {}
+
+# Places in an owner's sums: joules above idle by use, their noise (J²), use; joules of holding, their noise, holding;
+# and the owner's part of the time that was shared (s), so that a watt more of idle is so many joules less for it.
+ACTIVE_J, ACTIVE_NOISE, USED, HELD_J, HELD_NOISE, KEPT, OWNED_S = range(7)
+SUMS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is taken off before sharing: idle watts, watts of a mere holder, and how restless and unsure they are.
+
+    `noise_w` is the standard deviation of the power of one second, `spread_w` the 95 % half-width of idle.
+    """
+
+    idle_w: float
+    held_w: float = 0.0
+    noise_w: float = 0.0
+    spread_w: float = 0.0
+    method: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Charges(Generic[O]):
+    """Joules ≥ 0 of each owner for use and for holding, of idle, and of no owner; they add up to what was added."""
+
+    active_j: Mapping[O, float]
+    held_j: Mapping[O, float]
+    idle_j: float
+    unattributed_j: float
+
+    def by_owner(self, idle: O, unattributed: O) -> dict[O, float]:
+        """Joules of each owner, `idle` and `unattributed` among them: use and holding together."""
+        found = dict(self.active_j)
+        rest = ((idle, max(self.idle_j, 0.0)), (unattributed, self.unattributed_j))
+        for owner, amount in (*self.held_j.items(), *rest):
+            found[owner] = found.get(owner, 0.0) + amount
+        return found
+
+    def microjoules(self, whole_uj: int, idle: O, unattributed: O) -> dict[O, int]:
+        """Whole microjoules of each owner, which add up to `whole_uj`; the same in whatever order owners came."""
+        found = self.by_owner(idle, unattributed)
+        joules = {owner: found[owner] for owner in sorted(found, key=str)}
+        if whole_uj <= 0 or not any(amount > 0 for amount in joules.values()):
+            return {**dict.fromkeys(joules, 0), idle: whole_uj}
+        return dict(zip(joules, apportion(whole_uj, joules.values()), strict=True))
+
+
+@dataclass(slots=True)
+class DeviceAccount(Generic[O]):
+    """Sums over the intervals of one device. `alone_…` are of intervals without use and without holders."""
+
+    whole_j: float = 0.0
+    alone_j: float = 0.0
+    alone_s: float = 0.0
+    alone_noise: float = 0.0
+    alone_spread_j: float = 0.0
+    owners: dict[O, list[float]] = field(default_factory=dict)
+
+    def add(
+        self,
+        joules: float,
+        seconds: float,
+        level: Level,
+        uses: Mapping[O, float],
+        holders: Mapping[O, float] = NO_HOLDERS,
+    ) -> None:
+        """One interval, of which `seconds` were observed.
+
+        `uses` (≥ 0: CPU seconds, SM time, a weight) share the joules above idle; `holders` share what they keep awake:
+        up to `level.held_w` beside use, and everything above idle where nothing is used.
+        """
+        used = kept = 0.0
+        for amount in uses.values():  # not sum(): it rounds differently from one version of Python to another
+            used += amount
+        for amount in holders.values():
+            kept += amount
+        above_j = joules - level.idle_w * seconds
+        noise = level.noise_w**2 * seconds
+        self.whole_j += joules
+        busy, holding = used > NO_USE, kept > NO_USE
+        held_j = 0.0
+        if holding:
+            held_j = min(level.held_w * seconds, max(above_j, 0.0)) if busy else above_j
+            noise_held, seconds_held = (0.0, 0.0) if busy else (noise, seconds)
+            for owner, amount in holders.items():
+                share = amount / kept
+                row = self._row(owner)
+                row[HELD_J] += share * held_j
+                row[HELD_NOISE] += share * share * noise_held
+                row[KEPT] += amount
+                row[OWNED_S] += share * seconds_held
+        if busy:
+            active_j = above_j - held_j
+            for owner, amount in uses.items():
+                share = amount / used
+                row = self._row(owner)
+                row[ACTIVE_J] += share * active_j
+                row[ACTIVE_NOISE] += share * share * noise
+                row[USED] += amount
+                row[OWNED_S] += share * seconds
+        elif not holding:
+            self.alone_j += above_j
+            self.alone_s += seconds
+            self.alone_noise += noise
+            self.alone_spread_j += level.spread_w * seconds
+
+    def _row(self, owner: O) -> list[float]:
+        row = self.owners.get(owner)
+        if row is None:
+            row = self.owners[owner] = [0.0] * SUMS
+        return row
+
+    def close(self) -> Charges[O]:
+        """What each owner owes of everything so far; the account itself goes on."""
+        active_j = self._closed(ACTIVE_J, ACTIVE_NOISE, USED)
+        held_j = self._closed(HELD_J, HELD_NOISE, KEPT)
+        limit_j = NOISE_SIGMAS * math.sqrt(self.alone_noise) + self.alone_spread_j
+        unattributed_j = self.alone_j if self.alone_j > max(limit_j, 1e-9) else 0.0
+        charged_j = math.fsum(active_j.values()) + math.fsum(held_j.values()) + unattributed_j
+        most_j = max(self.whole_j, 0.0)
+        if charged_j > most_j:
+            # An idle level that is far too high, or joules below zero: no owner is charged more than there was.
+            factor = most_j / charged_j
+            active_j = {owner: joules * factor for owner, joules in active_j.items()}
+            held_j = {owner: joules * factor for owner, joules in held_j.items()}
+            unattributed_j, charged_j = unattributed_j * factor, most_j
+        return Charges(active_j, held_j, self.whole_j - charged_j, unattributed_j)
+
+    def _closed(self, joules_at: int, noise_at: int, use_at: int) -> dict[O, float]:
+        """Joules of each owner, none below zero.
+
+        An owner whose joules are within their own noise goes to a pool with the others like it, so that what is too
+        much for one and too little for another cancels; only what the pool has above zero is shared by use. What is
+        clearly below zero is left to idle.
+        """
+        found: dict[O, float] = {}
+        pool_j, pool_use = 0.0, 0.0
+        pooled: dict[O, float] = {}
+        for owner, row in self.owners.items():
+            use = row[use_at]
+            if not use:
+                continue
+            joules, noise = row[joules_at], row[noise_at]
+            if abs(joules) > (NOISE_SIGMAS * math.sqrt(noise) if noise else 0.0):
+                if joules > 0:
+                    found[owner] = joules
+            else:
+                pool_j += joules
+                pool_use += use
+                pooled[owner] = use
+        if pool_j > 0 and pool_use > 0:
+            for owner, use in pooled.items():
+                found[owner] = use / pool_use * pool_j
+        return found
+
+    # Accounts of other intervals, and of the same in other places.
+
+    def merge(self, other: DeviceAccount[O]) -> None:
+        """Add the intervals of another account of this device: a segment, or another window."""
+        self.whole_j += other.whole_j
+        self.alone_j += other.alone_j
+        self.alone_s += other.alone_s
+        self.alone_noise += other.alone_noise
+        self.alone_spread_j += other.alone_spread_j
+        for owner, sums in other.owners.items():
+            self._add_sums(owner, sums)
+
+    def _add_sums(self, owner: O, sums: Iterable[float]) -> None:
+        row = self._row(owner)
+        for place, amount in enumerate(sums):
+            row[place] += amount
+
+    def fold(self, owner: O, into: O) -> None:
+        """Let one owner be a part of another from the beginning."""
+        if owner in self.owners:
+            self._add_sums(into, self.owners.pop(owner))
+
+    def by(self, owner_of: Callable[[O], P]) -> DeviceAccount[P]:
+        """The same account with other owners, e.g. the users of processes."""
+        made: DeviceAccount[P] = DeviceAccount(
+            self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j
+        )
+        for owner, sums in self.owners.items():
+            made._add_sums(owner_of(owner), sums)
+        return made
+
+    def to_list(self) -> list[Any]:
+        """Plain data for JSON. Owners are written as they are: strings or tuples of strings."""
+        alone = [self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j]
+        return [self.whole_j, alone, [[owner, *sums] for owner, sums in self.owners.items()]]
+
+    @classmethod
+    def from_list(cls, data: Iterable[Any], owner_of: Callable[[Any], O]) -> DeviceAccount[O]:
+        """Back from `to_list`. `owner_of` turns what JSON made of an owner (a string, a list) into an owner."""
+        whole_j, (alone_j, alone_s, alone_noise, alone_spread_j), rows = data
+        owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
+        alone = float(alone_j), float(alone_s), float(alone_noise), float(alone_spread_j)
+        return cls(float(whole_j), *alone, owners)

@@ -1,0 +1,99 @@
+"""The engine: intervals give what arrays give; it can be asked at any time, stopped, continued and merged."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from everywatt.ledger.engine import DeviceAccount, Level
+from everywatt.ledger.split.split import Uses, accumulate, split
+
+OWNERS = 5
+amounts = st.floats(0, 100)
+shares = st.dictionaries(st.integers(0, OWNERS - 1), st.floats(0, 8), max_size=OWNERS)
+intervals = st.lists(st.tuples(amounts, st.floats(0, 2), shares, shares), min_size=1, max_size=12)
+levels = st.builds(Level, st.floats(0, 60), st.floats(0, 20), st.floats(0, 5), st.floats(0, 2))
+
+
+def fed(level, rows, account=None):
+    account = account or DeviceAccount()
+    for joules, seconds, uses, holders in rows:
+        account.add(joules, seconds, level, uses, holders)
+    return account
+
+
+def arrays(level, rows):
+    def sparse(place):
+        found = [(n, owner, amount) for n, row in enumerate(rows) for owner, amount in row[place].items()]
+        columns = list(zip(*found, strict=True)) or [(), (), ()]
+        kinds = (np.int64, np.int64, np.float64)
+        return Uses(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
+
+    joules, seconds = (np.array([row[place] for row in rows]) for place in (0, 1))
+    return joules, seconds, level, sparse(2), sparse(3), OWNERS
+
+
+def in_microjoules(account):
+    whole_uj = round(account.whole_j * 1e6)
+    return account.close().microjoules(whole_uj, -1, -2), whole_uj
+
+
+@settings(max_examples=300, deadline=None)
+@given(levels, intervals)
+def test_arrays_and_intervals_give_the_same_microjoules(level, rows):
+    one, many = fed(level, rows), accumulate(*arrays(level, rows))
+    alone, together = in_microjoules(one), in_microjoules(many)
+    assert {k: v for k, v in alone[0].items() if v} == {k: v for k, v in together[0].items() if v}
+    done = split(*arrays(level, rows))
+    assert done.active_j.sum() + done.held_j.sum() == pytest.approx(
+        sum(one.close().active_j.values()) + sum(one.close().held_j.values()), abs=1e-9
+    )
+    for owner, row in one.owners.items():
+        assert done.owned_s[owner] == pytest.approx(row[-1], abs=1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(levels, intervals)
+def test_owners_add_up_to_the_microjoule_after_every_interval(level, rows):
+    account = DeviceAccount()
+    for row in rows:
+        fed(level, [row], account)
+        found, whole_uj = in_microjoules(account)
+        assert sum(found.values()) == whole_uj
+        assert all(amount >= 0 for amount in found.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(levels, intervals, st.integers(0, 12))
+def test_an_account_that_was_written_down_goes_on_as_if_nothing_had_happened(level, rows, cut):
+    before = fed(level, rows[:cut])
+    again = DeviceAccount.from_list(json.loads(json.dumps(before.to_list())), int)
+    assert again == before
+    assert fed(level, rows[cut:], again) == fed(level, rows)
+
+
+@settings(max_examples=200, deadline=None)
+@given(levels, intervals, st.integers(0, 12))
+def test_segments_are_merged_to_the_whole(level, rows, cut):
+    merged = fed(level, rows[:cut])
+    merged.merge(fed(level, rows[cut:]))
+    whole = fed(level, rows)
+    assert merged.whole_j == pytest.approx(whole.whole_j)
+    for owner, row in whole.owners.items():
+        assert merged.owners[owner] == pytest.approx(row)
+
+
+def test_grouped_owners_have_what_their_members_had():
+    account = fed(Level(10.0), [(50.0, 1.0, {0: 1.0, 1: 1.0, 2: 2.0}, {})])
+    assert account.by(lambda owner: "even" if owner % 2 == 0 else "odd").close().active_j == {"even": 30.0, "odd": 10.0}
+
+
+def test_the_noise_of_an_idle_machine_is_charged_to_no_owner():
+    chance, account = random.Random(1), DeviceAccount()
+    for _ in range(3600):
+        account.add(chance.gauss(50, 5), 1.0, Level(50.0, noise_w=5.0), {"small": 0.001})
+    # An hour at 50 W is 180 kJ. Clipping each second at zero would charge 0.4 sigma of it, 7.2 kJ.
+    assert sum(account.close().active_j.values()) < 3 * 5 * 60

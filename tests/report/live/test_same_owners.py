@@ -1,0 +1,94 @@
+"""Given the same intervals and idle levels, a finished run, a live view and the agent charge the same microjoules."""
+
+import random
+
+import pytest
+from machines import Process, process_rows, write_machine
+from tapes import at
+
+from everywatt.api.run import Run
+from everywatt.fleet.use import CpuBook, GpuBook
+from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.levels import find_levels
+from everywatt.report.live.gather import Gatherer
+from everywatt.report.live.owners import RunningOwners
+from everywatt.tape.following import Follower
+from everywatt.tape.reader import Tape
+
+SECONDS, REST = 12, 4
+CPU_W, GPU_W = 10.0, 40.0
+
+
+def machine(seed):
+    """Four seconds of rest, then up to four processes on a package and on a card; the first one stays."""
+    chance = random.Random(seed)
+    processes, sm, watts = [], {}, {"cpu.0": [], "gpu.0": []}
+    for number in range(chance.randint(1, 4)):
+        rates = [0.0] * REST + [round(chance.uniform(0.05, 0.9), 2) for _ in range(SECONDS - REST)]
+        ended = chance.choice([None, chance.randint(REST + 2, SECONDS - 1)]) if number else None
+        processes.append(Process(100 + number, rates, ended=ended, name=f"p{number}", extra={"uid": 0}))
+        sm[100 + number] = [0] * REST + [chance.randint(5, 90) for _ in range(SECONDS - REST)]
+    for second in range(SECONDS):
+        there = [p for p in processes if p.ended is None or second < p.ended]
+        watts["cpu.0"].append(CPU_W + 20.0 * sum(p.rates[second] for p in there))
+        on_card = second >= REST
+        watts["gpu.0"].append(GPU_W + (1.5 * sum(sm[p.pid][second] for p in there) if on_card else 0.0))
+    tables = {}
+    for second in range(REST + 1, SECONDS + 1):
+        rows = [
+            {"gpu": 0, "pid": p.pid, "type": "C", "memory_bytes": 1 << 20, "sm": sm[p.pid][second - 1]}
+            | ({"gone": True} if second == p.ended else {})
+            for p in processes
+            if p.ended is None or second <= p.ended
+        ]
+        if rows:
+            tables[second] = rows
+    return processes, watts, tables
+
+
+def of_agent(processes, watts, tables, levels):
+    """Microjoules of each process as the agent counts them, fed second by second."""
+    counters, gpus = Counters(), GpuBook()
+    place = {p.pid: OwnerKey("process", p.id) for p in processes}
+    book = CpuBook(lambda process: place[process.pid])
+    told = {}
+    for second in range(SECONDS + 1):
+        book.feed_processes(at(second), process_rows(processes, second, told))
+        book.feed_host(50.0 + sum(p.used(second) for p in processes))
+        gpus.feed(at(second), tables.get(second, []))
+        uses = book.take()
+        if not second:
+            continue
+        taken, held = gpus.take(0, lambda pid: place.get(pid, UNATTRIBUTED))
+        for device, shares in (("cpu.0", (uses, {})), ("gpu.0", (taken, held))):
+            whole_uj = round(watts[device][second - 1] * 1e6)
+            counters.add(device, whole_uj, 1.0, levels[device].level, *shares, now_ns=second)
+    return {owner: sum(amounts.values()) for owner, amounts in counters.uj.items()}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_face_charges_the_same_microjoules(tmp_path, seed):
+    processes, watts, tables = machine(seed)
+    path = write_machine(
+        tmp_path / "box-0001.tape", watts, processes, seconds=SECONDS, everything=True, seal=False, gpu_rows=tables,
+        spans=[("idle", 0, REST, {"role": "idle"})],
+    )  # fmt: skip
+    with Tape.open(path, verify=False) as tape:
+        run, levels = Run(path, [tape]), find_levels(tape, {})
+        finished = {
+            (entry.owner.kind.value, entry.owner.id): entry.microjoules
+            for entry in run.ledger("process", between=(0.0, float(SECONDS))).entries
+        }
+        gatherer = Gatherer(1.0)
+        gatherer.adopt(tape)
+        gatherer.feed(Follower(tape).look().rows)
+        asker = RunningOwners("process", clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+        view = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    live = {(entry.kind, entry.id): round(entry.joules * 1e6) for entry in view.entries}
+    agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels).items()}
+    whole_uj = round(sum(map(sum, watts.values())) * 1e6)
+    assert sum(finished.values()) == pytest.approx(whole_uj, abs=2)
+    assert sum(agent.values()) == whole_uj
+    for owner in {*finished, *live, *agent}:
+        amounts = [found.get(owner, 0) for found in (finished, live, agent)]
+        assert max(amounts) - min(amounts) <= 3, (owner, amounts)
