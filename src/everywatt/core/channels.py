@@ -22,12 +22,14 @@ class Domain(StrEnum):
     WALL = "wall"
     PSU = "psu"
     NODE = "node"
+    MODULE = "module"
     SOC = "soc"
     PACKAGE = "package"
     CORE = "core"
     UNCORE = "uncore"
     DRAM = "dram"
     GPU = "gpu"
+    GPU_MEMORY = "gpu-memory"
     RAIL = "rail"
 
 
