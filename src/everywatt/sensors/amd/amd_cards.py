@@ -20,13 +20,18 @@ def short_pci(text: str) -> str | None:
     return f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}".lower() if match else None
 
 
+def socket_of(pci: str | None) -> str | None:
+    """The address without its function: the partitions of an MI300 are functions of one socket, and share its power."""
+    return pci.rpartition(".")[0] if pci else None
+
+
 def hwmon_cards(machine: Machine) -> dict[str, str]:
-    """PCI address → the device under which the hwmon sensor records that card's power."""
+    """Socket (PCI address without function) → the device under which the hwmon sensor records that card's power."""
     found: dict[str, str] = {}
     for value in find_values(machine.sys)[0]:
-        address = _address(value.folder) if value.chip == "amdgpu" else None
-        if address:
-            found[address] = value.device
+        socket = socket_of(_address(value.folder)) if value.chip == "amdgpu" else None
+        if socket:
+            found.setdefault(socket, value.device)
     return found
 
 
@@ -40,4 +45,4 @@ def _address(folder: Path) -> str | None:
 
 def device_of(pci: str | None, index: int, known: dict[str, str]) -> str:
     """The name of a card: hwmon's where it has one, so that the same joules are never added twice."""
-    return known.get(pci or "", f"amdgpu.{index}")
+    return known.get(socket_of(pci) or "", f"amdgpu.{index}")
