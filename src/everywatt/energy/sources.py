@@ -45,7 +45,7 @@ class Source:
 
 def part_name(channel: Channel) -> str:
     """`cpu.0`, `dram.0`, `gpu.1`; for a core or uncore counter `cpu.0 core`."""
-    if channel.domain in (Domain.CORE, Domain.UNCORE, Domain.RAIL):
+    if channel.domain in (Domain.CORE, Domain.UNCORE, Domain.GPU_MEMORY, Domain.RAIL):
         middle = channel.name.removeprefix(channel.device).strip(".").rsplit(".", 1)[0]
         return f"{channel.device} {middle}".strip() if middle else channel.device
     return channel.device

@@ -48,7 +48,10 @@ def share_tape(
     notes: Sequence[str] = (),
 ) -> TapeShares:
     """Every device of the total of some windows of a tape, by process."""
-    use, found = tape_use(tape), splittable(sources(tape))
+    use, measured = tape_use(tape), sources(tape)
+    found = splittable(measured)
+    if len(found) < len(measured):
+        notes = (*notes, "owners share the chips of a module that are measured; the rest of the module is not split")
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)

@@ -9,7 +9,7 @@ single calls, the others than the first when a new value was published, else eve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for
-from everywatt.sensors.nvidia.nvml_api import Fields, is_lost, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
 
 if TYPE_CHECKING:
     from everywatt.sensors.nvidia.nvml_device import Device
@@ -47,7 +47,7 @@ class Source:
     """
 
     channel: Channel
-    field_id: int | None = None
+    field_id: FieldId | None = None
     call: Call | None = None
     every_ns: int = 0
     follows: str = ""
@@ -332,7 +332,7 @@ def probe_power(device: Device, handle: Any) -> Found:
     fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
     try:
         energy, instant, average = fields.read(handle)
-        why: Mapping[int, str] = {key: words_for(code) for key, code in fields.errors.items()}
+        why: Mapping[FieldId, str] = {key: words_for(code) for key, code in fields.errors.items()}
     except Exception as error:
         if is_lost(error):
             raise
@@ -398,18 +398,20 @@ def _power_channel(device: Device, what: str, reading: Reading, found: Found) ->
 
 def without_counter(found: Found, device: Device, why: str) -> Found:
     """The same findings where the energy counter turned out to be no counter: power is then the first channel."""
-    name = f"gpu.{device.index}.energy"
-    found.drop(name, why)
-    kept, found.sources = found.sources, []
-    for source in kept:
-        mirror = found.sources[0].channel.name if found.sources else None
-        channel = Channel(**{**_members(source.channel), "mirror_of": mirror})
-        found.sources.append(Source(channel, source.field_id, source.call))
+    found.drop(f"gpu.{device.index}.energy", why)
+    found.sources = with_mirrors(found.sources)
     return found
 
 
-def _members(channel: Channel) -> dict[str, Any]:
-    return {key: getattr(channel, key) for key in Channel.__dataclass_fields__}
+def with_mirrors(sources: Sequence[Source]) -> list[Source]:
+    """The same sources; the first of a domain speaks for it, and the others count the same joules."""
+    first: dict[Domain | None, str] = {None: ""}
+    done = []
+    for source in sources:
+        mirror_of = first.setdefault(source.channel.domain, source.channel.name)
+        own = not mirror_of or mirror_of == source.channel.name
+        done.append(replace(source, channel=replace(source.channel, mirror_of=None if own else mirror_of)))
+    return done
 
 
 def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
