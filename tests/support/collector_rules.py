@@ -33,7 +33,7 @@ def relabelled(labels, rules):
 
 
 def transformed(labels, transforms) -> Iterator[tuple[str, dict[str, str]]]:
-    """The collector's metricstransform: `insert` adds a copy under another name, `update` renames; both rename labels."""
+    """The collector's metricstransform: `insert` adds a copy under a new name, `update` renames; labels are renamed."""
     labels = dict(labels)
     name = labels.pop("__name__")
     for one in transforms:
