@@ -131,6 +131,11 @@ class GroupInfo:
     label: str = ""
     uuid: str = ""
 
+    @property
+    def lists_gpu_processes(self) -> bool:
+        """Whether its rows say who is on which GPU."""
+        return self.table and self.device == "gpu"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return asdict(self)

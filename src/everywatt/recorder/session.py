@@ -89,7 +89,7 @@ class Session:
 
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         self.figures[source.info.name].rows += 1
-        if self.tenants is None and source.info.name == "nvml.processes":
+        if self.tenants is None and source.info.lists_gpu_processes:
             self.tenants = rows
         if rows:
             self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)

@@ -9,9 +9,10 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci, socket_of
+from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.json_device import number
+from everywatt.sensors.pci_cards import short_pci, socket_of
 
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
 MOVES_NS = NS // 5  # drivers refresh their metrics at least every 100 ms, and an idle card draws several watts

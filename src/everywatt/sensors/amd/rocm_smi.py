@@ -11,10 +11,11 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci, socket_of
+from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.node.ipmi import Run
+from everywatt.sensors.pci_cards import short_pci, socket_of
 from everywatt.sensors.smi_child import run_once
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
@@ -17,6 +17,7 @@ from everywatt.sensors.cpu.perf import PerfRapl
 from everywatt.sensors.cpu.rapl import Rapl
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
 from everywatt.sensors.jetson.jetson_rails import hwmon_chips
+from everywatt.sensors.pci_cards import address_of, numbered, socket_of
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
@@ -34,6 +35,7 @@ _VALUE = re.compile(r"(power|energy)(\d+)_(average|input)")
 _CORE = re.compile(r"Ecore(\d+)")
 _SOCKET = re.compile(r"Esocket(\d+)")
 _CPU_COUNTERS = ("amd_energy", "zenergy")
+_CARDS = ("amdgpu", "i915", "xe")
 _NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
 
 
@@ -127,6 +129,16 @@ def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Val
             left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
             continue
         yield Value(chip, 0, place, match[1], int(match[2]), path.name, label)
+
+
+def card_devices(sys: Path) -> dict[str, tuple[str, str]]:
+    """Device (`gpu.0`) and chip of each graphics card that reports power here, by socket (PCI address)."""
+    found: dict[str, str] = {}
+    for value in find_values(sys)[0]:
+        socket = socket_of(address_of(value.folder)) if value.chip in _CARDS else None
+        if socket:
+            found.setdefault(socket, value.chip)
+    return {socket: (device, found[socket]) for socket, device in numbered(sys, found).items()}
 
 
 class Hwmon:
@@ -225,6 +237,7 @@ class Hwmon:
         by_rapl = self._beside() if any(v.chip in _CPU_COUNTERS for v in values) else frozenset()
         whole = {(v.device, v.quantity, v.index) for v in values if v.file.endswith("_average")}
         out = _kept_out(values)
+        cards = card_devices(self._machine.sys) if any(value.chip in _CARDS for value in values) else {}
         channels: list[Channel] = []
         taken: set[str] = set()
         for value in values:
@@ -239,7 +252,9 @@ class Hwmon:
             if value.chip in _CPU_COUNTERS:
                 channels.append(_cpu_channel(value, full, cpu, by_rapl))
             else:
-                channels.append(_chip_channel(value, full, mirror_of, value in out, self._opener))
+                channel = _chip_channel(value, full, mirror_of, value in out, self._opener)
+                known = cards.get(socket_of(address_of(value.folder)) or "") if channel.domain is Domain.GPU else None
+                channels.append(replace(channel, device=known[0]) if known else channel)
         return channels
 
     def _beside(self) -> frozenset[str]:
