@@ -72,7 +72,7 @@ def test_a_card_that_hwmon_reads_has_hwmons_name(tree, tmp_path):
     assert sensor.probe().usable
     ours, theirs = sensor.groups()[0].info.channels[0], hwmon.info.channels[0]
     # One device and one domain are one source: the joules of a card are never added twice.
-    assert (ours.device, ours.domain) == (theirs.device, theirs.domain) == ("hwmon.amdgpu", Domain.GPU)
+    assert (ours.device, ours.domain) == (theirs.device, theirs.domain) == ("gpu.0", Domain.GPU)
 
 
 class Library:
@@ -135,7 +135,7 @@ def test_amdsmi_counts_joules(tree):
 def test_amdsmi_shares_the_name_of_hwmon(tree):
     hwmon_card(tree)
     sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": counted()}))
-    assert "hwmon.amdgpu.energy" in sensor.probe().samples
+    assert "gpu.0.energy" in sensor.probe().samples
 
 
 def test_a_counter_that_never_moves_is_not_used(tree):
