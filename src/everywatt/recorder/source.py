@@ -9,7 +9,6 @@ from typing import Any, Protocol
 from everywatt.core.channels import Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
-from everywatt.recorder.driver_history import StandIn
 from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.sensors.base import Group, TableGroup, checked
 
@@ -74,7 +73,6 @@ class Source:
         whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
         quick = getattr(self.group, "snap", None)
         self._snap: Callable[[], Any] = quick or whole
-        self.standin = StandIn(self.group, self.clock) if getattr(self.group, "keeps", None) is not None else None
         self._troubled = hasattr(type(self.group), "trouble")
         self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
 
@@ -246,7 +244,7 @@ class Source:
 
     def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
         absent = tracker.absent
-        rows = tracker.feed_all(reads) if self.standin is None else self.standin.feed(tracker, reads)
+        rows = tracker.feed_all(reads)
         self.count(0, tracker.absent - absent)
         self._tell_trouble(tracker.trouble, reads[-1][1])
         return rows
@@ -285,9 +283,6 @@ class Source:
             self.outage.tries += 1
         if self.tracker is not None:
             self.tracker.lost(now_ns, now_ns + self.outage.wait_ns)
-            self.tracker.sparse = False
-        if self.standin is not None:
-            self.standin.lost()
 
     def _recovered(self, now_ns: int) -> None:
         outage, self.outage = self.outage, None
@@ -318,7 +313,6 @@ class Source:
             "publishes_s": None if period_ns is None else period_ns / NS,
             "phase": str(self.tracker.state),
             "jitter_s": None if line is None else round(line.jitter_ns / NS, 6),
-            "kept_by_driver": 0 if self.standin is None else self.standin.filled,
         }
 
     def count(self, late: int, missed: int) -> None:

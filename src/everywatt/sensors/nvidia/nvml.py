@@ -29,7 +29,7 @@ from everywatt.sensors.nvidia.nvml_groups import (
     without_counter,
 )
 from everywatt.sensors.nvidia.nvml_processes import ProcessTable, probe_processes
-from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 from everywatt.sensors.nvidia.nvml_scopes import (
     LOOK_NS,
     SCOPE_MODULE,
@@ -59,7 +59,6 @@ class _Card:
     gpm: Gpm | None
     processes: bool
     samples: UtilisationSamples | None = None
-    kept: PowerSamples | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -91,7 +90,7 @@ class Nvml:
             return ()
         groups: list[Group | TableGroup] = []
         for card in self._cards:
-            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples, card.kept))
+            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples))
             if card.state.sources or card.gpm:
                 groups.append(StateGroup(card.device, card.state.sources, card.gpm, self._one_closed))
         listed = [card.device for card in self._cards if card.processes]
@@ -237,9 +236,6 @@ class Nvml:
                 samples = UtilisationSamples(self._nvml, self._clock)
                 if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
                     card.samples = samples
-            kept = PowerSamples(self._nvml, self._clock)
-            if kept.works(card.handle):
-                card.kept = kept
         except Exception as error:  # noqa: BLE001 - a driver's border
             card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
 

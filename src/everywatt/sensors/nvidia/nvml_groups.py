@@ -22,7 +22,7 @@ from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_fo
 if TYPE_CHECKING:
     from everywatt.sensors.nvidia.nvml_device import Device
     from everywatt.sensors.nvidia.nvml_gpm import Gpm
-    from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+    from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -80,7 +80,6 @@ class PowerGroup:
         sources: list[Source],
         closed: Callable[[], None],
         samples: UtilisationSamples | None = None,
-        power: PowerSamples | None = None,
     ) -> None:
         self._device = device
         self._closed = closed
@@ -113,11 +112,6 @@ class PowerGroup:
         whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
         self._quick = self._fields.quick() if whole else None
         self.snap = self._snap if self._quick is not None else None
-        watts = [place for place, source in enumerate(sources) if source.field_id == FIELD_INSTANT]
-        self._power = power
-        # Utilisation has to come from a buffer too, where there is any: it is as often wanted as power.
-        kept = power is not None and self._quick is not None and bool(watts) and (samples or not self._witnesses)
-        self.keeps = watts[0] if kept else None
 
     def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
         """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
@@ -160,31 +154,6 @@ class PowerGroup:
         if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
             self._sampled_ns = now_ns
             self._device.call(self._samples.update)
-
-    def kept(self) -> tuple[list[int], list[float]]:
-        """When the driver itself took the power of the last seconds, and the raw values of the channel `keeps`.
-
-        The lists go on growing at their ends, and forget what is older than some seconds.
-        """
-        power = self._power
-        if power is None:
-            return [], []
-        self._device.call(power.update)
-        self._look_at_samples()
-        return power.times_ns, power.values
-
-    def filled(
-        self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]
-    ) -> list[tuple[float, ...]]:
-        """The values of publications that were not read: the first channel, what the driver kept, and utilisation
-        then; the others are not known."""
-        columns: list[Sequence[float]] = [[NAN] * len(firsts)] * len(self._last)
-        columns[0] = firsts
-        if self.keeps is not None:
-            columns[self.keeps] = kept
-        if self._samples is not None and self._witnesses:
-            columns[self._witnesses[0][0]] = [self._samples.at(read_ns) for read_ns in reads_ns]
-        return list(zip(*columns, strict=True))
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""
