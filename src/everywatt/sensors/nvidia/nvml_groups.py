@@ -111,12 +111,12 @@ class PowerGroup:
         # Only where one call of the fields is all there is, beside utilisation.
         whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
         self._quick = self._fields.quick() if whole else None
-        self.snap = self._snap if self._quick is not None else None
+        self.read_raw = self._read_raw if self._quick is not None else None
 
-    def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
+    def _read_raw(self) -> tuple[int, tuple[int, ...], float | None] | None:
         """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
 
-        `develop` makes rows of it later: a wake-up is the wrong time for more than the call itself.
+        `to_rows` makes rows of it later: a wake-up is the wrong time for more than the call itself.
         """
         handle = self._device.handle
         raw = None if handle is None or self._quick is None else self._quick(handle)
@@ -130,8 +130,8 @@ class PowerGroup:
                 busy = _raw(self._witnesses[0][1], handle)
         return raw[2], raw, busy
 
-    def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
-        """The rows of what was snapped, each with when its read began and ended."""
+    def to_rows(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
+        """The rows of what was read, each with when its read began and ended."""
         samples = self._samples
         self._look_at_samples()
         witness = len(self._last) > self._first
