@@ -10,16 +10,16 @@
 
 `probe` never raises and never trusts: a source is usable only when it delivered one real value. `groups` are what the
 recorder then reads. `Sensor` with `Group` or `TableGroup` is required. The other protocols are abilities that a group
-may have: it has one if it has all of its members. `sensors.simple` meets the contract for sensors that only read values.
+may have: it has one if it has all of its members. `sensors.simple` meets the contract for those that only read values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from everywatt.core.channels import NAN, GroupInfo, Row
 from everywatt.core.errors import SensorError
@@ -181,10 +181,10 @@ class ExitTable(Protocol):
 Ability = TypeVar("Ability")
 
 
-def able(group: object, ability: type[Ability]) -> Ability | None:
+def able(group: Any, ability: Callable[..., Ability]) -> Ability | None:
     """The group as one with this ability, None where it lacks a member; a plug-in's property may raise anything."""
     try:
-        return group if isinstance(group, ability) else None
+        return group if isinstance(group, cast("type[Ability]", ability)) else None
     except Exception:  # noqa: BLE001 - a plug-in may do anything
         return None
 

@@ -109,9 +109,10 @@ def counts_module(found: Found) -> None:
     module = next(source.channel.device for source in others if source.channel.domain is Domain.MODULE)
     found.samples[f"{module}.energy"] = found.samples.pop(counter.channel.name)
     found.missing[counter.channel.name] = f"the driver's counter is that of the whole module ({module})"
-    of_module = {"name": f"{module}.energy", "device": module, "domain": Domain.MODULE, "facts": _of_module(counter)}
-    renamed = replace(counter, channel=replace(counter.channel, **of_module))
-    found.sources = with_mirrors([renamed, *others])
+    channel = replace(
+        counter.channel, name=f"{module}.energy", device=module, domain=Domain.MODULE, facts=_of_module(counter)
+    )
+    found.sources = with_mirrors([replace(counter, channel=channel), *others])
 
 
 def _of_module(counter: Source) -> Facts:
