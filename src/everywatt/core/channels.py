@@ -24,12 +24,14 @@ class Domain(StrEnum):
     WALL = "wall"
     PSU = "psu"
     NODE = "node"
+    MODULE = "module"
     SOC = "soc"
     PACKAGE = "package"
     CORE = "core"
     UNCORE = "uncore"
     DRAM = "dram"
     GPU = "gpu"
+    GPU_MEMORY = "gpu-memory"
     RAIL = "rail"
 
 
@@ -130,6 +132,11 @@ class GroupInfo:
     table: bool = False
     label: str = ""
     uuid: str = ""
+
+    @property
+    def lists_gpu_processes(self) -> bool:
+        """Whether its rows say who is on which GPU."""
+        return self.table and self.device == "gpu"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

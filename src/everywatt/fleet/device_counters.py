@@ -10,7 +10,7 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import addable, part_name, sources
+from everywatt.energy.sources import addable, part_name, sources, splittable
 from everywatt.fleet.idle import IdleFinder
 from everywatt.ledger.engine import Level
 from everywatt.ledger.split.amounts import UJ
@@ -119,7 +119,7 @@ class Lines:
         stored = [StoredGroup(number, info, expected_s) for number, (info, expected_s) in enumerate(groups, 1)]
         # It asks a tape for its groups only.
         found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type]
-        counted = {source.channel.name for source in addable(found)}
+        counted = {source.channel.name for source in addable(splittable(found))}
         made = cls()
         taken: set[tuple[str, str]] = set()
         for source in found:

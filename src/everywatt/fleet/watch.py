@@ -25,7 +25,7 @@ YOUNG_LEVELS_NS = 2 * NS
 YOUNG_NS = 60 * NS
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
-PROCESSES, CGROUPS, GPU_PROCESSES, HOST = "use.processes", "use.cgroups", "nvml.processes", "use.host"
+PROCESSES, CGROUPS, HOST = "use.processes", "use.cgroups", "use.host"
 
 
 class Watcher:
@@ -77,7 +77,7 @@ class Watcher:
         elif name == CGROUPS:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
-        elif name == GPU_PROCESSES:
+        elif source.info.lists_gpu_processes:
             self.gpus.feed(at_ns, rows)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Domain
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.split.energies import stretch_joules
@@ -32,7 +32,7 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
     """Idle of each device of the total; `measured` is what another segment of the host measured on purpose."""
     use = tape_use(tape)
     found = {}
-    for source in addable(sources(tape)):
+    for source in addable(splittable(sources(tape))):
         seen, own, busy = _watched(use, source), measured_idle(use, source), _busy_in_idle(use, source)
         # A card's own idle is judged by who holds it; for the rest, a busy machine did not idle.
         too_busy = seen.kind != "gpu" and busy > idling.QUIET_USE

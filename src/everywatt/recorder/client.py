@@ -108,11 +108,18 @@ def record(
 
 
 def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Paths in settings as they are meant here: the recorder has a working folder of its own."""
-    tape = options.get("replay", {}).get("tape")
-    if not isinstance(tape, str | os.PathLike) or not tape:
-        return options
-    return {**options, "replay": {**options["replay"], "tape": os.path.abspath(tape)}}  # noqa: PTH100 - links stay
+    """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
+
+    def whole(key: str, value: Any) -> Any:
+        path = key == "tape" or key.endswith("file")
+        if not path or not isinstance(value, str | os.PathLike) or not value:
+            return value
+        return os.path.abspath(value)  # noqa: PTH100 - links stay
+
+    return {
+        name: {key: whole(key, value) for key, value in table.items()} if isinstance(table, Mapping) else table
+        for name, table in options.items()
+    }
 
 
 class Recording:

@@ -413,7 +413,7 @@ class Server:
 
     def _hurry(self, source: Source) -> None:
         """Read a table that wants it more often for a while: a run has just begun."""
-        if getattr(source.group, "hurry_s", None) is not None:
+        if source.hurried is not None:
             now = self.clock.monotonic_ns()
             source.hurry_ns = now + YOUNG_NS
             self._hurried.add(source)

@@ -12,6 +12,7 @@ from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
 from everywatt.recorder.source import SLOW_NS, Source
 from everywatt.sensors import procfs
+from everywatt.sensors.base import CgroupTable, ExitTable, able
 from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
@@ -89,7 +90,7 @@ class Session:
 
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         self.figures[source.info.name].rows += 1
-        if self.tenants is None and source.info.name == "nvml.processes":
+        if self.tenants is None and source.info.lists_gpu_processes:
             self.tenants = rows
         if rows:
             self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)
@@ -115,9 +116,9 @@ class Session:
         if cgroup is not None:
             data["cgroup"] = cgroup
             for source in self.sources:
-                watch = getattr(source.group, "watch", None)
-                if watch is not None:
-                    watch(cgroup)
+                table = able(source.group, CgroupTable)
+                if table is not None:
+                    table.watch(cgroup)
         text = "This run is about the processes " + ", ".join(map(str, pids)) + "."
         self._safely(self.writer.note, Note(self.clock.monotonic_ns(), "follow", text, data))
 
@@ -126,7 +127,8 @@ class Session:
         for source in self.sources:
             if source.info.table and source.outage is None:
                 source.read_whole()
-        return any(getattr(source.group, "exits", False) for source in self.sources)
+        tables = [able(source.group, ExitTable) for source in self.sources]
+        return any(table is not None and table.exits for table in tables)
 
     def anchor(self) -> None:
         """Tie the tape to UTC here."""

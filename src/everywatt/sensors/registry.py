@@ -21,7 +21,7 @@ from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableG
 # other packages follow ours. `modelled` is asked last, `replay` only by name.
 ORDER = (
     *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "ipmi", "redfish"),
-    *("shelly", "tasmota", "snmp", "exec", "use", "model", "replay"),
+    *("shelly", "tasmota", "snmp", "exec", "use", "drm", "model", "replay"),
 )
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
@@ -33,6 +33,7 @@ NEEDS: dict[str, str] = {
     "raspberry": "program vcgencmd",
     "amdsmi": "library amdsmi",
     "cray": "sys cray/pm_counters",
+    "drm": "sys class/drm",
     **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
 ANY_POWER = "*power"

@@ -24,7 +24,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.energy.loading import load_ticks
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
@@ -246,7 +246,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     ticks: Ints | None = None
     terms: list[list[Term]] = [[] for _ in records]
     tick_s: float | None = None
-    for source in addable(sources(tape)):
+    for source in addable(splittable(sources(tape))):
         loaded = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
         if loaded is None:
             continue

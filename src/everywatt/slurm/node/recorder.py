@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
-from everywatt.energy.sources import addable, sources
+from everywatt.energy.sources import addable, sources, splittable
 from everywatt.slurm.node import scontrol
 from everywatt.slurm.node.booking import book, horizon_s, merge_hours, sensor_of
 from everywatt.slurm.node.cards import CardOrder, card_order
@@ -250,7 +250,7 @@ class Node:
         scope: dict[str, None] = {}
         told_s = start_s
         for tape in self._tapes(start_s, now_s):
-            for source in addable(sources(tape)):
+            for source in addable(splittable(sources(tape))):
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
