@@ -11,6 +11,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "summary": ("everywatt.cli.slurm.summary", "Print a few lines about your jobs, for a login message."),
     "report": ("everywatt.cli.slurm.report", "Report a month of a site as a page or a table."),
     "daily": ("everywatt.cli.slurm.daily", "Do the daily work of a site: compact, join sacct, carbon, users' folders."),
+    "forget": ("everywatt.cli.slurm.forget", "Delete the records of a user's jobs."),
     "validate": ("everywatt.cli.slurm.validate", "List jobs whose records are incomplete."),
     "export": ("everywatt.cli.slurm.export", "Write jobs as the tables and trees of Lab-IA."),
     "import": ("everywatt.cli.slurm.import_", "Read a tree of jobs of Lab-IA into the store."),

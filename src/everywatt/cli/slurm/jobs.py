@@ -11,7 +11,7 @@ import click
 
 from everywatt.cli.common.options import TIME, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import readable_store, store_option
+from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
 from everywatt.cli.slurm.table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
@@ -19,6 +19,7 @@ from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
 from everywatt.slurm.site.figures import amount, energy_of, job_of, joules, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.pseudonyms import Pseudonyms
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
@@ -38,6 +39,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.option("--waste", is_flag=True, help="Show the energy that was allocated but not used, worst first.")
 @click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics fed by agents, instead of the store.")
 @click.option("--limit", type=click.IntRange(min=1), help="List at most this many jobs.")
+@pseudonyms_option
 @store_option
 @output_options
 def command(
@@ -53,6 +55,7 @@ def command(
     waste: bool,
     url: str | None,
     limit: int | None,
+    pseudonyms: Pseudonyms | None,
     store: Path | None,
     output: Output,
 ) -> None:
@@ -70,7 +73,7 @@ def command(
             raise UsageError(
                 "Jobs from series have no waste and cannot be added up.", cure="--by and --waste need the store"
             )
-        rows = jobs_of_series(url, wanted, sort, limit)
+        rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
         if output.json_to is None:
             _print_jobs(rows, False, output)
@@ -79,11 +82,12 @@ def command(
     nodes = node_sums(opened, since_s, until_s)
     if by is not None:
         rows = sums(opened, wanted, by)
+        rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
         output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
     else:
-        rows = jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit)
+        rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
@@ -94,6 +98,10 @@ def command(
     if nodes["total_uj"] and output.json_to is None:
         parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
         output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
+
+
+def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[dict[str, Any]]:
+    return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
 
 
 def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
