@@ -116,7 +116,7 @@ def test_what_the_node_has_not_stored_yet(store: Store, tmp_path: Path) -> None:
     (spool / "events" / "new.event").write_text(f"user={ME}\n")
     os.utime(spool / "events" / "new.event", (LATER, LATER))
     (spool / "events" / "link.event").symlink_to("/etc/passwd")
-    state = State([NodeJob(1, "n1", T0, end_s=T0 + 1, user=ME), NodeJob(2, "n1", T0, user=ME)])
+    state = State([NodeJob(1, 0, T0, T0 + 1, user=ME), NodeJob(2, 0, T0, user=ME)])
     state.write(spool / STATE)
     counted = forget(store, spool, Whose(ME, LATER), delete=False)
     assert counted.events == 4

@@ -16,6 +16,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "export": ("everywatt.cli.slurm.export", "Write jobs as the tables and trees of Lab-IA."),
     "import": ("everywatt.cli.slurm.import_", "Read a tree of jobs of Lab-IA into the store."),
     "wall": ("everywatt.cli.slurm.wall", "Add the energy measured by wattmeters to jobs."),
+    "annotate": ("everywatt.cli.slurm.annotate", "Write the energy of jobs to Slurm's accounting."),
     "reconcile": ("everywatt.cli.slurm.reconcile", "Compare chips, node sensors, wall and Slurm by node and day."),
     "install": ("everywatt.cli.slurm.install", "Write the Slurm hooks and systemd units of a node."),
     "check": ("everywatt.cli.slurm.check", "Check that nodes have what they need to record their jobs."),
