@@ -136,4 +136,4 @@ def test_the_command(power9: tuple[Store, list[Sensor]], capsys: pytest.CaptureF
     assert main(words) == 1 and "ALERT: chips" in capsys.readouterr().out
     assert main([*words, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["alerts"] == 1 and found["days"][0]["chips"]["scope"] == "package" and not found["ok"]
+    assert found["alerts"] == 1 and found["days"][0]["figures"]["chips"]["scope"] == "package" and not found["ok"]

@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
-from everywatt.slurm.site.figures import amount, energy_of, job_of, joules, percent, short, time_of
+from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.pseudonyms import Pseudonyms
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
@@ -59,7 +59,7 @@ def command(
     store: Path | None,
     output: Output,
 ) -> None:
-    """List the jobs of a site with the energy of each, or add them up by user, account, state, partition or node.
+    """List the jobs of a site with the energy of each, or add them up (--by).
 
     ENERGY is a job's own share of what its nodes drew, with a 95 % interval; IDLE SHARE is what the CPUs and GPUs of
     its allocation draw when idle. --waste shows the part of that which the job did not use. The last line shows that
@@ -83,12 +83,12 @@ def command(
     if by is not None:
         rows = sums(opened, wanted, by)
         rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
-        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
+        output.json("slurm-sums", {"by": by, "groups": [group_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
     else:
         rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
     if opened.leave_out:
@@ -102,15 +102,6 @@ def command(
 
 def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[dict[str, Any]]:
     return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
-
-
-def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
-    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in nodes.items()}}
-
-
-def _group(row: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
-    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
 
 
 def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:

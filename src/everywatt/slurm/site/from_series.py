@@ -28,6 +28,7 @@ RATE: Final = "2m"
 MAX_BYTES: Final = 512 << 20
 SORTS: Final[Mapping[str, Any]] = {
     "end": lambda row: row["end_s"],
+    "latest": lambda row: -row["end_s"],
     "start": lambda row: row["start_s"],
     "energy": lambda row: -row["energy_uj"],
     "time": lambda row: -row["elapsed_s"],

@@ -116,7 +116,7 @@ class NodeDay:
             "node": self.node,
             "day": self.day.isoformat(),
             "hours": self.hours,
-            **{name: figure.to_dict() for name, figure in self.figures.items()},
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
             "slurm": slurm and {**slurm, "chips": self.ours and self.ours.to_dict()},
             "findings": findings,
         }
