@@ -167,10 +167,8 @@ class SlurmPages:
     def _wanted(self, request: Request, viewer: Viewer) -> Wanted:
         """What a request asks for; a user's own jobs only, unless it is an administrator's."""
         since_s, until_s = self._bounds(request.query_params)
-        chosen = {name: request.query_params.get(name) for name in FILTERS}
-        if not viewer.admin:
-            chosen["user"] = viewer.name
-        return Wanted(since_s, until_s, **chosen)
+        user, account, state, partition, node = (request.query_params.get(name) for name in FILTERS)
+        return Wanted(since_s, until_s, user if viewer.admin else viewer.name, account, state, partition, node)
 
     def _bounds(self, words: Mapping[str, str]) -> tuple[float, float]:
         if "month" in words:
@@ -384,7 +382,7 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
 def _detail(job: Detail) -> str:
     first, whole = job.first, summed(job.rows)
     energy = short(whole) if whole["energy_uj"] is not None else f"refused: {whole['refused'] or 'no figure'}"
-    facts: list[list[object]] = [
+    facts: list[list[str | float | None]] = [
         ["state", first.state],
         ["user", first.user],
         ["account", first.account or None],

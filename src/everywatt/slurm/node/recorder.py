@@ -276,8 +276,9 @@ class Node:
         ]
         if rows and not self._kept("jobs", lambda: self.store.append(rows, self.name)):
             done, rows = [], []
-        for job, row in zip(done, rows, strict=True) if self._announce else ():
-            self._announce(job, row)
+        if self._announce is not None:
+            for job, row in zip(done, rows, strict=True):
+                self._announce(job, row)
         for job in done:
             self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)

@@ -46,7 +46,8 @@ class Pseudonyms:
 
     def job(self, job: JobOnNode) -> JobOnNode:
         """A record with its names replaced."""
-        return replace(job, uid=None, **{name: self.of(name, getattr(job, name)) for name in NAMED})
+        user, account, name = (self.of(kind, getattr(job, kind)) for kind in NAMED)
+        return replace(job, uid=None, user=user, account=account, name=name)
 
     def month(self, month: Month) -> Month:
         """A month with its names replaced."""

@@ -155,7 +155,8 @@ def _of_day(
     findings = list(_nested(figures))
     slurm = ours = None
     if lone is not None:
-        ours = Figure(*(float(lone[name]) / UJ for name in ("ours", "low", "high")), scope=_scope(hours))
+        own_j, low_j, high_j = (float(lone[name]) / UJ for name in ("ours", "low", "high"))
+        ours = Figure(own_j, low_j, high_j, _scope(hours))
         slurm = Figure(float(lone["slurm_j"]), None, None, "whole node or sockets, while its jobs ran alone")
         findings += _slurm_finding(slurm, ours)
     day = day_of(key[1] * 86_400)
@@ -193,10 +194,11 @@ def _figures(
         total = float(joules[common].sum())
         there = figures.get(sensor.domain)
         if there is not None:  # two supplies, two plugs
-            low_j, high_j = there.low, there.high
             more = _figure(total, sensor.relative, sensor.relative, sensor.domain)
-            bounds = [None if a is None or b is None else a + b for a, b in ((low_j, more.low), (high_j, more.high))]
-            figures[sensor.domain] = Figure(there.joules + total, *bounds, scope=sensor.domain)
+            low_j, high_j = (
+                None if a is None or b is None else a + b for a, b in ((there.low, more.low), (there.high, more.high))
+            )
+            figures[sensor.domain] = Figure(there.joules + total, low_j, high_j, sensor.domain)
         else:
             figures[sensor.domain] = _figure(total, sensor.relative, sensor.relative, sensor.domain)
     return figures, int(common.sum())
