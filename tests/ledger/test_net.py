@@ -42,14 +42,12 @@ def refused(net, *words):
     return True
 
 
-@pytest.mark.xfail(strict=True, reason="the quietest stretch of a busy run counts as idle")
 def test_a_busy_run_has_no_idle_in_it(tmp_path):
     """4 CPU seconds: 200 J above idle, of which the run's own power says nothing."""
     run = machine(tmp_path, [1.0] * 12)
     assert refused(run.energy_net(), "cpu.0", "--idle 10s")
 
 
-@pytest.mark.xfail(strict=True, reason="a measured baseline is taken without a look at what ran")
 def test_a_baseline_beside_a_busy_core_is_rejected(tmp_path):
     spans = [("idle", 0, 2, {"role": "idle"}), ("run", 2, 6, {})]
     run = machine(tmp_path, [0.0, 0.0, 1.0, 1.0, 1.0, 1.0], [1.0] * 6, spans=spans)
@@ -71,7 +69,6 @@ def test_quiet_time_of_the_run_gives_the_truth(tmp_path):
     assert net.low <= 400.0 <= net.high and net.joules == pytest.approx(400.0, rel=0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="idle is where power was lowest")
 def test_the_ledger_and_net_energy_have_one_idle(tmp_path):
     run = machine(tmp_path, [0.04] * 12 + [1.0] * 8)
     ledger = run.ledger()
@@ -80,7 +77,6 @@ def test_the_ledger_and_net_energy_have_one_idle(tmp_path):
 
 
 @pytest.mark.parametrize(("idle_span", "utilisation"), [(False, None), (False, 100.0), (True, 100.0)])
-@pytest.mark.xfail(strict=True, reason="a card at work passes for idle")
 def test_a_card_at_work_is_not_idle(tmp_path, idle_span, utilisation):
     """200 W throughout: whether the card was at work or its use is unknown, no idle was seen."""
     spans = [("idle", 0, 4, {"role": "idle"}), ("run", 4, 12, {})] if idle_span else []
@@ -92,7 +88,6 @@ def test_a_card_at_work_is_not_idle(tmp_path, idle_span, utilisation):
     assert refused(run.energy_net(), "gpu.0")
 
 
-@pytest.mark.xfail(strict=True, reason="the mean over quiet and busy time is called idle")
 def test_power_that_use_does_not_explain_is_not_idle(tmp_path):
     """40 W and 300 W in turns while no CPU was busy: the interval of idle holds 40 W."""
     path = write_machine(
@@ -104,14 +99,12 @@ def test_power_that_use_does_not_explain_is_not_idle(tmp_path):
     assert refused(run.energy_net(), "cpu.0", "varied")
 
 
-@pytest.mark.xfail(strict=True, reason="the lowest power counts as idle where nothing is known of use")
 def test_without_utilisation_net_is_refused(tmp_path):
     ticks = rows(lambda t: 100.0, 0, 30, 0.1)
     path = write_tape(tmp_path / "a.tape", [(gauge_group(), 0.1, ticks)])
     assert refused(Run(path, [Tape.open(path)]).energy_net(), "utilisation was not recorded")
 
 
-@pytest.mark.xfail(strict=True, reason="it allocates by the length of the tape")
 def test_a_tape_of_a_month_costs_no_more_memory(tmp_path):
     month_s = 3_000_000
     ticks = rows(lambda t: 50.0 * t, 0, 10, 0.1) + rows(lambda t: 50.0 * t, month_s, month_s + 10, 0.1)
@@ -125,7 +118,6 @@ def test_a_tape_of_a_month_costs_no_more_memory(tmp_path):
         tracemalloc.stop()
 
 
-@pytest.mark.xfail(strict=True, reason="time between two segments counts as 0 W")
 def test_the_time_between_two_segments_of_aipowermeter_is_not_idle(tmp_path):
     lines = []
     for minute in (0, 30):
