@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from machines import Process, write_machine
@@ -9,6 +10,7 @@ from tapes import counter_group, gauge_group, rows, write_tape
 
 from everywatt.api.run import Run, load
 from everywatt.formats.aipowermeter.importer import END, FILE, import_aipowermeter
+from everywatt.ledger.idle import Watched, find_idle
 from everywatt.tape.reader import Tape
 
 IDLE_W, FULL_W, CPUS = 20.0, 120.0, 2
@@ -86,6 +88,30 @@ def test_a_card_at_work_is_not_idle(tmp_path, idle_span, utilisation):
     )
     run = Run(path, [Tape.open(path)])
     assert refused(run.energy_net(), "gpu.0")
+
+
+def test_a_card_that_draws_most_of_its_limit_without_utilisation_is_not_idle():
+    seen = Watched([200.0] * 40, [0.0] * 40, 0.25, "gpu", [False] * 40, limit_w=300.0)
+    found = find_idle(seen)
+    assert not found.observed and "67 % of its power limit" in found.note.replace("66.7", "67")
+    assert find_idle(replace(seen, watts=[50.0] * 40)).method == "quiet"
+
+
+def test_idle_is_taken_off_the_time_that_was_observed(tmp_path):
+    """A card of 30 W at rest and 130 W at work, of which two of eight seconds were not read."""
+    path = write_machine(
+        tmp_path / "a.tape",
+        {"gpu.0": [30.0] * 6 + [130.0] * 8},
+        (),
+        seconds=14,
+        gauges=["gpu.0"],
+        missing=[9, 10],
+        utilisation={"gpu.0": [0.0] * 6 + [100.0] * 8},
+        spans=[("run", 6, 14, {})],
+    )
+    net = Run(path, [Tape.open(path)]).energy_net()
+    assert net.joules == pytest.approx(100.0 * 8 * net.coverage, rel=0.05) and net.coverage < 0.85
+    assert net.low <= 800.0 <= net.high
 
 
 def test_power_that_use_does_not_explain_is_not_idle(tmp_path):

@@ -41,6 +41,7 @@ BENT = 0.6
 # A card with an idle process on it may draw twice what it does without.
 HELD_SPREAD = 0.5
 ASSUMED = ("prior", "lowest")
+HOW = ", so idle power is assumed (measure it with --idle 10s)"
 WORDS = {
     "measured": "measured before",
     "quiet": "quietest time",
@@ -91,7 +92,8 @@ class Idle:
 class Watched:
     """Power and use of a device in equal cells: watts (NaN where not observed), use from 0 to 1 (NaN: not known).
 
-    `held` marks cells in which a process held the device (GPUs), None where nothing is known of holders.
+    `held` marks cells in which a process held the device (GPUs), None where nothing is known of holders. `limit_w` is
+    the most that the device can draw, None where that is not known.
     """
 
     watts: Sequence[float]
@@ -99,6 +101,7 @@ class Watched:
     cell_s: float
     kind: str
     held: Sequence[bool] | None = None
+    limit_w: float | None = None
 
     def select(self, chosen: Sequence[bool]) -> Watched:
         """The cells that are marked."""
@@ -164,7 +167,8 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     parts = {label: part for label, part in gross.parts if part.joules is not None}
     unknown = [label for label in parts if label not in levels or not levels[label].observed]
     if unknown:
-        reasons = dict.fromkeys(levels[label].note for label in unknown if label in levels and levels[label].note)
+        notes = [levels[label].note.removesuffix(HOW) for label in unknown if label in levels]
+        reasons = dict.fromkeys(note for note in notes if note)
         why = f": {'; '.join(reasons)}" if reasons else ""
         return Energy.refuse(f"the idle power of {', '.join(unknown)} is not known{why}", scope=gross.scope)
     idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items()}
@@ -230,7 +234,8 @@ def _by_use(seen: Watched) -> Idle:
         return _lowest(seen, "its utilisation was not recorded")
     quiet = _cells(good, [use <= QUIET_USE for use in good.use])
     if not quiet.enough:
-        return _line(good) or _prior(good)
+        some = any(use <= QUIET_USE for use in good.use)
+        return _line(good) or _prior(good, "it was idle for less than 2 s" if some else "it was never idle")
     if _varied(quiet):
         return _varying(quiet)
     level, use = mean(quiet.watts), mean(quiet.use)
@@ -299,20 +304,19 @@ def _line(cells: Watched) -> Idle | None:
     return Idle(level, math.hypot(error, curved * level), "regression", noise_w, note=note)
 
 
-def _prior(cells: Watched) -> Idle:
+def _prior(cells: Watched, why: str) -> Idle:
     """From the half of the cells that was used less, by how much of full power devices of this kind draw at idle."""
     half = percentile(cells.use, 50)
     least = cells.select([use <= half for use in cells.use])
     level, use = mean(least.watts), min(max(mean(least.use), 0.0), 1.0)
     best, low, high = (level * f / (f + (1 - f) * use) for f in PRIORS[cells.kind])
-    note = "it was never idle, so idle power is assumed (measure it with --idle 10s)"
-    return Idle(best, max(high - best, best - low), "prior", _noise(least), note=note)
+    return Idle(best, max(high - best, best - low), "prior", _noise(least), note=why + HOW)
 
 
 def _lowest(seen: Watched, why: str) -> Idle:
     """The lower decile of power, which may be far above idle: anything from nothing to twice as much."""
     low = percentile(seen.watts, 10)
-    return Idle(low, low, "lowest", _noise(seen), note=f"{why}, so idle power is assumed from its lowest power")
+    return Idle(low, low, "lowest", _noise(seen), note=why + HOW)
 
 
 def _gpu(seen: Watched, measured: Idle | None) -> Idle:
@@ -327,6 +331,9 @@ def _gpu(seen: Watched, measured: Idle | None) -> Idle:
         if _varied(empty):
             return _varying(empty)
         idle = _quiet(empty, mean(empty.watts), _spread(empty.watts), "quiet")
+    if idle is not None and seen.limit_w is not None and idle.watts > PRIORS["gpu"][2] * seen.limit_w:
+        share = format_percent(idle.watts / seen.limit_w)
+        return _lowest(seen, f"it drew {share} of its power limit without utilisation, which no idle card does")
     if idle is None:
         kept = _cells(seen, holding)
         if not kept.enough or _varied(kept):

@@ -89,7 +89,8 @@ def _watched(use: TapeUse, source: Source) -> idling.Watched:
             watts[(edges[:-1] < gap.end_ns) & (edges[1:] > gap.start_ns)] = np.nan
     share, held = _use_of(use, source, edges)
     told = None if held is None else held.tolist()
-    return idling.Watched(watts.tolist(), share.tolist(), cells.step_ns / NS, kind_of(source), told)
+    limit_w = source.channel.facts.max_w
+    return idling.Watched(watts.tolist(), share.tolist(), cells.step_ns / NS, kind_of(source), told, limit_w)
 
 
 def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:
