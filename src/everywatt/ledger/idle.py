@@ -29,7 +29,8 @@ STILL_USE = 0.02  # of a GPU: what drivers report for a card without work
 QUIET_S = 2.0
 FEW_CELLS = 8
 # Highest over lowest power (90th over 10th percentile) in quiet time: beyond it, use does not explain the power.
-VARIED_POWER = 3.0
+# A CPU's first per cents are expensive, so that its quiet power may double; a card without work is steady.
+VARIED_POWER = {"cpu": 3.0, "gpu": 2.0, "dram": 3.0}
 # Share of the power at full load that is drawn at idle, and its 95 % range. CPUs and machines: 24 servers of the
 # SPECpower table that were kept out of the fit of the modelled sensor. GPUs: from a board that sleeps to one whose
 # clocks are held up. DRAM: refresh and standby against full bandwidth.
@@ -40,13 +41,14 @@ CURVED = ((0.15, 0.35), (0.35, 0.95))
 BENT = 0.6
 # A card with an idle process on it may draw twice what it does without.
 HELD_SPREAD = 0.5
+LEAST_SPREAD = 0.5  # of an idle level that is assumed, however little the device was used
 ASSUMED = ("prior", "lowest")
 HOW = ", so idle power is assumed (measure it with --idle 10s)"
 WORDS = {
     "measured": "measured before",
     "quiet": "quietest time",
     "quiet, held": "quietest time, with a process on it",
-    "regression": "fitted to power over utilisation",
+    "regression": "fitted to utilisation",
     "prior": "assumed",
     "lowest": "assumed",
 }
@@ -121,11 +123,12 @@ def find_idle(
     """Idle power by the first method that is accepted; None where there is no power at all.
 
     `measured` is what a span recorded for it found, `busy` the share of that span in which the device was used (NaN:
-    not known): above 10 % it is rejected, and the note says so. `elsewhere` is what was accepted of another recording.
+    not known): above 10 % it is rejected, and the note says so. It may be extrapolated by `without_use` before.
+    `elsewhere` is what was accepted of another recording.
     """
     known = seen.select([math.isfinite(watts) for watts in seen.watts])
     rejected = measured is not None and busy > QUIET_USE
-    accepted = elsewhere if measured is None or rejected else without_use(measured, known, busy)
+    accepted = elsewhere if measured is None or rejected else measured
     if not known.watts:
         return accepted
     found = _gpu(known, accepted) if seen.kind == "gpu" else accepted or _by_use(known)
@@ -145,10 +148,8 @@ def from_blocks(watts: Sequence[float], block_s: float) -> Idle | None:
 
 def without_use(measured: Idle, seen: Watched, use: float) -> Idle:
     """Idle measured on purpose, extrapolated to no use at all: everywatt itself was there, and whatever else ran."""
-    if not math.isfinite(use):
-        return measured
     measured = replace(measured, busy=use)
-    good = seen.select([math.isfinite(value) for value in seen.use])
+    good = seen.select([math.isfinite(w + u) for w, u in zip(seen.watts, seen.use, strict=True)])
     if use <= (STILL_USE if seen.kind == "gpu" else 0.0) or not good.watts:
         return measured
     watts = _without(measured.watts, use, _slope(good), seen.kind)
@@ -167,12 +168,15 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     parts = {label: part for label, part in gross.parts if part.joules is not None}
     unknown = [label for label in parts if label not in levels or not levels[label].observed]
     if unknown:
-        notes = [levels[label].note.removesuffix(HOW) for label in unknown if label in levels]
-        reasons = dict.fromkeys(note for note in notes if note)
-        why = f": {'; '.join(reasons)}" if reasons else ""
-        return Energy.refuse(f"the idle power of {', '.join(unknown)} is not known{why}", scope=gross.scope)
+        found = [levels[label] for label in unknown if label in levels]
+        reasons = dict.fromkeys(idle.note.removesuffix(HOW) for idle in found)
+        why = "; ".join(reasons) or "there are too few readings"
+        return Energy.refuse(f"the idle power of {', '.join(unknown)} is not known: {why}", scope=gross.scope)
     idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items()}
-    return replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage)
+    net = replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage)
+    if "modelled" in gross.pedigree and (net.low or 0.0) <= 0.0:
+        return Energy.refuse("the error of the model is larger than what is above idle", scope=gross.scope)
+    return net
 
 
 def _idle_energy(label: str, gross: Energy, idle: Idle, seconds: float) -> Energy:
@@ -265,7 +269,7 @@ def _inside(cells: Sequence[bool]) -> list[bool]:
 
 def _varied(quiet: Watched) -> bool:
     """True if the power varied in quiet time by more than that of an idle device: use does not show what works."""
-    return percentile(quiet.watts, 90) > VARIED_POWER * percentile(quiet.watts, 10)
+    return percentile(quiet.watts, 90) > VARIED_POWER[quiet.kind] * percentile(quiet.watts, 10)
 
 
 def _varying(quiet: Watched) -> Idle:
@@ -310,13 +314,15 @@ def _prior(cells: Watched, why: str) -> Idle:
     least = cells.select([use <= half for use in cells.use])
     level, use = mean(least.watts), min(max(mean(least.use), 0.0), 1.0)
     best, low, high = (level * f / (f + (1 - f) * use) for f in PRIORS[cells.kind])
-    return Idle(best, max(high - best, best - low), "prior", _noise(least), note=why + HOW)
+    spread_w = max(high - best, best - low, LEAST_SPREAD * best)
+    return Idle(best, spread_w, "prior", _noise(least), note=why + HOW)
 
 
 def _lowest(seen: Watched, why: str) -> Idle:
-    """The lower decile of power, which may be far above idle: anything from nothing to twice as much."""
+    """The lower decile of power, which may be far from idle: from nothing to twice as much, or a usual share of power."""
     low = percentile(seen.watts, 10)
-    return Idle(low, low, "lowest", _noise(seen), note=why + HOW)
+    spread_w = max(low, PRIORS[seen.kind][0] * percentile(seen.watts, 50))
+    return Idle(low, spread_w, "lowest", _noise(seen), note=why + HOW)
 
 
 def _gpu(seen: Watched, measured: Idle | None) -> Idle:

@@ -46,9 +46,11 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
     use = tape_use(tape)
     found = {}
     for source in addable(sources(tape)):
-        own = measured_idle(use, source)
-        busy = math.nan if own is None else _busy_in_idle(use, source)
-        level = idling.find_idle(_watched(use, source), own, busy, measured.get(source.label))
+        seen, own, busy = _watched(use, source), measured_idle(use, source), math.nan
+        if own is not None:
+            busy, sure = _busy_in_idle(use, source)
+            own = idling.without_use(own, seen, busy) if sure else own
+        level = idling.find_idle(seen, own, busy, measured.get(source.label))
         if level is not None:
             found[source.label] = level
     return found
@@ -69,13 +71,17 @@ def _idle_span(use: TapeUse) -> tuple[int, int]:
     return max(use.idle_spans, key=lambda span: span[1] - span[0])
 
 
-def _busy_in_idle(use: TapeUse, source: Source) -> float:
-    """Busy share of a device (of all CPUs, everywatt's own part included) while idle was recorded; NaN: not known."""
+def _busy_in_idle(use: TapeUse, source: Source) -> tuple[float, bool]:
+    """Busy share of a device (of all CPUs, everywatt's own part included) while idle was recorded (NaN: not known).
+
+    Also whether it is of that time alone: between two readings nothing tells when a CPU was used.
+    """
     start_ns, end_ns = _idle_span(use)
-    share = math.nan if kind_of(source) == "gpu" else use.cpu_share_inside(start_ns, end_ns)
-    if math.isnan(share):
-        share = float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
-    return share
+    inside = math.nan if kind_of(source) == "gpu" else use.cpu_share_inside(start_ns, end_ns)
+    if not math.isnan(inside):
+        return inside, True
+    share = float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
+    return share, kind_of(source) == "gpu" and not math.isnan(share)
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
