@@ -319,7 +319,7 @@ def _prior(cells: Watched, why: str) -> Idle:
 
 
 def _lowest(seen: Watched, why: str) -> Idle:
-    """The lower decile of power, which may be far from idle: from nothing to twice as much, or a usual share of power."""
+    """The lower decile of power, which may be far from idle: from nothing to twice as much, or a usual share of all."""
     low = percentile(seen.watts, 10)
     spread_w = max(low, PRIORS[seen.kind][0] * percentile(seen.watts, 50))
     return Idle(low, spread_w, "lowest", _noise(seen), note=why + HOW)
