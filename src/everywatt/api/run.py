@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,14 +21,14 @@ from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
-from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
 from everywatt.energy.loading import load_line
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_energy, together, windows_energy
-from everywatt.ledger.use.series import busy_share
+from everywatt.ledger.idle import Idle, net_energy, sum_levels
+from everywatt.ledger.levels import idle_levels
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -52,6 +53,7 @@ class Run:
         self.tapes = tuple(tapes)
         self._trouble = tuple(trouble)
         self._known: dict[Path, tuple[Span, ...]] = {}
+        self._levels: tuple[tuple[tuple[int, int], ...], list[dict[str, Idle]]] | None = None
 
     @property
     def name(self) -> str:
@@ -156,25 +158,26 @@ class Run:
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
-        """Energy above idle: gross minus the idle baseline over the same time. Refused if there is no baseline."""
+        """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""
         figures = []
-        for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
-            found = sources(tape)
-            baseline = self._baseline(tape, found)
-            if baseline is None:
-                return Energy.refuse("no idle baseline: record one with --idle 10s, or measure for longer than 10 s")
-            if not windows:
-                continue
-            gross = windows_energy(found, windows)
-            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS, gross)
-            if gross.joules is None or idle.joules is None:
-                return gross if gross.joules is None else idle
-            net = gross - idle
-            if baseline.restless:
-                note = f"idle is {baseline.where}, so net energy is underestimated; record idle with --idle 10s"
-                net = replace(net, notes=(*net.notes, note))
-            figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
+        for tape, levels, windows in zip(self.tapes, self._idle_levels(), self._windows(span, between), strict=True):
+            if windows:
+                gross = windows_energy(sources(tape), windows)
+                net = net_energy(gross, levels, sum(end - start for start, end in windows) / NS)
+                if net.joules is None:
+                    return (
+                        net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
+                    )
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
+
+    def _how_to_idle(self) -> str:
+        """What to do for an idle level that is accepted."""
+        if self.meta.get("imported_from"):
+            return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
+        command = [str(word) for word in self.meta.get("command") or ()]
+        example = f": everywatt run --idle 10s -- {shlex.join(command)}" if command else " with --idle 10s"
+        return f"stop other programs and record again{example}"
 
     def ledger(
         self,
@@ -196,18 +199,17 @@ class Run:
         return ledger(self.tapes, windows, by, idle_policy=idle_policy, baseline=baseline, notes=self.trouble)
 
     @property
-    def baseline(self) -> Baseline | None:
-        """The idle stretch that net figures use: a span recorded by `--idle`, else the quietest stretch."""
-        return self._baseline(self.tapes[0], sources(self.tapes[0]))
+    def baseline(self) -> Idle | None:
+        """The idle level that net figures use, of all devices together; None where it was not observed."""
+        levels = self._idle_levels()[0]
+        return sum_levels(levels) if all(idle.observed for idle in levels.values()) else None
 
-    def _baseline(self, tape: Tape, found: list[Source]) -> Baseline | None:
-        for span in tape.spans():
-            if span.attributes.get("role") == IDLE_ROLE and span.end_ns is not None:
-                return Baseline(span.start_ns, span.end_ns, "measured")
-        baseline = quietest(found, *tape.extent_ns())
-        return (
-            None if baseline is None else replace(baseline, busy=busy_share(tape, baseline.start_ns, baseline.end_ns))
-        )
+    def _idle_levels(self) -> list[dict[str, Idle]]:
+        """Idle of the devices of each tape, found again when a tape has grown."""
+        versions = tuple(tape.version for tape in self.tapes)
+        if self._levels is None or self._levels[0] != versions:
+            self._levels = versions, idle_levels(self.tapes)
+        return self._levels[1]
 
     def energies(
         self, starts_s: npt.ArrayLike, ends_s: npt.ArrayLike, *, device: str | None = None
@@ -381,6 +383,8 @@ class Run:
             if baseline is None
             else {
                 "method": baseline.method,
+                "watts": baseline.watts,
+                "spread_w": baseline.spread_w,
                 "duration_s": baseline.duration_s,
                 "busy": baseline.busy,
             }

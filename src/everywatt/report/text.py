@@ -84,8 +84,9 @@ def _wall(run: Run) -> list[str]:
 def _net(run: Run) -> list[str]:
     net, baseline = run.energy_net(), run.baseline
     if net.joules is None or baseline is None:
-        return []
-    return [f"  net     {format_energy(net)} above idle ({baseline.where}, {format_duration(baseline.duration_s)})"]
+        return [] if run.energy().joules is None else [f"  net     refused: {net.refused}"]
+    length = f", {format_duration(baseline.duration_s)}" if baseline.duration_s else ""
+    return [f"  net     {format_energy(net)} above idle ({baseline.where}{length})"]
 
 
 def _owners(run: Run) -> list[str]:

@@ -107,7 +107,8 @@ def _baseline(run: Run) -> str | None:
     baseline = run.baseline
     if baseline is None:
         return None
-    return f"{baseline.where}, {format_duration(baseline.duration_s)}"
+    length = f", {format_duration(baseline.duration_s)}" if baseline.duration_s else ""
+    return f"{baseline.where}{length}"
 
 
 def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
