@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everywatt.batch.figures import OUTSIDE, BatchFigures, DeviceFigures, During, ItemFigures
-from everywatt.batch.journal import DONE, FAILED
+from everywatt.batch.journal import DONE, FAILED, INTERRUPTED
 from everywatt.core.format import format_count, format_duration, format_quantity
 from everywatt.core.stats import median
 from everywatt.core.tables import Cell, Column, Table, csv_text
@@ -131,6 +131,18 @@ def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:
     middle = median([seconds or 0.0 for seconds, _ in known])
     slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > times * middle]
     return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
+
+
+def repeated(found: BatchFigures) -> list[str]:
+    """A sentence on items that ran again after an interruption; [] where there are none."""
+    count = sum(
+        any(one.attempt.status == INTERRUPTED for one in item.attempts[:-1]) and len(item.attempts) > 1
+        for item in found.items
+    )
+    if not count:
+        return []
+    were = "was" if count == 1 else "were"
+    return [f"{format_count(count, 'item')} {were} interrupted and run again: each ran at least once"]
 
 
 def scaling_table(found: Sequence[BatchFigures]) -> Table:

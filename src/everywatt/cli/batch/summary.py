@@ -15,6 +15,7 @@ from everywatt.batch.tables import (
     device_table,
     headline,
     item_table,
+    repeated,
     scaling_table,
     stragglers,
     to_csv,
@@ -157,7 +158,7 @@ def _show(found: BatchFigures, output: Output) -> None:
     for text in found.total.notes:
         output.say(f"! {text}")
     _show_items(found, output)
-    for note in found.notes:
+    for note in (*found.notes, *repeated(found)):
         output.say(f"! {note}")
 
 
