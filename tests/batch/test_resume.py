@@ -8,6 +8,7 @@ from pathlib import Path
 
 from waiting import until
 
+import everywatt
 from everywatt.batch.journal import read_journal
 
 WAIT = 'echo "$1 $CUDA_VISIBLE_DEVICES" >> seen; until [ -e go ]; do sleep 0.05; done'
@@ -42,6 +43,9 @@ def test_resume_keeps_the_options_and_shows_them(place):
     assert {attempt.device for state in history.states.values() for attempt in state.attempts} == {"gpu.1"}
     again = [attempt for attempt in history.states["a"].attempts if attempt.status == "failed"]
     assert again and all(attempt.ended["timed_out"] for attempt in again), "also the timeout"
+    command = everywatt.load(next((here.folder / "runs").iterdir())).meta["command"]
+    assert command[:2] == ["everywatt", "batch"] and command[-4:] == ["a=b", "--", "./work.sh", "{input}"]
+    assert command[2:7] == ["items.txt", "--gpus", "1", "--max-retries", "0"]
     assert history.options == {
         "gpus": "1",
         "timeout": 0.9,
