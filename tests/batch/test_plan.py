@@ -51,7 +51,6 @@ def test_one_of_each_is_told_in_the_singular():
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="time is taken to be proportional to size")
 def test_time_that_does_not_follow_size_is_not_scaled_by_it():
     pace = Pace()
     for item, seconds in zip(items(1000, 900, 500), (2.0, 2.0, 2.0), strict=True):
@@ -59,7 +58,6 @@ def test_time_that_does_not_follow_size_is_not_scaled_by_it():
     assert pace.seconds(items(1, 2, 3)) == pytest.approx(6.0)
 
 
-@pytest.mark.xfail(strict=True, reason="time is taken to be proportional to size")
 def test_time_that_follows_size_from_a_start_up_time_is_extrapolated_so():
     pace = Pace()
     for item, seconds in zip(items(100, 200, 300), (6.0, 7.0, 8.0), strict=True):

@@ -290,7 +290,6 @@ def test_a_sparkline_and_the_summary_have_no_drop_where_nothing_was_observed(tmp
     assert time.endswith("mean 100.5 W of the observed time")
 
 
-@pytest.mark.xfail(strict=True, reason="the page opens on the recording")
 def test_the_window_of_the_run_is_not_that_of_the_recording(tmp_path):
     path = tmp_path / "idle.tape"
     writer = TapeWriter(path, {"host": {"name": "box"}, "period_s": 0.1})
@@ -306,7 +305,6 @@ def test_the_window_of_the_run_is_not_that_of_the_recording(tmp_path):
     assert view["duration_s"] == pytest.approx(6.5)
 
 
-@pytest.mark.xfail(strict=True, reason="an everywatt command is put behind `everywatt run`")
 def test_a_batch_is_reproduced_by_its_own_command(tmp_path):
     path = tmp_path / "batch.tape"
     words = ["everywatt", "batch", "items.txt", "--gpus", "0", "--", "./work.sh", "{input}"]
