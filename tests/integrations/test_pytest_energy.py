@@ -108,7 +108,6 @@ def test_on_one_machine_the_gain_does_not_count(tmp_path):
 MODELLED = Energy(0.3, Budget((Term("model", "m", 0.25),)), "machine", "modelled")
 
 
-@pytest.mark.xfail(strict=True, reason="limits know nothing but joules")
 def test_where_energy_is_modelled_cpu_time_decides(tmp_path):
     file = Baselines(tmp_path / "b.json", update=False)
 
@@ -126,7 +125,6 @@ def test_where_energy_is_modelled_cpu_time_decides(tmp_path):
     assert verdict("+10%", 2.1, energy=Energy.refuse("no sensor")) is False
 
 
-@pytest.mark.xfail(strict=True, reason="an undecided limit passes with a warning, whatever is asked for")
 def test_an_undecided_limit_is_shown_and_fails_when_strict(suite):
     out = suite("-k", "stored")
     assert "1 passed" in out and "1 limit undecided" in out and "--energy-strict" in out
