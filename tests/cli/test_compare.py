@@ -199,13 +199,11 @@ def test_wrong_words_end_with_2(place, more):
     compare(place, *more, code=2)
 
 
-@pytest.mark.xfail(strict=True, reason="it runs as a command that fails")
 def test_what_is_neither_a_run_nor_a_program_is_named(place):
     done = compare(place, "train-2026-11", code=2)
     assert "'train-2026-11' is neither a run nor a program" in done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="one command runs until the time is over")
 def test_one_command_runs_ten_times_at_most(place):
     done = compare(place, "--json", "--target", "0.0001%", "--verbose", "true")
     found = json.loads(done.stdout)

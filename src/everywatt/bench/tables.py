@@ -11,6 +11,7 @@ from everywatt.bench.verdict import Comparison
 from everywatt.core.energy import Ratio
 from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
 
+MOST_PLACES = 8  # numbers of trials in one sentence
 COLUMNS = (
     "label",
     "command",
@@ -113,6 +114,8 @@ def ratio_beside(one: Figures, first: Figures) -> Cell:
 
 def far_off(one: Figures) -> str:
     """A sentence about trials that lie far off: `trial 1 is an outlier; kept`."""
+    if len(one.outliers) > MOST_PLACES:
+        return f"{len(one.outliers)} of {len(one.trials)} trials are outliers; kept"
     places = ", ".join(str(place + 1) for place in one.outliers)
     if len(one.outliers) == 1:
         return f"trial {places} is an outlier; kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,8 @@ from everywatt.core.format import format_duration, format_joules, format_number,
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
 
+MOST_OF_ONE = 10  # trials of a single command, of which there is no difference to know
+LOG_EVERY_S = 30.0
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 ENDINGS = (".json", ".csv", ".md", ".html")
 RUN_COLUMNS = (
@@ -139,10 +142,15 @@ def command(
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
     chosen = candidates(commands, params=values, names=names, shell=shell)
+    if not (shell or setup or prepare):
+        _check_programs(chosen)
+    most = MOST_OF_ONE if len(chosen) == 1 and trials is None else None
     plan = Plan(
-        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
+        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output, most
     )  # fmt: skip
     check_ending(out)
+    if most is not None:
+        output.say(f"One command, nothing to compare it with: {most} trials at most; --trials N for another number.")
     with terminable() as code:
         result = compare(chosen, plan, settings, note, resume, output)
     _show(result, out, settings, output)
@@ -154,6 +162,12 @@ def command(
     if failed:
         return 1
     return refusal(result) or (MeasurementRefused.exit_code if unknown else 0)
+
+
+def _check_programs(chosen: Sequence[Candidate]) -> None:
+    """UsageError where not one of the arguments is a program: they are probably names of runs that do not exist."""
+    if not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
+        raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
@@ -230,7 +244,7 @@ def compare(
 
 
 def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
-    show = output.progress()
+    show = output.progress(log_every_s=LOG_EVERY_S)
 
     def watch(progress: Progress) -> None:
         count = sum(not trial.warmup for trial in progress.trials)

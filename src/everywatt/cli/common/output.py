@@ -130,19 +130,23 @@ class Output:
         if error.cure:
             self._err(f"Try:   {error.cure}")
 
-    def progress(self, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    def progress(
+        self, clock: Callable[[], float] = time.monotonic, *, log_every_s: float | None = None
+    ) -> Callable[[str], None]:
         """A function that shows how far things are.
 
-        On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds.
+        On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds; `log_every_s`
+        gives one so often without it too, for what takes many minutes.
         """
         live = style_of(self.stderr, self.environ).rich
-        last: list[float] = []
+        every_s = PROGRESS_EVERY_S if self.verbose else log_every_s
+        last: list[float] = [] if self.verbose else [clock()]
 
         def show(text: str) -> None:
-            if self.quiet or not (live or self.verbose):
+            if self.quiet or not (live or every_s is not None):
                 return
             now = clock()
-            if not live and last and now - last[0] < PROGRESS_EVERY_S:
+            if not live and every_s is not None and last and now - last[0] < every_s:
                 return
             last[:] = [now]
             if live:
