@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from everywatt.batch.figures import OUTSIDE, BatchFigures, DeviceFigures, During, ItemFigures
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED
@@ -159,6 +160,14 @@ def scaling_table(found: Sequence[BatchFigures]) -> Table:
         Column("power", "W"),
         rows=[_scaling(one) for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
     )
+
+
+def scaling_csv(found: Sequence[BatchFigures]) -> str:
+    """The same for programs, whose readers know the columns by these names."""
+    shown = scaling_table(found)
+    names = {"J/item": "J an item", "util": "use"}
+    columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in shown.columns)
+    return replace(shown, columns=columns).csv()
 
 
 def _scaling(one: BatchFigures) -> list[Cell]:

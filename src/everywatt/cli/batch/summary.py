@@ -16,6 +16,7 @@ from everywatt.batch.tables import (
     headline,
     item_table,
     repeated,
+    scaling_csv,
     scaling_table,
     stragglers,
     to_csv,
@@ -96,7 +97,7 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     elif form == "md":
         output.text(scaling_table(found).markdown().rstrip("\n"))
     elif form == "csv":
-        output.text(scaling_table(found).csv().rstrip("\n"))
+        output.text(scaling_csv(found).rstrip("\n"))
     else:
         output.json("batches", data)
         output.table(scaling_table(found))
