@@ -25,7 +25,7 @@ from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.bench.llm_compare import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
@@ -157,7 +157,7 @@ def command(
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: {program()} compare --resume {result.run} …")
         return code()
     if failed:
         return 1

@@ -246,6 +246,6 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
 
         for line in summary(run):
             output.say(line)
-        output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+        output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")
         data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
     output.json("stress", data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -57,6 +58,21 @@ def style_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Style:
     env = os.environ if environ is None else environ
     terminal = _is_terminal(stream) and env.get("TERM", "") not in ("", "dumb")
     return Style(terminal, terminal and not env.get("NO_COLOR"), getattr(stream, "encoding", None) or "utf-8")
+
+
+def program() -> str:
+    """How this program is called from the user's shell: `everywatt` where that is the one on the PATH, else longer."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{Path(sys.executable).name if _on_path(sys.executable) else sys.executable} -m everywatt"
+    if called.name != "everywatt" or _on_path(str(called)):
+        return "everywatt"
+    return str(called)
+
+
+def _on_path(path: str) -> bool:
+    found = shutil.which(Path(path).name)
+    return found is not None and Path(found).absolute() == Path(path).absolute()
 
 
 def fitting(text: str, encoding: str) -> str:
