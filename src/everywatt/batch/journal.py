@@ -118,7 +118,7 @@ class Journal:
         source: str | None = None,
     ) -> None:
         """A session begins; the items are those that the journal does not have yet."""
-        more = {"options": dict(options)} if options is not None else {}
+        more: dict[str, Any] = {"options": dict(options)} if options is not None else {}
         more |= {"source": source} if source is not None else {}
         self._write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
         for item in items:
@@ -200,7 +200,7 @@ def _apply_exits(history: History, path: Path) -> None:
             continue
         last = state.attempts[-1]
         if last.number == record.get("attempt"):
-            ended = {key: record[key] for key in ("exit_code", "runtime_s", "cpu_s") if key in record}
+            ended: dict[str, Any] = {key: record[key] for key in ("exit_code", "runtime_s", "cpu_s") if key in record}
             state.attempts[-1] = replace(last, status=DONE, ended=ended)
             state.status = DONE
             history.late.append(state)

@@ -15,10 +15,13 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from everywatt.core.tables import Table
 
 STDOUT = "-"
 PROGRESS_EVERY_S = 10.0
+NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
@@ -228,9 +231,21 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def _fitted(table: Table, encoding: str) -> Table:
     """The table as words that the encoding has."""
-    rows = tuple(tuple(fitting(cell, encoding) for cell in row) for row in table.cells())
+    rows = tuple(
+        tuple(None if cell is None else fitting(text, encoding) for cell, text in zip(*both, strict=True))
+        for both in zip(table.rows, table.cells(), strict=True)
+    )
     notes = tuple(fitting(note, encoding) for note in table.notes)
     return replace(table, rows=rows, title=fitting(table.title, encoding), notes=notes)
+
+
+def _cards(table: Table, console: Console) -> None:
+    """Each row as a block under its first cell: a table that is cut in two loses the names of its rows."""
+    from rich.text import Text
+
+    for line in table.cards(console.width).split("\n"):
+        heading = bool(line) and not line.startswith(" ") and line not in table.notes
+        console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
 
 
 def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
@@ -246,6 +261,9 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
     headers, rows, right = table.headers, table.cells(), table.right
     groups = column_groups(widths(headers, rows), right, console.width - 2)
+    if len(groups) > 1 and console.width < NARROW and len(rows) <= MOST_STACKED:
+        _cards(table, console)
+        return
     title = table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(
