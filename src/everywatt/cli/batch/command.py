@@ -44,7 +44,7 @@ from everywatt.cli.common.output import Output, program
 from everywatt.cli.common.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
-from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
@@ -101,7 +101,10 @@ def _from_journal(ctx: click.Context, param: click.Parameter, value: str | None)
     """The options of the batch that is resumed; those of a file and flags are stronger."""
     if value is None or ctx.resilient_parsing:
         return value
-    stored = read_journal(find_batch(value, existing_home(resolve().home))).options or {}
+    try:
+        stored = read_journal(find_batch(value, existing_home(resolve().home))).options or {}
+    except EverywattError:
+        return value  # the command itself says that there is no such run
     named = kept_options(ctx)
     defaults = {str(named[name].name): setting for name, setting in stored.items() if name in named}
     ctx.default_map = {**defaults, **(ctx.default_map or {})}
