@@ -9,7 +9,7 @@ import click
 import pytest
 
 from everywatt.cli.common import group as frame
-from everywatt.cli.main import COMMANDS, help_text, main
+from everywatt.cli.main import COMMANDS, GROUPS, help_text, main
 from everywatt.core import errors
 from everywatt.doctor.preflight import CpuLoad
 
@@ -158,3 +158,8 @@ def test_the_module_runs_as_a_program():
     result = everywatt("config", "show", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith('{\n  "schema": "everywatt/1",\n  "kind": "config"')
+
+
+def test_no_command_is_in_two_groups_of_the_help():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped)) and set(grouped) <= set(COMMANDS)

@@ -142,6 +142,10 @@ class Energy:
             ]
         )
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The text of a notebook's cell, where the fields of a dataclass would fill the screen."""
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         import html
 
