@@ -19,7 +19,7 @@ from everywatt.formats.labia.job_tree import write_job
 from everywatt.formats.labia.users_csv import Grams, append, row_of
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import hours_of, intensity_of
-from everywatt.slurm.site.pseudonyms import Pseudonyms
+from everywatt.slurm.site.pseudonyms import read_key
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name
 
@@ -43,7 +43,7 @@ def command(
     user: str | None,
     since: int | None,
     until: int | None,
-    pseudonyms: Pseudonyms | None,
+    pseudonyms: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -60,7 +60,9 @@ def command(
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[str]())
     table = opened.jobs(since_s, until_s, where, values)
     jobs = [JobOnNode.of_row(row) for row in table.to_pylist()]
-    jobs = jobs if pseudonyms is None else [pseudonyms.job(job) for job in jobs]
+    if pseudonyms is not None:
+        names = read_key(pseudonyms)
+        jobs = [names.job(job) for job in jobs]
     named = [is_name(job.user) for job in jobs]
     if kind == "labia-tree":
         with writing(out):

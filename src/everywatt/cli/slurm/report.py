@@ -18,7 +18,7 @@ from everywatt.report.html.site import site_page
 from everywatt.slurm.site.figures import amount, short
 from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
 from everywatt.slurm.site.periods import month_of
-from everywatt.slurm.site.pseudonyms import Pseudonyms
+from everywatt.slurm.site.pseudonyms import read_key
 
 LAST_S = 30 * 86_400.0
 
@@ -35,7 +35,7 @@ def command(
     monthly: bool,
     month: str | None,
     out: Path | None,
-    pseudonyms: Pseudonyms | None,
+    pseudonyms: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -53,7 +53,7 @@ def command(
         found = month_of_site(opened, month or month_of(now_s), factors)
     else:
         found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
-    found = found if pseudonyms is None else pseudonyms.month(found)
+    found = found if pseudonyms is None else read_key(pseudonyms).month(found)
     if out is not None:
         page = out.suffix.lower() != ".csv"
         write_text(out, site_page(found, factor_lines(factors), factors.currency) if page else found.csv())
