@@ -81,10 +81,7 @@ KINDS = (
 )
 
 
-DIFFERS = pytest.mark.xfail(reason="many windows at once are read off straight lines between rows", strict=True)
-
-
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=DIFFERS) for kind in KINDS])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_one_window_has_one_figure(tmp_path, kind, seed):
     random = np.random.default_rng(seed)
@@ -99,7 +96,6 @@ def test_one_window_has_one_figure(tmp_path, kind, seed):
         assert joules == pytest.approx(found["between"], abs=rounding * MICROJOULE), way
 
 
-@pytest.mark.xfail(reason="rows between the ends of the first and last window are not loaded", strict=True)
 def test_many_windows_of_a_long_tape_are_not_read_off_the_line_between_its_ends(tmp_path, monkeypatch):
     """Of a long tape only rows around the two ends of a window are loaded; windows in between need their own."""
     random = np.random.default_rng(1)

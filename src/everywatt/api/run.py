@@ -218,8 +218,9 @@ class Run:
             raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
-        starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
-        ends = origin + (np.asarray(ends_s, dtype=np.float64) * NS).astype(np.int64)
+        starts, ends = (
+            origin + np.rint(np.asarray(side, dtype=np.float64) * NS).astype(np.int64) for side in (starts_s, ends_s)
+        )
         joules = np.zeros(len(starts))
         chosen = addable(sources(tape)) if device is None else [s for s in sources(tape) if s.label == device]
         if not chosen:
@@ -272,12 +273,14 @@ class Run:
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
             raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
-        origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
-        start = tape.from_utc_ns(origin_utc + round(start_s * NS))
-        end = tape.from_utc_ns(origin_utc + round(end_s * NS))
-        low, high = self._extent_ns(tape)
+        origin_ns = self.tapes[0].extent_ns()[0]
+        start, end = (origin_ns + round(at_s * NS) for at_s in (start_s, end_s))
         if len(self.tapes) > 1:
-            start, end = max(start, low), min(end, high)
+            # Clocks of several tapes are compared by UTC; of one tape its own clock counts, which nothing sets.
+            low, high = self._extent_ns(tape)
+            origin_utc = self.tapes[0].to_utc_ns(origin_ns)
+            start = max(tape.from_utc_ns(origin_utc + start - origin_ns), low)
+            end = min(tape.from_utc_ns(origin_utc + end - origin_ns), high)
         return [(start, end)] if end > start else []
 
     def _extent_ns(self, tape: Tape) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,9 @@ LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
+# So many rows are placed by their neighbours around the ends of one window.
+FEW_PLACED = 16
+NONE = np.array([], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,23 +180,10 @@ def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
     return Raw(at, half, raw.value, accumulated, raw.observed + by)
 
 
-def build_ticks(
-    pieces: list[Columns],
-    edges: list[tuple[Row, float]],
-    channel: Channel,
-    expected_s: float,
-    *,
-    tracked: bool = False,
-    asked_ns: tuple[int, ...] = (),
-) -> Ticks | None:
-    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says.
-
-    Inline reads at the instants `asked_ns` are placed as well as their neighbours allow.
-    """
+def merged_rows(pieces: list[Columns], edges: list[tuple[Row, float]], channel: Channel, tracked: bool) -> Raw:
+    """Rows of frames and inline reads in one order."""
     raw = _finite(pieces, channel, tracked)
-    if edges:
-        raw = _straightened(_merged(raw, edges, channel), asked_ns)
-    return ticks_of(raw, channel, expected_s)
+    return _merged(raw, edges, channel) if edges else raw
 
 
 def ticks_of(raw: Raw, channel: Channel, expected_s: float) -> Ticks | None:
@@ -255,18 +246,25 @@ def _merged(raw: Raw, edges: list[tuple[Row, float]], channel: Channel) -> Raw:
     )
 
 
-def _straightened(raw: Raw, asked_ns: tuple[int, ...]) -> Raw:
-    near = [np.flatnonzero(np.abs(raw.at + raw.half - asked) <= 2 * raw.half) for asked in asked_ns]
-    which = np.unique(np.concatenate(near)) if near else np.array([], dtype=np.intp)
-    if len(which) == 0 or len(which) > 16:
-        return raw
-    # Only the neighbourhood of the edges: microseconds since its start keep every digit.
+def near_reads(raw: Raw, read_ns: Sequence[int]) -> npt.NDArray[np.intp]:
+    """Numbers of the rows whose publication may be what was read at these instants, or the one before."""
+    asked = np.sort(np.asarray(read_ns, dtype=np.int64))
+    first, last = np.searchsorted(asked, raw.at - raw.half), np.searchsorted(asked, raw.at + 3 * raw.half, side="right")
+    return np.flatnonzero(first < last)
+
+
+def placed(raw: Raw, which: npt.NDArray[np.intp]) -> Raw:
+    """The same rows with better times for those numbered `which`, each by its neighbours as they were recorded."""
+    # Microseconds since the first of them keep every digit.
     origin = int(raw.at[which[0]])
     middle = (raw.at - origin).astype(np.float64)
     times, halves = straighten(raw.accumulated - raw.accumulated[which[0]], middle - raw.half, middle + raw.half, which)
     at, half = raw.at.copy(), raw.half.copy()
     at[which], half[which] = origin + np.round(times).astype(np.int64), halves
-    return raw if np.any(np.diff(at) <= 0) else replace(raw, at=at, half=half)
+    while len(swapped := np.flatnonzero(np.diff(at) <= 0)):
+        both = np.concatenate((swapped, swapped + 1))
+        at[both], half[both] = raw.at[both], raw.half[both]
+    return replace(raw, at=at, half=half)
 
 
 def slopes(at: Ints, joules: Floats) -> Floats:

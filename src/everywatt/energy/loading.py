@@ -12,7 +12,18 @@ import numpy as np
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.energy.abreast import read_abreast
-from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes, stalled
+from everywatt.energy.building import (
+    FEW_PLACED,
+    GAP_PERIODS,
+    NONE,
+    Raw,
+    merged_rows,
+    near_reads,
+    placed,
+    slopes,
+    stalled,
+    ticks_of,
+)
 from everywatt.energy.ends import REACH, Around, ends_of, idle_w
 from everywatt.energy.median import median
 from everywatt.energy.spacing import publishing_s, spacing_s
@@ -26,7 +37,12 @@ MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 # A counter's ends need less: one stretch of `clockwork` around each, whose middle half they are in.
 ENDS_PERIODS = 256
+# A tape is short where a group has fewer rows; it is kept as a whole.
 SMALL_ROWS = 20_000
+# Ticks to either side of an instant that its joules depend on: those of its cell and of two cells beside it. More rows
+# than this are not placed by their neighbours, which would take two seconds.
+BESIDE = 4
+MOST_PLACED = 4096
 
 
 class Asked(NamedTuple):
@@ -38,7 +54,7 @@ class Asked(NamedTuple):
     also: Sequence[str] = ()
 
 
-_keeper: WeakKeyDictionary[Tape, dict[tuple[int, str, tuple[int, int]], Ticks | None]] = WeakKeyDictionary()
+_keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Kept]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
@@ -57,8 +73,8 @@ def load_ticks(
     Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
     `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
     """
-    if group.info.tracked and not whole and _small(tape, group):
-        return _kept(tape, group, channel)
+    if _keeps(tape, group):
+        return _kept(tape, group, channel).ticks()
     return _load(tape, group, channel, start_ns, end_ns, whole, also)
 
 
@@ -69,8 +85,8 @@ def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Re
     """
     found: list[Ticks | _Loaded | None] = []
     for one in asked:
-        if one.group.info.tracked and _small(one.tape, one.group):
-            found.append(_kept(one.tape, one.group, one.channel))
+        if _keeps(one.tape, one.group):
+            found.append(_kept(one.tape, one.group, one.channel).ticks((start_ns, end_ns)))
         else:
             ends = one.channel.kind is Kind.COUNTER
             found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
@@ -94,7 +110,7 @@ def rough_energy(
     window is so long that its ends do not matter.
     """
     lines = _surely_plain(channel) or _long(group, start_ns, end_ns)
-    if not lines or (group.info.tracked and _small(tape, group)):
+    if not lines or _keeps(tape, group):
         ticks = load_ticks(tape, group, channel, start_ns, end_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
@@ -107,7 +123,7 @@ def rough_energy(
         coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel)
         return count * unit + channel.facts.bias_w * observed_ns / NS, coverage
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
-    ticks = build_ticks(near, [], channel, group.expected_period_s)
+    ticks = ticks_of(merged_rows(near, [], channel, False), channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
 
 
@@ -144,21 +160,57 @@ def _surely_plain(channel: Channel) -> bool:
     return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
-def _small(tape: Tape, group: StoredGroup) -> bool:
+def _keeps(tape: Tape, group: StoredGroup) -> bool:
+    """True where all ticks of a group are read once and kept, because the tape is short.
+
+    Every figure then comes from the same ticks, so one window has one figure however it is asked for. On a tape that
+    still grows this is worth its time only where publication times follow from all ticks.
+    """
+    if not (tape.sealed or group.info.tracked):
+        return False
     first_ns, last_ns = tape.extent_ns()
     return (last_ns - first_ns) / NS < SMALL_ROWS * group.expected_period_s
 
 
-def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> Ticks | None:
-    """All ticks of a short tape, read once: publication times follow from all of them, so windows add up exactly."""
+def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> _Kept:
     known = _keeper.setdefault(tape, {})
-    key = (group.id, channel.name, tape.version)
+    key = (group.id, channel, tape.version)
     if not tape.sealed:
         for old in [old for old in known if old[:2] == key[:2] and old != key]:
             del known[old]
     if key not in known:
-        known[key] = _load(tape, group, channel, *tape.extent_ns(), False)
+        known[key] = _Kept(_read(tape, group, channel, *tape.extent_ns()))
     return known[key]
+
+
+class _Kept:
+    """All ticks of one channel of a short tape.
+
+    Rows that a program read itself are placed by their neighbours, which takes time: those near the instants that are
+    asked for, or all. A row's place follows from what was recorded around it and not from what is asked.
+    """
+
+    def __init__(self, loaded: _Loaded) -> None:
+        rows = loaded.around
+        self._loaded = loaded
+        self._raw = merged_rows(rows.pieces, loaded.edges, rows.channel, rows.tracked)
+        self._near = near_reads(self._raw, [row.read_ns for row, _ in loaded.edges]) if loaded.edges else NONE
+        if len(self._near) > MOST_PLACED:
+            self._near = NONE
+        self._placed = NONE
+        self._ticks = loaded.finished(self._raw)
+
+    def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
+        """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
+        wanted = self._near
+        if asked_ns is not None and len(wanted):
+            places = np.searchsorted(self._raw.at, asked_ns)
+            wanted = wanted[(np.abs(wanted - places[:, None]) <= BESIDE).any(axis=0)]
+        wanted = np.union1d(self._placed, wanted)
+        if len(wanted) > len(self._placed):
+            self._placed = wanted
+            self._ticks = self._loaded.finished(placed(self._raw, wanted))
+        return self._ticks
 
 
 def _load(
@@ -182,15 +234,18 @@ class _Loaded:
     edges: list[tuple[Row, float]]
 
     def ticks(self, asked_ns: tuple[int, ...]) -> Ticks | None:
-        """All of them as ticks."""
+        """All of them as ticks, with inline reads at the instants `asked_ns` placed by their neighbours."""
         rows = self.around
-        ticks = build_ticks(
-            rows.pieces, self.edges, rows.channel, rows.expected_s, tracked=rows.tracked, asked_ns=asked_ns
-        )
-        if ticks is None:
-            return None
+        raw = merged_rows(rows.pieces, self.edges, rows.channel, rows.tracked)
+        which = near_reads(raw, asked_ns) if self.edges else NONE
+        return self.finished(placed(raw, which) if 0 < len(which) <= FEW_PLACED else raw)
+
+    def finished(self, raw: Raw) -> Ticks | None:
+        """Ticks of rows whose times are settled."""
+        rows = self.around
+        ticks = ticks_of(raw, rows.channel, rows.expected_s)
         low_w = idle_w(rows) if rows.wide else None
-        return replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
+        return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
 def _read(
@@ -348,8 +403,8 @@ def load_line(
     The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
     windows: what only an interval needs is left out.
     """
-    if group.info.tracked and _small(tape, group):
-        return _kept(tape, group, channel)
+    if _keeps(tape, group):
+        return _kept(tape, group, channel).ticks()
     margin_ns = _margin_ns(group, channel)
     edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
     if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
@@ -362,7 +417,7 @@ def load_line(
 
 
 def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
-    """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
+    """As `ticks_of`, with its ends extended by one period, and nothing but times and joules."""
     period_ns = int(expected_s * NS)
     joules = counts * (channel.scale * channel.facts.gain)
     first_w = median(slopes(at[:5], joules[:5])[:4])

@@ -57,7 +57,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
 def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
     first, last = int(starts.min()), int(ends.max())
-    ticks = load_ticks(source.tape, source.group, source.channel, first, last)
+    ticks = load_ticks(source.tape, source.group, source.channel, first, last, whole=True)
     reading = None if ticks is None else ticks.together(starts, ends)
     return _figure(source, reading, first, last, float((ends - starts).sum()) / NS)
 
