@@ -21,7 +21,7 @@ from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, tic
 from everywatt.energy.median import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR
-from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks, part_time
 from everywatt.energy.unseen_power import IDLE, MOVED, Witness
 from everywatt.tape.columns import Columns
 
@@ -55,7 +55,8 @@ class Around:
 def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
     """For each channel ticks for `Ticks.between(*asked_ns)` alone, which then gives what all its ticks would.
 
-    None where that is not sure, for gauges, and where few rows or an unknown greatest power make it useless.
+    None where that is not sure, for gauges and counters of part-time sensors, and where few rows or an unknown
+    greatest power make it useless.
     """
     parts = [_parts(one) for one in asked]
     clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
@@ -85,7 +86,7 @@ class _Part:
 
 
 def _parts(one: Around) -> list[_Part]:
-    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None:
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None or part_time(one.channel):
         return []
     parts: list[_Part] = []
     after_ns = -(2**63)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.energy.curve import AnyOf, Curve, Sampled
-from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, possible_windows
+from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
+from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, possible_windows
 from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.unseen_power import Witness, toggling
 
@@ -120,7 +120,7 @@ class Ticks:
         half_s = self.half_ns / NS
         if self.channel.kind is Kind.COUNTER:
             quantum_j = facts.quantum or 0.0
-            return CounterCurve(
+            counted = CounterCurve(
                 t,
                 self.joules - self.joules[0],
                 early_s=t - half_s,
@@ -129,6 +129,13 @@ class Ticks:
                 witness=self._shifted_witness(),
                 low_w=self.low_w,
             )
+            if not part_time(self.channel) or self.real.sum() < 2:
+                return counted
+            # Each increment is a reading of its sensor, which speaks for the period before it.
+            own = np.flatnonzero(self.real)[1:]
+            held_s = np.diff(t, prepend=t[0])
+            gauges = [self._gauge(t[own], half_s[own], own, held_s, w) for w in (facts.window_s or 0.0, self.period_s)]
+            return PartTime(counted, *gauges)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
         # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
         told = held_s > 0
@@ -137,7 +144,9 @@ class Ticks:
         curves = [self._gauge(t, half_s, told, held_s, window_s) for window_s in self.windows_s]
         return curves[0] if len(curves) == 1 else AnyOf(curves)
 
-    def _gauge(self, t: Floats, half_s: Floats, told: Flags, held_s: Floats, window_s: float) -> GaugeCurve:
+    def _gauge(
+        self, t: Floats, half_s: Floats, told: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
+    ) -> GaugeCurve:
         facts = self.channel.facts
         return GaugeCurve(
             t,
@@ -152,7 +161,7 @@ class Ticks:
             lag_s=self.spacing_s / 2 if facts.window_s is None and self.channel.domain is not Domain.GPU else 0.0,
             early_s=t - half_s,
             late_s=t + half_s,
-            quantum_w=facts.quantum or 0.0,
+            quantum_w=0.0 if self.channel.kind is Kind.COUNTER else facts.quantum or 0.0,
             witness=self._shifted_witness(),
             limit_w=facts.max_w,
         )
@@ -215,8 +224,9 @@ class Ticks:
         )
 
     def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
-        """95 % half-widths of what a gauge did not see of windows; nothing of a counter's or a model's."""
-        if self.channel.kind is Kind.COUNTER or self.channel.pedigree is Pedigree.MODELLED:
+        """95 % half-widths of what a sensor did not see of windows; nothing of an exact counter's or a model's."""
+        exact = self.channel.kind is Kind.COUNTER and not part_time(self.channel)
+        if exact or self.channel.pedigree is Pedigree.MODELLED:
             return np.zeros(len(starts_ns))
         return self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns)).inner_j
 
@@ -284,6 +294,13 @@ class Ticks:
         """The most power that was seen, with half as much again."""
         finite = self.watts[np.isfinite(self.watts)]
         return float(finite.max() * 1.5) if len(finite) else None
+
+
+def part_time(channel: Channel) -> bool:
+    """True for a counter that adds up readings of a part of each period."""
+    window_s, period_s = channel.facts.window_s, channel.facts.period_s
+    known = channel.kind is Kind.COUNTER and window_s is not None and period_s is not None
+    return known and (window_s or 0.0) < (1 - WHOLE) * (period_s or 0.0)
 
 
 def _sum(amounts: Floats | None) -> float:
