@@ -105,7 +105,8 @@ class Ticks:
             return (self.period_s if known is None else known,)
         own = self.real & np.isfinite(self.watts)
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
-        found = possible_windows(self.watts[own], self.spacing_s, state)
+        apart_s = np.diff(self.at_ns[own]) / NS
+        found = possible_windows(self.watts[own], self.spacing_s, state, apart_s)
         return found if self.channel.domain is Domain.GPU else (min(found[0], self.spacing_s),)
 
     @property
