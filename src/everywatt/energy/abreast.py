@@ -64,8 +64,9 @@ def _together(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Rea
     )
     starts, ends = (np.array([one.place_s(at) for one in laid]) for at in (start_ns, end_ns))
     sampled = curve.energy(starts, ends)
+    window = np.array([start_ns]), np.array([end_ns])
     return [
-        ticks.reading(start_ns, end_ns, _own(sampled, place, ticks.channel.facts.quantum or 0.0))
+        ticks.readings(*window, _own(sampled, place, ticks.channel.facts.quantum or 0.0))[0]
         for place, ticks in enumerate(counters)
     ]
 

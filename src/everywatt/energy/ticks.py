@@ -197,44 +197,64 @@ class Ticks:
 
     def between(self, start_ns: int, end_ns: int) -> Reading:
         """Joules of one window with the sampling error of its edges and of what the sensor does not see."""
-        return self.reading(start_ns, end_ns, self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns])))
+        return self.readings(np.array([start_ns]), np.array([end_ns]))[0]
 
-    def reading(self, start_ns: int, end_ns: int, sampled: Sampled) -> Reading:
-        """The same, where a curve has been asked already."""
-        joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
-        if not np.isfinite(joules[0]):
-            return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
-        seen = self._covered(float(coverage[0]), end_ns - start_ns)
-        if self.channel.pedigree is Pedigree.MODELLED:
-            return Reading(float(joules[0]), seen, most_w=self.most_w())
-        if self.channel.kind is not Kind.COUNTER and self.hole_ns[1] > self.hole_ns[0]:
+    def readings(self, starts_ns: Ints, ends_ns: Ints, sampled: Sampled | None = None) -> list[Reading]:
+        """The same of many windows; `sampled` is what the curve says of them, where it has been asked already."""
+        found = sampled or self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
+        joules, coverage = self._many(starts_ns, ends_ns, found)
+        lengths = (ends_ns - starts_ns).astype(np.float64)
+        seen = np.where(self._covered(coverage, lengths), 1.0, coverage)
+        hole_ns = self.hole_ns[1] - self.hole_ns[0]
+        if self.channel.kind is not Kind.COUNTER and hole_ns > 0:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]
             joules = joules - bridged + (hole[1] - hole[0])
-        return Reading(
-            float(joules[0]),
-            seen,
-            float(sampled.left_j[0]),
-            float(sampled.right_j[0]),
-            float(sampled.inner_j[0]) * self._unloaded(start_ns, end_ns),
-            max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
-            self.most_w(),
-            below_j=_sum(sampled.below_j) * self._unloaded(start_ns, end_ns),
-            above_j=_sum(sampled.above_j) * self._unloaded(start_ns, end_ns),
+        # What the sensor does not see in the loaded ends goes on in the hole between them.
+        unloaded = lengths / np.maximum(lengths - hole_ns, 1.0)
+        modelled, most_w = self.channel.pedigree is Pedigree.MODELLED, self.most_w()
+        nothing = np.zeros(len(starts_ns))
+        columns = (
+            found.left_j,
+            found.right_j,
+            found.inner_j * unloaded,
+            np.maximum(found.quantum_j, ROUNDING * np.abs(joules)),
+            nothing if found.below_j is None else found.below_j * unloaded,
+            nothing if found.above_j is None else found.above_j * unloaded,
         )
+        readings = []
+        for joule, share, left, right, inner, quantum, below, above in zip(
+            joules.tolist(), seen.tolist(), *(column.tolist() for column in columns), strict=True
+        ):
+            if joule != joule:
+                readings.append(Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window"))
+            elif modelled:
+                readings.append(Reading(joule, share, most_w=most_w))
+            else:
+                readings.append(Reading(joule, share, left, right, inner, quantum, most_w, "", below, above))
+        return readings
 
-    def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
-        """95 % half-widths of what a sensor did not see of windows; nothing of an exact counter's or a model's."""
-        exact = self.channel.kind is Kind.COUNTER and not part_time(self.channel)
-        if exact or self.channel.pedigree is Pedigree.MODELLED:
-            return np.zeros(len(starts_ns))
-        return self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns)).inner_j
+    def unseen_j(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats, Floats]:
+        """Of windows what the sensor did not see: a 95 % half-width, and how much less and more cannot be excluded.
 
-    def _covered(self, coverage: float, length_ns: int) -> float:
+        Time without a reading is in the last of them, at the most that the device can draw.
+        """
+        sampled = self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
+        _, coverage = self._many(starts_ns, ends_ns, sampled)
+        lengths = (ends_ns - starts_ns).astype(np.float64)
+        lost_s = np.where(self._covered(coverage, lengths), 0.0, (1 - coverage) * lengths / NS)
+        lost_j = (self.channel.facts.max_w or self.most_w() or 0.0) * lost_s
+        nothing = np.zeros(len(starts_ns))
+        if self.channel.pedigree is Pedigree.MODELLED:
+            return nothing, nothing, lost_j
+        below, above = (nothing if side is None else side for side in (sampled.below_j, sampled.above_j))
+        return sampled.inner_j, below, above + lost_j
+
+    def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
         period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
-        return 1.0 if coverage >= 0.9999 or (1 - coverage) * length_ns <= period_s * NS else coverage
+        return np.asarray((coverage >= 0.9999) | ((1 - coverage) * lengths_ns <= period_s * NS))
 
     def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
         """Joules and coverage of one window without how far they may be off: to check another path against it."""
@@ -285,11 +305,6 @@ class Ticks:
             below_j=_sum(sampled.below_j),
             above_j=_sum(sampled.above_j),
         )
-
-    def _unloaded(self, start_ns: int, end_ns: int) -> float:
-        """What the sensor does not see in the loaded ends goes on in the hole between them."""
-        hole = self.hole_ns[1] - self.hole_ns[0]
-        return (end_ns - start_ns) / max(end_ns - start_ns - hole, 1)
 
     def most_w(self) -> float | None:
         """The most power that was seen, with half as much again."""

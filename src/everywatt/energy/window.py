@@ -16,7 +16,7 @@ from everywatt.core.format import format_joules
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import Reading, Ticks
+from everywatt.energy.ticks import Ints, Reading, Ticks
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10
@@ -87,6 +87,13 @@ def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | Non
     else:
         reading = load_readings([_asked(source, start_ns, end_ns)], start_ns, end_ns)[0]
     return _window(source, reading, start_ns, end_ns)
+
+
+def window_figures(source: Source, ticks: Ticks, starts_ns: Ints, ends_ns: Ints) -> list[Energy]:
+    """Joules of one device in each of many windows, with their budgets, by ticks that reach from first to last."""
+    readings = ticks.readings(starts_ns, ends_ns)
+    windows = zip(readings, starts_ns.tolist(), ends_ns.tolist(), strict=True)
+    return [_figure(source, reading, start, end, (end - start) / NS) for reading, start, end in windows]
 
 
 def _asked(source: Source, start_ns: int, end_ns: int) -> Asked:
