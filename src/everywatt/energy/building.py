@@ -12,7 +12,7 @@ from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
 from everywatt.energy.edge_times import straighten
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.energy.publication_times import retime
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s

@@ -11,7 +11,6 @@ import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.abreast import read_abreast
 from everywatt.energy.building import (
     FEW_PLACED,
     GAP_PERIODS,
@@ -24,9 +23,8 @@ from everywatt.energy.building import (
     stalled,
     ticks_of,
 )
-from everywatt.energy.ends import REACH, Around, ends_of, idle_w
-from everywatt.energy.median import median
-from everywatt.energy.spacing import publishing_s, spacing_s
+from everywatt.energy.counter_ends import REACH, Around, idle_w, readings_by_ends
+from everywatt.energy.medians import median, publishing_s, spacing_s
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
 from everywatt.tape.columns import Columns, counted_line, load_columns
@@ -91,14 +89,60 @@ def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Re
             ends = one.channel.kind is Kind.COUNTER
             found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
     plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
-    few = dict(zip(map(id, plain), ends_of([one.around for one in plain], (start_ns, end_ns)), strict=True))
-    near = {key: ticks for key, ticks in few.items() if ticks is not None}
-    known = dict(zip(near, read_abreast(list(near.values()), start_ns, end_ns), strict=True))
+    by_ends = readings_by_ends([one.around for one in plain], start_ns, end_ns)
+    known = dict(zip(map(id, plain), by_ends, strict=True))
     readings: list[Reading | None] = []
     for entry in found:
-        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and id(entry) not in known else entry
-        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else known.get(id(entry)))
+        reading = known.get(id(entry))
+        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and reading is None else entry
+        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else reading)
     return readings
+
+
+def load_joules(asked: Sequence[Asked], starts_ns: Ints, ends_ns: Ints) -> list[tuple[Floats, Floats]]:
+    """For each channel joules and observed seconds of many windows, NaN and 0 where it gave nothing; no intervals.
+
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
+    long tape counters are read off straight lines between publications as they were recorded.
+    """
+    lookup = _Lookup(starts_ns, ends_ns)
+    return [_joules(one, lookup) for one in asked]
+
+
+def _joules(one: Asked, windows: _Lookup) -> tuple[Floats, Floats]:
+    starts, ends = windows.starts_ns, windows.ends_ns
+    low, high = int(starts.min(initial=2**62)), int(ends.max(initial=0))
+    line = None if _keeps(one.tape, one.group) else _counted(one, low, high)
+    if line is not None:
+        at_ns, joules, coverage = line[0], windows.joules(*line), None
+    else:
+        ticks = load_ticks(one.tape, one.group, one.channel, low, high, whole=True) if len(starts) else None
+        if ticks is None:
+            return np.full(len(starts), np.nan), np.zeros(len(starts))
+        at_ns, (joules, coverage) = ticks.at_ns, ticks.many(starts, ends)
+    if coverage is None or one.channel.kind is Kind.COUNTER:
+        observed_s = (np.minimum(ends, at_ns[-1]) - np.maximum(starts, at_ns[0])) / NS
+    else:
+        observed_s = coverage * (ends - starts) / NS
+    return joules, np.where(np.isfinite(joules), observed_s, 0.0)
+
+
+class _Lookup:
+    """Many windows, put in order once: looking up instants in order is several times faster than at random."""
+
+    def __init__(self, starts_ns: Ints, ends_ns: Ints) -> None:
+        self.starts_ns, self.ends_ns = starts_ns, ends_ns
+        self._order = np.argsort(starts_ns), np.argsort(ends_ns)
+        self._sorted = starts_ns[self._order[0]].astype(np.float64), ends_ns[self._order[1]].astype(np.float64)
+
+    def joules(self, at_ns: Ints, joules: Floats) -> Floats:
+        """Joules of every window by straight lines; NaN where a window lies outside of everything."""
+        at = at_ns.astype(np.float64)
+        result = np.empty(len(self.starts_ns))
+        result[self._order[1]] = np.interp(self._sorted[1], at, joules)
+        result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
+        result[(self.ends_ns <= at_ns[0]) | (self.starts_ns >= at_ns[-1])] = np.nan
+        return result
 
 
 def rough_energy(
@@ -395,25 +439,19 @@ def _names(group: StoredGroup) -> set[str]:
     return {channel.name for channel in group.info.channels}
 
 
-def load_line(
-    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
-) -> tuple[Ints, Floats] | Ticks | None:
-    """All instants around a window and the joules accumulated at each, between which straight lines hold.
-
-    The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
-    windows: what only an interval needs is left out.
-    """
-    if _keeps(tape, group):
-        return _kept(tape, group, channel).ticks()
-    margin_ns = _margin_ns(group, channel)
-    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
-        found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
-        if found is not None and len(found[0]) > 8:
-            going = ~stalled(found[1])
-            return _line(found[0][going], found[1][going], channel, group.expected_period_s)
-    ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
-    return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
+def _counted(one: Asked, start_ns: int, end_ns: int) -> tuple[Ints, Floats] | None:
+    """Publications of a counter around a window, and its joules; None where these are not all there is to it."""
+    margin_ns = _margin_ns(one.group, one.channel)
+    span = start_ns - margin_ns, end_ns + margin_ns
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.bias_w:
+        return None
+    if _edges(one.tape, one.group, one.channel, *span):
+        return None
+    found = counted_line(one.tape, one.group, one.channel.name, *span)
+    if found is None or len(found[0]) <= 8:
+        return None
+    going = ~stalled(found[1])
+    return _line(found[0][going], found[1][going], one.channel, one.group.expected_period_s)
 
 
 def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:

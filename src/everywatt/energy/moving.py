@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import Array, Flags, around, own_swing, restlessness
 
 # Uses of the rule on top of one another, before moving readings is the better choice. Real averages are no perfect

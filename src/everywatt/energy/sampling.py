@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.energy.curve import Z95, Cells, Curve
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.energy.moving import CLIMB, MOVED_RANGE, STEADY, calm, climbs, unmove
 from everywatt.energy.steps import LEVEL, place_steps
 from everywatt.energy.unseen_power import (

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
+from everywatt.energy.medians import publishing_s, spacing_s
 from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, possible_windows
-from everywatt.energy.spacing import publishing_s, spacing_s
 from everywatt.energy.unseen_power import Witness, toggling
 
 Ints = npt.NDArray[np.int64]

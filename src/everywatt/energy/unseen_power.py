@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.median import row_medians
+from everywatt.energy.medians import row_medians
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

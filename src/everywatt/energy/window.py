@@ -13,10 +13,10 @@ from everywatt.core.channels import Channel, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, sum_energies, total
 from everywatt.core.format import format_joules
-from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
+from everywatt.energy.loading import Asked, load_joules, load_readings, load_ticks, rough_energy
 from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import Ints, Reading, Ticks
+from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10
@@ -36,6 +36,17 @@ def windows_energy(
     if not parts:
         return Energy.refuse("no sensor on this tape measures power or energy", notes=notes)
     return total({source.label: _many(source, windows) for source in parts}, scope=scope_of(parts), notes=notes)
+
+
+def windows_joules(candidates: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floats:
+    """Joules of each of many windows over all of these sources, without intervals; NaN where one gave nothing."""
+    asked = [Asked(source.tape, source.group, source.channel) for source in candidates]
+    if len(starts_ns) > FEW_WINDOWS:
+        return np.sum([joules for joules, _ in load_joules(asked, starts_ns, ends_ns)], axis=0)
+    windows = zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)
+    read = [load_readings(asked, start, end) for start, end in windows]
+    values = [[np.nan if one is None or one.joules is None else one.joules for one in row] for row in read]
+    return np.array(values, dtype=np.float64).reshape(len(starts_ns), len(asked)).sum(axis=1)
 
 
 def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> Energy:
