@@ -42,11 +42,11 @@ def windows_joules(candidates: Sequence[Source], starts_ns: Ints, ends_ns: Ints)
     """Joules of each of many windows over all of these sources, without intervals; NaN where one gave nothing."""
     asked = [Asked(source.tape, source.group, source.channel) for source in candidates]
     if len(starts_ns) > FEW_WINDOWS:
-        return np.sum([joules for joules, _ in load_joules(asked, starts_ns, ends_ns)], axis=0)
+        return np.asarray(np.sum([joules for joules, _ in load_joules(asked, starts_ns, ends_ns)], axis=0))
     windows = zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)
     read = [load_readings(asked, start, end) for start, end in windows]
     values = [[np.nan if one is None or one.joules is None else one.joules for one in row] for row in read]
-    return np.array(values, dtype=np.float64).reshape(len(starts_ns), len(asked)).sum(axis=1)
+    return np.asarray(np.array(values, dtype=np.float64).reshape(len(starts_ns), len(asked)).sum(axis=1))
 
 
 def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> Energy:
