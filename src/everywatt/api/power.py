@@ -15,7 +15,7 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import repeated
 from everywatt.energy.combine import combine
 from everywatt.energy.loading import load_ticks
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.energy.window import source_energy

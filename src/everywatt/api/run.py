@@ -22,11 +22,9 @@ from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
 from everywatt.energy.combine import combine
-from everywatt.energy.loading import load_line
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import source_energy, together, windows_energy
+from everywatt.energy.window import source_energy, together, windows_energy, windows_joules
 from everywatt.ledger.idle import Idle, net_energy, sum_levels
 from everywatt.ledger.levels import idle_levels
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
@@ -219,20 +217,13 @@ class Run:
             raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
-        starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
-        ends = origin + (np.asarray(ends_s, dtype=np.float64) * NS).astype(np.int64)
-        joules = np.zeros(len(starts))
+        starts, ends = (
+            origin + np.rint(np.asarray(side, dtype=np.float64) * NS).astype(np.int64) for side in (starts_s, ends_s)
+        )
         chosen = addable(sources(tape)) if device is None else [s for s in sources(tape) if s.label == device]
         if not chosen:
             raise UsageError(f"This run has no device '{device}' that measures energy.")
-        lookup = _Lookup(starts, ends)
-        low, high = int(starts.min(initial=origin)), int(ends.max(initial=origin))
-        for source in chosen:
-            line = load_line(source.tape, source.group, source.channel, low, high)
-            if line is None:
-                return np.full(len(starts), np.nan)
-            joules += line.many(starts, ends)[0] if isinstance(line, Ticks) else lookup.joules(*line)
-        return joules
+        return windows_joules(chosen, starts, ends)
 
     @property
     def duration_s(self) -> float:
@@ -273,12 +264,14 @@ class Run:
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
             raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
-        origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
-        start = tape.from_utc_ns(origin_utc + round(start_s * NS))
-        end = tape.from_utc_ns(origin_utc + round(end_s * NS))
-        low, high = self._extent_ns(tape)
+        origin_ns = self.tapes[0].extent_ns()[0]
+        start, end = (origin_ns + round(at_s * NS) for at_s in (start_s, end_s))
         if len(self.tapes) > 1:
-            start, end = max(start, low), min(end, high)
+            # Clocks of several tapes are compared by UTC; of one tape its own clock counts, which nothing sets.
+            low, high = self._extent_ns(tape)
+            origin_utc = self.tapes[0].to_utc_ns(origin_ns)
+            start = max(tape.from_utc_ns(origin_utc + start - origin_ns), low)
+            end = min(tape.from_utc_ns(origin_utc + end - origin_ns), high)
         return [(start, end)] if end > start else []
 
     def _extent_ns(self, tape: Tape) -> tuple[int, int]:
@@ -414,24 +407,6 @@ class Run:
 
         head = f"<b>{escape(self.name)}</b> · {escape(format_duration(self.duration_s))}"
         return f"<div>{head}{self.energy()._repr_html_()}</div>"
-
-
-class _Lookup:
-    """Many windows, put in order once: looking up instants in order is several times faster than at random."""
-
-    def __init__(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
-        self._starts, self._ends = starts, ends
-        self._order = np.argsort(starts), np.argsort(ends)
-        self._sorted = starts[self._order[0]].astype(np.float64), ends[self._order[1]].astype(np.float64)
-
-    def joules(self, at_ns: npt.NDArray[np.int64], joules: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Joules of every window by straight lines; NaN where a window lies outside of everything."""
-        at = at_ns.astype(np.float64)
-        result = np.empty(len(self._starts))
-        result[self._order[1]] = np.interp(self._sorted[1], at, joules)
-        result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
-        result[(self._ends <= at_ns[0]) | (self._starts >= at_ns[-1])] = np.nan
-        return result
 
 
 def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

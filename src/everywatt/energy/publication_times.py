@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.median import median, row_medians
+from everywatt.energy.medians import median, row_medians
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.median import row_medians
+from everywatt.energy.medians import row_medians
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
