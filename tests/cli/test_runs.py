@@ -83,7 +83,18 @@ def test_why_names_each_source_and_a_cure(two_runs, capsys):
     assert "HOW TO NARROW IT" in capsys.readouterr().out
 
 
-def test_why_of_a_net_figure_has_no_offset(two_runs, capsys):
+def test_why_of_a_net_figure_has_no_offset(own_home, capsys):
+    write_tape(
+        own_home / "everywatt-runs" / "20260101-000003-x" / "box-0001.tape",
+        [
+            (
+                counter_group(gain_pct=5.0, offset_w=1.0),
+                0.1,
+                rows(lambda t: 10 * min(t, 6) + 30 * max(t - 6, 0), 0, 12, 0.1),
+            )
+        ],
+        [("idle", 0, 5, None, {"role": "idle"}), ("run", 7, 11, None, {})],
+    )
     data = run_json(capsys, "why", "last", "--net")
     assert all(entry["half_width_j"] < 1e-6 for entry in data["budget"] if entry["source"] == "offset")
 
