@@ -16,14 +16,14 @@ import numpy.typing as npt
 from everywatt.api.power import device_table
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
 from everywatt.energy.combine import combine
 from everywatt.energy.quality import quality
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, scope_of, sources
 from everywatt.energy.window import source_energy, together, windows_energy, windows_joules
 from everywatt.ledger.idle import Idle, net_energy, sum_levels
 from everywatt.ledger.levels import idle_levels
@@ -62,6 +62,11 @@ class Run:
     def meta(self) -> dict[str, Any]:
         """Host, versions, command, git state, tags, note: as recorded at the start."""
         return dict(self.tapes[0].meta)
+
+    @property
+    def shared_with(self) -> list[str]:
+        """Runs of other programs that recorded the same devices meanwhile, such as ranks of one node."""
+        return list(dict.fromkeys(str(name) for tape in self.tapes for name in tape.meta.get("shared_with") or ()))
 
     @property
     def spans(self) -> list[Span]:
@@ -120,6 +125,10 @@ class Run:
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures)
+        if others := len(self.shared_with):
+            programs = "another program" if others == 1 else f"{others} other programs"
+            note = f"{programs} recorded the same devices meanwhile: this energy is theirs as well, so count it once"
+            combined = replace(combined, notes=(*combined.notes, note))
         if lost and combined.joules is not None and asked_ns:
             # What a segment should have told and has no reading of is time that was not observed.
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
@@ -433,13 +442,41 @@ def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]
     return left
 
 
+def sum_runs(runs: Sequence[Run]) -> Energy:
+    """The energy of several runs of one scope. Time that runs recorded on one device beside each other counts once."""
+    figures: list[Energy] = []
+    names = {run.name for run in runs}
+    taken: list[tuple[Tape, str, list[tuple[int, int]]]] = []
+    for run in runs:
+        if not names & set(run.shared_with):
+            figures.append(run.energy())
+            continue
+        for tape, windows in zip(run.tapes, run.windows(), strict=True):
+            parts = {}
+            for source in addable(sources(tape)):
+                before = [done for other, label, done in taken if label == source.label and _same_boot(tape, other)]
+                left = without(windows, union([window for done in before for window in done]))
+                taken.append((tape, source.label, list(windows)))
+                if left:
+                    parts[source.label] = windows_energy([source], left)
+            if parts:
+                figures.append(total(parts, scope=scope_of(addable(sources(tape)))))
+    if not figures:
+        return Energy.refuse("there are no runs to add up")
+    whole = combine([("", figure) for figure in figures])
+    note = "runs were recorded beside each other on the same devices; the time that they share counts once"
+    return replace(whole, notes=(*whole.notes, note)) if taken and whole.joules is not None else whole
+
+
 def _alike(tape: Tape, other: Tape) -> bool:
     """Whether two tapes have the same devices of the same host, since the same boot."""
-    if tape.meta.get("host", {}).get("name") != other.meta.get("host", {}).get("name"):
-        return False
-    starts_ns = [one.to_utc_ns(0) for one in (tape, other)]
     devices = [{source.label for source in sources(one)} for one in (tape, other)]
-    return abs(starts_ns[0] - starts_ns[1]) < SAME_CLOCK_NS and devices[0] == devices[1]
+    return devices[0] == devices[1] and _same_boot(tape, other)
+
+
+def _same_boot(tape: Tape, other: Tape) -> bool:
+    hosts = [one.meta.get("host", {}).get("name") for one in (tape, other)]
+    return hosts[0] == hosts[1] and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
 
 
 def _is_path(run: str | Path) -> bool:

@@ -23,6 +23,7 @@ SMALL_FLUSH_NS = 10 * NS
 OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
 LIVE_OTHERS_NS = 2 * NS
 MOST_REMARKS = 200  # in memory; the tape has all
+MOST_SHARED = 1000  # runs that a tape names as recorded beside it
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
@@ -49,6 +50,8 @@ class Session:
         self.remarks: list[str] = []
         self.waiting: set[str] = set()
         self.tenants: list[dict[str, Any]] | None = None
+        self.program: tuple[int, ...] = ()  # the processes that measure themselves with it
+        self._shared_with: list[str] = []
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
@@ -72,6 +75,13 @@ class Session:
         self.add_group(source.info, source.expected_s(self.period_ns), SLOW_NS if slow else None)
         self.sources.append(source)
         source.listeners.append(self)
+
+    def share(self, other: Session) -> None:
+        """Another program records the same devices meanwhile: the tape names its run."""
+        name = other.writer.path.parent.name
+        if name not in self._shared_with and len(self._shared_with) < MOST_SHARED:
+            self._shared_with.append(name)
+            self._safely(self.writer.set_meta, "shared_with", self._shared_with)
 
     # What sources deliver.
 
