@@ -65,6 +65,9 @@ def _part(source: Source, added: Sequence[Source]) -> Part:
 
 def _note(source: Source, added: Sequence[Source]) -> str:
     """Why a source is not in the total."""
+    twin = next((other for other in added if other.domain is source.domain), None)
+    if twin is not None:
+        return f"the same as {twin.label}"
     outer = [other for other in added if contains(other.domain, source.domain) is Answer.YES]
     if outer:
         same = [other for other in outer if other.channel.device == source.channel.device]
