@@ -153,3 +153,14 @@ def test_acpi_meters_that_do_not_say_what_they_measure_are_not_added(tree):
     assert total(tree) == (0.0, "")
     install(tree, [acpi(0, "Module Power Socket 0", 240.0)])
     assert total(tree) == (pytest.approx(240.0), "module")
+
+
+def test_two_instruments_for_one_machine_are_not_added(tree):
+    """A node of 245 W that ACPI and the node's own counter both measure."""
+    install(tree, [acpi(0, "", 245.0)])
+    tree.write("sys/cray/pm_counters/energy", "1000 J 1734094386462336 us")
+    groups = choose({name: known({})[name] for name in ("hwmon", "cray")}, tree.request()).groups
+    stored = [SimpleNamespace(info=group.info, id=number) for number, group in enumerate(groups)]
+    assert len(stored) == 2
+    (only,) = addable(sources(SimpleNamespace(groups=stored)))
+    assert only.channel.name == "node.energy"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TypeVar
 
-from everywatt.core.channels import Channel, Domain, Pedigree
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 
 Item = TypeVar("Item")
 
@@ -65,8 +66,8 @@ def disjoint(one: Domain, other: Domain) -> bool:
 def in_total(items: Iterable[Item], channel: Callable[[Item], Channel]) -> list[Item]:
     """Those of `items` that a total adds up: the outermost chips that are provably disjoint.
 
-    Whole-machine meters are taken only where there are no chips, and then one kind of them. `channel` gives an item's
-    channel, which has a domain; each device and domain occurs once.
+    Whole-machine meters are taken only where there are no chips, and then one kind of them by one instrument.
+    `channel` gives an item's channel, which has a domain; each device and domain occurs once.
     """
 
     def modelled(item: Item) -> bool:
@@ -85,4 +86,14 @@ def in_total(items: Iterable[Item], channel: Callable[[Item], Channel]) -> list[
     first = next(iter(ordered), None)
     if chips or first is None:
         return chips
-    return [item for item in ordered if domain(item) == domain(first) and modelled(item) == modelled(first)]
+    same = [item for item in ordered if domain(item) == domain(first) and modelled(item) == modelled(first)]
+    if domain(first) is Domain.WALL:
+        return same  # a machine may have several plugs
+    # Two supplies of one kind are two, but two instruments for a whole machine measure the same: a counter is better.
+    best = min(same, key=lambda item: channel(item).kind is not Kind.COUNTER)
+    return [item for item in same if _kind_of(channel(item).device) == _kind_of(channel(best).device)]
+
+
+def _kind_of(device: str) -> str:
+    """A device's name without its number: `psys.1` → `psys`, `hwmon.corsairpsu-1` → `hwmon.corsairpsu`."""
+    return re.sub(r"[.-]\d+$", "", device)
