@@ -1,7 +1,11 @@
 """Runs of models beside each other: two profiles with known joules and verdicts, item by item."""
 
+import json
+import shutil
+
 import pytest
 
+from everywatt.api.run import load
 from everywatt.bench.llm.comparing import compare_llm, is_llm, side
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.result import evaluate_folder
@@ -46,6 +50,32 @@ def test_accuracy_and_energy_of_the_same_items(small, large):
     assert found.figures["agreement"].value == pytest.approx(0.75)
     assert any("more often correct" in text for text in found.verdicts)
     assert any("energy: more" in text for text in found.verdicts)
+
+
+def failing(folder, name, run):
+    """The same run, in which every second item (those that it answers wrongly) got no answer."""
+    made_over = folder / name
+    shutil.copytree(run.path if run.path.is_dir() else run.path.parent, made_over)
+    lines = [json.loads(line) for line in (made_over / "queries.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["score"]["verdict"] != "right":
+            line["score"], line["answer"]["status"], line["answer"]["error"] = None, "failed", "HTTP 500"
+    (made_over / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return load(made_over)
+
+
+@pytest.mark.xfail(strict=True, reason="failed queries are left out")
+def test_a_server_that_fails_where_it_would_be_wrong_wins_nothing(folder, small):
+    half = failing(folder, "half", small)
+    board = leaderboard([half, small])
+    assert [place.accuracy.value for place in board.places] == [0.5, 0.5]
+    assert {(place.run, place.answered, place.queries) for place in board.places} == {
+        ("half", N // 2, N), ("small", N, N)
+    }  # fmt: skip
+    found = compare_llm(side(small), side(half))
+    assert found.figures["accuracy_difference"].value == 0.0
+    assert f"{N // 2} of {N} items" in found.figures["energy_ratio"].formula
+    assert any(f"half answered {N // 2} of {N} items" in note for note in found.notes)
 
 
 def test_runs_that_say_the_same_are_not_called_certainly_equal(small):
