@@ -80,9 +80,7 @@ def test_an_interval_wider_than_the_figure_ends_at_nothing():
     assert found.figures["accuracy_per_watt"].high is None
 
 
-def test_failed_queries_are_not_judged_and_missing_tokens_refuse():
-    found = metrics("concurrency 1", [record(0), record(1, status="broken")], bill(2))
-    assert (found.accuracy.n, found.statuses) == (1, {"ok": 1, "broken": 1})
+def test_missing_tokens_refuse():
     found = metrics("concurrency 1", [record(0, tokens=None)], bill(1))
     assert found.figures["energy_per_output_token"].refused == "output tokens are unknown"
     assert any("token counts are unknown" in note for note in found.notes)
