@@ -55,7 +55,6 @@ def test_a_named_tokenizer_counts_where_the_server_does_not(tmp_path):
     assert (none.input_tokens, none.output_tokens, none.counted) == (None, None, None)
 
 
-@pytest.mark.xfail(strict=True, reason="padding is counted")
 @pytest.mark.ml
 def test_padding_and_truncation_of_a_tokenizer_file_are_not_counted(tmp_path):
     pytest.importorskip("tokenizers")
