@@ -170,11 +170,10 @@ def test_closing_lets_go_of_connections():
         assert asyncio.run(open_and_close(f"http://127.0.0.1:{server.port}")) is False
 
 
-@pytest.mark.xfail(strict=True, reason="Retry-After is waited for beyond total_timeout")
 def test_a_wait_that_the_server_asks_for_ends_with_the_total_time():
     busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
     with Talker([busy]) as server:
         (answer,) = asked(f"http://127.0.0.1:{server.port}", total_timeout="2s")
     assert (answer.status, answer.attempts) == ("failed", 1)
-    assert "asks to wait 3600 s" in answer.error and "total_timeout" in answer.error
+    assert "the server asks to wait" in answer.error and "total_timeout" in answer.error
     assert answer.ended_ns - answer.began_ns < 2_000_000_000
