@@ -120,7 +120,6 @@ def test_a_query_that_waits_for_its_turn_owes_idle_and_what_was_done_for_it(tmp_
     assert sum(gross) == pytest.approx(330, rel=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="the wait in the queue is in the prefill's energy")
 def test_queue_prefill_and_decode_are_three_amounts(tmp_path):
     """As above: each query is read in 0.1 s and written in 0.9 s. The last waits 1.9 s before: a third, then half of
     an idle of 10 W."""
@@ -135,7 +134,6 @@ def test_queue_prefill_and_decode_are_three_amounts(tmp_path):
     assert bill(run, told, "machine").queries[records[2].span].queue_j < 10 / 3 + 5 - 4
 
 
-@pytest.mark.xfail(strict=True, reason="the idle of every card is charged")
 def test_the_idle_of_a_card_that_the_server_does_not_use_is_not_charged(tmp_path):
     """Two cards of 30 W idle; the server computes on the first. The other is nobody's, and stays with the others."""
     server = [0.0] * 10 + [0.5] * 10
@@ -156,7 +154,6 @@ def test_the_idle_of_a_card_that_the_server_does_not_use_is_not_charged(tmp_path
     assert sum(one.energy.value for one in owed.queries.values()) == pytest.approx(owed.gross.value, abs=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="an attempt that failed before --resume costs nothing")
 def test_an_attempt_that_failed_before_resume_is_charged_to_its_query(tmp_path):
     """The same item twice, a second each at 110 W: the first attempt failed, and the second was answered."""
     run, (first, second) = tape_of(tmp_path, (0.0, [0.1, 1.0]), (1.0, [1.1, 2.0]))

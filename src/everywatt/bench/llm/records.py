@@ -23,7 +23,8 @@ PLAN = "llm.json"
 class Record:
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
-    `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
+    `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet. `earlier` are
+    attempts at the same item that failed before the run was resumed: their joules belong to this query.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Record:
     answer: Answer
     score: Mapping[str, Any] | None = None
     group: str = ""
+    earlier: tuple[Record, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -99,13 +101,24 @@ def read_records(folder: Path) -> list[Record]:
             record = Record.from_dict(line)
         except (ValueError, KeyError, TypeError):
             continue
-        found.pop(record.key, None)
-        found[record.key] = record
+        before = found.pop(record.key, None)
+        earlier = () if before is None else (*before.earlier, replace(before, earlier=()))
+        found[record.key] = replace(record, earlier=earlier)
     for entry in read_lines(folder / SCORES):
         known = found.get((str(entry.get("level")), str(entry.get("id"))))
         if known is not None and entry.get("span") == known.span and isinstance(entry.get("score"), dict):
             found[known.key] = replace(known, score=entry["score"])
     return list(found.values())
+
+
+def scored(records: Sequence[Record]) -> list[Record]:
+    """The queries that accuracy is over: those with a verdict, and those that failed, which are not right.
+
+    What a judge has not evaluated is neither right nor wrong. A failed query counts if any other was scored.
+    """
+    if not any(record.score is not None for record in records):
+        return []
+    return [record for record in records if record.judged or not record.ok]
 
 
 def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
