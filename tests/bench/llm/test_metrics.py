@@ -86,7 +86,6 @@ def test_missing_tokens_refuse():
     assert any("token counts are unknown" in note for note in found.notes)
 
 
-@pytest.mark.xfail(strict=True, reason="failures are left out of the accuracy")
 def test_a_query_that_failed_is_not_right_and_its_joules_are_charged():
     """Two servers that know half of the answers; one fails wherever it would be wrong."""
     honest = metrics("c", [record(n, "right" if n % 2 else "wrong") for n in range(20)], bill(20))
@@ -100,7 +99,6 @@ def test_a_query_that_failed_is_not_right_and_its_joules_are_charged():
     assert failing.to_dict()["answered"] == 10
 
 
-@pytest.mark.xfail(strict=True, reason="failure reasons appear nowhere")
 def test_failures_are_told_with_their_reasons():
     lost = [record(n, status="failed") for n in range(3)]
     lost = [replace(one, answer=replace(one.answer, error="HTTP 500: boom")) for one in lost]
@@ -114,7 +112,6 @@ def test_failures_are_told_with_their_reasons():
     assert "HTTP 500: boom" in query_csv([found])
 
 
-@pytest.mark.xfail(strict=True, reason="figures are refused where one query is not covered")
 def test_figures_over_the_covered_queries_say_how_many():
     mixed = bill(8)
     short = {f"s{n}": replace(mixed.queries[f"s{n}"], prefill_ticks=1) for n in range(3)}
@@ -181,7 +178,6 @@ def test_the_knee_is_where_more_load_stops_paying():
     assert knee(swept((10, 20), (3.0, 2.0))) is None
 
 
-@pytest.mark.xfail(strict=True, reason="repeats are taken for loads")
 def test_repeats_of_one_load_are_one_point_of_the_curve():
     repeats = [
         replace(one, level=f"concurrency {load}, repeat {turn}")

@@ -18,6 +18,7 @@ from everywatt.bench.llm.scorers import plain_words
 from everywatt.bench.llm.stats import Share, over_repeats
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
+from everywatt.core.stats import mean
 
 
 def evaluate(
@@ -118,14 +119,14 @@ def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics],
 
 def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     """The load beyond which more throughput hardly saves energy: the point furthest below the line between the
-    slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. None where no load lies
-    below it, or there are fewer than three."""
-    points = sorted(
-        (rate.value, cost.value, one.level)
-        for one in found
-        if (rate := one.figures["output_tokens_per_second"]).value is not None
-        and (cost := one.figures["energy_per_output_token"]).value is not None
-    )
+    slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. Repeats of a load are
+    one point, their mean. None where no load lies below it, or there are fewer than three."""
+    loads: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        rate, cost = one.figures["output_tokens_per_second"].value, one.figures["energy_per_output_token"].value
+        if rate is not None and cost is not None:
+            loads.setdefault(kind_of(one.level), []).append((rate, cost))
+    points = sorted((*(mean(column) for column in zip(*same, strict=True)), kind) for kind, same in loads.items())
     if len(points) < 3:
         return None
     rates, costs = [rate for rate, _, _ in points], [cost for _, cost, _ in points]

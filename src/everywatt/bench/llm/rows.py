@@ -15,7 +15,7 @@ ENDINGS = (".json", ".csv", ".md")
 HEADERS = ("FIGURE", "VALUE", "95 %", "FORMULA")
 _QUERY = {"joules": "energy_j", "low": "energy_low_j", "high": "energy_high_j", "net_joules": "energy_net_j"}
 QUERY_COLUMNS = (
-    *("level", "id", "status", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
+    *("level", "id", "status", "error", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
     *_QUERY.values(),
 )
 
@@ -46,9 +46,12 @@ def figure_rows(one: Metrics) -> list[Row]:
     of = ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
     if (share := one.accuracy) is not None:
         shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
-        rows.append(row_of("accuracy", shown, f"correct / scored answers ({of}); Wilson"))
+        failed = f", {share.n - judged} failed" if (judged := _judged(one)) < share.n else ""
+        rows.append(row_of("accuracy", shown, f"correct / scored queries ({of}{failed}); Wilson"))
     elif of:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({of})"))
+    reasons = "; ".join(f"{told['queries']} {told['status']}: {told['reason']}" for told in one.failures)
+    rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
     for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):
         if energy.joules is None:
             rows.append((name, "refused", "", energy.refused or ""))
@@ -64,6 +67,10 @@ def figure_rows(one: Metrics) -> list[Row]:
             tail = f"p90 {format_duration(seconds['p90'])}, p99 {format_duration(seconds['p99'])}"
             rows.append((f"{name.removesuffix('_s')} p50", format_duration(seconds["p50"]), tail, FORMULAS[name]))
     return rows
+
+
+def _judged(one: Metrics) -> int:
+    return sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
 
 
 def figure_row(name: str, figure: Figure) -> Row:
