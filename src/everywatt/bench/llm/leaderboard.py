@@ -38,6 +38,7 @@ class Place:
     model: str
     level: str
     queries: int
+    answered: int
     pedigree: str
     accuracy: Figure
     figures: Mapping[str, Figure]
@@ -54,6 +55,7 @@ class Place:
             "model": self.model,
             "level": self.level,
             "queries": self.queries,
+            "answered": self.answered,
             "pedigree": self.pedigree,
             "accuracy": self.accuracy.to_dict(),
             **{name: figure.to_dict() for name, figure in self.figures.items()},
@@ -122,11 +124,13 @@ def _one_only(found: Mapping[tuple[str, str], str], what: str, shown: Any) -> No
 
 def _place(run: str, model: str, one: Metrics) -> Place:
     share = one.accuracy
-    formula = "correct / scored answers; Wilson"
+    formula = "correct / scored queries, failed ones included; Wilson"
     accuracy = (
         Figure.none("", formula, "no answer was scored")
         if share is None
         else Figure(share.value, share.low, share.high, "", formula)
     )
     figures = {name: one.figures[name] for name in FIGURES}
-    return Place(run, model, one.level, one.queries, one.gross.pedigree, accuracy, figures, one.gross.refused)
+    return Place(
+        run, model, one.level, one.queries, one.answered, one.gross.pedigree, accuracy, figures, one.gross.refused
+    )
