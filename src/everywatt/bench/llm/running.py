@@ -15,18 +15,20 @@ from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, update_plan, write_plan
 from everywatt.bench.llm.scoring import LATER, Scoring
-from everywatt.bench.llm.values import OK, Answer, Ask, Item
+from everywatt.bench.llm.values import OK, REFUSED, Answer, Ask, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
 from everywatt.doctor.preflight import BUSY_SHARE, CpuLoad
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
+LOST = "server lost"
 SAME_ITEMS = (
     "all loads use the same items: a server that caches prompts (llama.cpp does, unless --set cache_prompt=false) has "
     "less to compute from the second load on"
 )
 LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
+PROBE_WAITS_S = (1.0, 2.0, 5.0)  # between probes of a server that failed a query; then the run stops
 _WARM = "Count from one to ten. (warm-up {number})"
 
 
@@ -52,6 +54,10 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+class ServerLost(MeasurementRefused):
+    """The server failed a query and no longer answers probes. What is finished is on disk."""
+
+
 Watch = Callable[[str, int, int], None]
 One = Callable[[Item], Coroutine[Any, Any, None]]
 
@@ -70,6 +76,7 @@ class Bench:
         watch: Watch | None = None,
         reaper: int | None = None,
         scoring: Scoring | None = None,
+        probe_waits_s: Sequence[float] = PROBE_WAITS_S,
     ) -> None:
         self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
         self._about = dict(about)
@@ -77,6 +84,8 @@ class Bench:
         self._reaper = reaper
         self._notes: list[str] = []
         self._done = 0
+        self._probe_waits_s = tuple(probe_waits_s)
+        self._probing = asyncio.Lock()
         self._scoring = scoring or Scoring()
         self._scoring.check(self._items)
 
@@ -104,6 +113,9 @@ class Bench:
             if not folder:
                 raise
             ended = "interrupted"
+        except ServerLost as error:
+            ended = LOST
+            self._notes.append(error.message)
         except BaseException:
             self._meter.stop()
             raise
@@ -211,9 +223,12 @@ class Bench:
         uid = recording.span_open("load", attributes={"level": level.label, "queries": len(items)})
 
         async def one(item: Item) -> None:
-            journal.add(await self._query(recording, level, item, uid))
+            record = await self._query(recording, level, item, uid)
+            journal.add(record)
             self._done += 1
             self._watch(level.label, self._done, len(items))
+            if not record.ok and record.answer.status != REFUSED and self._client.where == "server":
+                await self._probe()
 
         try:
             if level.concurrency is not None:
@@ -222,6 +237,20 @@ class Bench:
                 await _opened(items, one, level)
         finally:
             recording.span_close(uid)
+
+    async def _probe(self) -> None:
+        """Pause after a failed query until the server answers again. ServerLost if it does not."""
+        async with self._probing:
+            for wait_s in (*self._probe_waits_s, None):
+                try:
+                    await self._client.health()
+                except EverywattError as error:
+                    if wait_s is None:
+                        raise ServerLost(error.message) from None
+                    self._watch(f"the server does not answer; next probe in {wait_s:g} s", self._done, self._done)
+                    await asyncio.sleep(wait_s)
+                else:
+                    return
 
     async def _ask(self, ask: Ask) -> Answer:
         began_ns = time.monotonic_ns()

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 OK = "ok"
+REFUSED = "refused"  # by the server: 4xx
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import differences, read_plan, read_records
 from everywatt.bench.llm.result import evaluate, to_dict
 from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv
-from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
+from everywatt.bench.llm.running import LOST, Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import Scoring, scored_by
 from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
@@ -186,7 +186,8 @@ def command(
     The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
     writes .json, .csv (one line per query) or .md.
 
-    The exit code is 0 even if answers are wrong, 3 if no query was answered, and 4 if no sensor measures power.
+    The exit code is 0 even if answers are wrong, 3 if no query was answered or the server stopped answering, and 4 if
+    no sensor measures power.
     """
     check_ending(out, ENDINGS)
     bounds = parse_bounds(goodput) if goodput else None
@@ -233,6 +234,13 @@ def command(
     _tell(outcome, about, found, factors, out, output)
     if outcome.ended == "interrupted":
         return INTERRUPTED
+    if outcome.ended == LOST:
+        done = sum(record.ok for record in outcome.records)
+        output.warn(
+            f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
+            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
+        )
+        return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):
         return 0
     output.warn("no query was answered.")
