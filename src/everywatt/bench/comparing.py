@@ -144,7 +144,13 @@ class Comparing:
         trials = self._progress.trials
         if run is not None:
             trials = with_energy(trials, run)
-        found = figures(self._candidates, trials, target=self._plan.target, ignore_failure=self._plan.ignore_failure)
+        found = figures(
+            self._candidates,
+            trials,
+            target=self._plan.target,
+            ignore_failure=self._plan.ignore_failure,
+            anytime=self._plan.trials is None,
+        )
         return Result(
             self._plan,
             self._candidates,

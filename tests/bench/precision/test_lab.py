@@ -1,5 +1,5 @@
-"""The precision lab in virtual time on a machine of 50 W: its tables do not contradict each other, and passes over layers
-change nothing that was finished."""
+"""The precision lab in virtual time on a machine of 50 W: its tables do not contradict each other, and passes over
+layers change nothing that was finished."""
 
 from __future__ import annotations
 
@@ -128,7 +128,6 @@ def consistent(result):
     return found
 
 
-@pytest.mark.xfail(strict=True, reason="percent is of means over different blocks")
 def test_a_machine_that_slows_down_does_not_make_the_tables_contradict_each_other(world, tmp_path):
     """int8 takes half as long as fp32 in every block; in the blocks of the mixed plan everything takes five times as
     long."""
@@ -141,7 +140,6 @@ def test_a_machine_that_slows_down_does_not_make_the_tables_contradict_each_othe
     assert "int8" in result.pareto() and "mixed" not in result.pareto()
 
 
-@pytest.mark.xfail(strict=True, reason="a failing pass deletes the baseline")
 @pytest.mark.parametrize("fails", [("fp32", "sensitivity"), ("fp32", "layers"), ("mixed", "loop"), ("fp32", "loop", 4)])
 def test_a_pass_that_fails_leaves_what_was_measured(world, tmp_path, fails):
     result = measured(world, tmp_path, fails=(fails,), sensitivity=True)
@@ -153,7 +151,6 @@ def test_a_pass_that_fails_leaves_what_was_measured(world, tmp_path, fails):
     assert any("out of memory" in text for text in said)
 
 
-@pytest.mark.xfail(strict=True, reason="a failing trial deletes the finished ones")
 def test_a_precision_that_fails_later_keeps_its_trials_and_stays_the_baseline(world, tmp_path):
     result = measured(world, tmp_path, fails=(("fp32", "loop", 2),))
     found = consistent(result)
