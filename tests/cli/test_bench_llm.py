@@ -395,3 +395,31 @@ def test_a_profile_of_our_own_comes_back(place, tmp_path):
     for name in ("energy_per_request", "energy_per_output_token"):
         assert again[name]["value"] == pytest.approx(first[name]["value"], rel=1e-3)
     assert "was imported" in bench(place, "--resume", "last", code=2).stderr
+
+
+def test_a_run_that_was_moved_without_its_data_set_is_scored_exported_and_compared(place, tmp_path):
+    data = tmp_path / "own.jsonl"
+    rows = [{"prompt": f"Say {n}", "answer": str(n), "topic": f"t{n % 2}"} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "echo.py").write_text("def call(prompt):\n    return prompt.split()[-1]\n")
+    place = place | {"PYTHONPATH": str(tmp_path)}
+    python = ("--client", "python", "--client-param", "call=echo:call", "--dataset", str(data), "--json")
+    names = [json.loads(bench(place, *python).stdout)["run"] for _ in range(2)]
+    data.unlink()
+    (tmp_path / "runs" / names[0]).rename(tmp_path / "moved")
+    moved = str(tmp_path / "moved")
+    done = bench(place, "--resume", moved, "--json")
+    assert json.loads(done.stdout)["accuracy"]["value"] == 1.0 and "own records are used" in done.stderr
+    items = json.loads(done.stdout)["levels"][0]["items"]
+    assert [item["columns"]["topic"] for item in items] == ["t0", "t1", "t0", "t1"]
+    again = ("--client", "transcript", "--client-param", f"file={moved}/queries.jsonl", "--scorer", "numeric", "--json")
+    assert json.loads(bench(place, *again).stdout)["accuracy"] == pytest.approx(
+        json.loads(done.stdout)["accuracy"], abs=1e-9
+    )
+    everywatt = [sys.executable, "-m", "everywatt"]
+    words = [*everywatt, "export", moved, "--to", "ipw", "--out", str(tmp_path / "ipw")]
+    subprocess.run(words, env=place, check=True, capture_output=True)
+    found = subprocess.run(
+        [*everywatt, "compare", moved, names[1], "--json"], env=place, check=True, capture_output=True
+    )
+    assert json.loads(found.stdout)["candidates"][0]["items"] == 4

@@ -12,9 +12,11 @@ from machines import Process, write_machine
 from sse_server import running
 
 from everywatt.api.run import load
-from everywatt.bench.llm.energy import bill
+from everywatt.bench.llm.conditions import conditions
+from everywatt.bench.llm.energy import asked_of, bill
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import Journal, Record, read_records
+from everywatt.bench.llm.rows import query_rows
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
@@ -152,6 +154,17 @@ def test_the_idle_of_a_card_that_the_server_does_not_use_is_not_charged(tmp_path
     assert owed.gross.value == pytest.approx(10 * (10 + 130), rel=0.02)
     assert owed.gross.value + owed.others.value == pytest.approx(run.energy(span="query").value, rel=1e-6)
     assert sum(one.energy.value for one in owed.queries.values()) == pytest.approx(owed.gross.value, abs=1e-5)
+    # Each record has what the devices did meanwhile, of all cards, and its own joules of each.
+    records = one_second_each(run)
+    found = metrics("c", records, owed, during=conditions(asked_of(run, records)))
+    cards = found.items[3]["devices"]
+    assert cards["gpu.0"]["power_w"]["mean"] == pytest.approx(130, rel=0.02)
+    assert cards["gpu.0"]["utilisation_pct"]["max"] == 80 and cards["gpu.1"]["utilisation_pct"]["max"] == 0
+    assert cards["gpu.0"]["joules"] == pytest.approx(130, rel=0.02) and cards["gpu.1"]["joules"] == 0
+    assert sum(told["joules"] or 0 for told in cards.values()) == pytest.approx(found.items[3]["joules"], abs=1e-5)
+    columns, rows = query_rows([found])
+    assert rows[3][columns.index("gpu.0.power_w.max")] == pytest.approx(130, rel=0.02)
+    assert rows[3][columns.index("gpu.0.energy_j")] == cards["gpu.0"]["joules"]
 
 
 def test_an_attempt_that_failed_before_resume_is_charged_to_its_query(tmp_path):

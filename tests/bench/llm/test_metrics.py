@@ -10,7 +10,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import query_csv
+from everywatt.bench.llm.rows import query_csv, write_query_parquet
 from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -211,3 +211,42 @@ def test_scores_that_come_later_are_read_with_their_records(tmp_path):
     scores.close()
     (found,) = read_records(tmp_path)
     assert found.right is True and found.score["how"] == "judge wise"
+
+
+ASKED = {
+    "prompt": "2 + 2?",
+    "reference": "4",
+    "scorer": "exact",
+    "rules": {"n": 1},
+    "columns": {"topic": "sums", "k": 3},
+}
+
+
+def test_a_record_holds_what_was_asked(tmp_path):
+    journal = Journal(tmp_path)
+    journal.add(replace(record(0), asked=ASKED))
+    journal.add(replace(record(1), asked=ASKED).masked())
+    journal.close()
+    assert (tmp_path / "queries.jsonl").stat().st_mode & 0o077 == 0, "others may not read what was asked and answered"
+    whole, masked = read_records(tmp_path)
+    assert (whole.item().prompt, whole.item().answer, whole.item().scorer) == ("2 + 2?", "4", "exact")
+    assert masked.item() is None and masked.asked["scorer"] == "exact" and masked.asked["columns"]["k"] == 3
+    text = (tmp_path / "queries.jsonl").read_text().splitlines()[1]
+    assert "2 + 2" not in text and "sums" not in text and masked.answer.text.startswith("sha256:")
+    found = metrics("c", [whole], bill(1))
+    assert found.items[0]["prompt"] == "2 + 2?" and found.items[0]["columns"] == {"topic": "sums", "k": 3}
+    header, line = query_csv([found]).splitlines()
+    assert "dataset.topic" in header and "sums" in line and "prefill_j" in header
+
+
+def test_a_failed_query_without_a_scorer_is_not_wrong():
+    free = [replace(record(n, status="failed"), asked={**ASKED, "scorer": None}) for n in range(2)]
+    found = metrics("c", [replace(record(2), asked=ASKED), *free], bill(3))
+    assert (found.accuracy.value, found.accuracy.n) == (1.0, 1)
+
+
+def test_the_rows_as_parquet(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    write_query_parquet([metrics("c", [replace(record(0), asked=ASKED), record(1)], bill(2))], tmp_path / "q.parquet")
+    rows = pq.read_table(tmp_path / "q.parquet").to_pylist()
+    assert [row["prompt"] for row in rows] == ["2 + 2?", None] and rows[0]["energy_j"] == 10.0

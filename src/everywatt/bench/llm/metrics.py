@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.bench.llm.compute import Facts, compute_figures
-from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
+from everywatt.bench.llm.conditions import Conditions
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
 from everywatt.bench.llm.figure import Figure, over_energy
 from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
 from everywatt.bench.llm.records import Record, scored
@@ -84,8 +85,9 @@ def metrics(
     *,
     bounds: Mapping[str, float] | None = None,
     facts: Facts | None = None,
+    during: Mapping[str, Conditions] | None = None,
 ) -> Metrics:
-    """The figures of these queries (of one load) with their energy."""
+    """The figures of these queries (of one load) with their energy; `during` is what the machine did, by span."""
     answered = [record for record in records if record.ok]
     judged = scored(records)
     inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
@@ -131,7 +133,7 @@ def metrics(
         latencies(records),
         _regressions(bill, answered),
         tuple(dict.fromkeys(notes)),
-        tuple(_item(record, bill) for record in records),
+        tuple(_item(record, bill, (during or {}).get(record.span or "", {})) for record in records),
         tuple(_failures(records)),
     )
 
@@ -144,23 +146,42 @@ def _failures(records: Sequence[Record]) -> list[dict[str, Any]]:
     return [{"status": status, "reason": why, "queries": count} for (status, why), count in counted.most_common()]
 
 
-def _item(record: Record, bill: Bill) -> dict[str, Any]:
-    """One query as plain data; the raw times are in the record."""
-    owed = bill.queries.get(record.span or "")
+def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
+    """One query as plain data: what was asked, what came back, what it cost and what the machine did meanwhile. The raw
+    times of its pieces are in the record."""
+    owed, answer, asked = bill.queries.get(record.span or ""), record.answer, record.asked or {}
+    joules = {} if owed is None else owed.devices
+    devices = {name: {"joules": joules.get(name), **during.get(name, {})} for name in dict.fromkeys((*joules, *during))}
     return {
         "id": record.id,
-        "status": record.answer.status,
-        "error": record.answer.error,
+        "group": record.group,
+        "status": answer.status,
+        "error": answer.error,
         "verdict": None if record.score is None else record.score["verdict"],
-        "input_tokens": record.answer.input_tokens,
-        "output_tokens": record.answer.output_tokens,
-        "ttft_s": ttft_s(record.answer),
-        "e2e_s": e2e_s(record.answer),
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "ttft_s": ttft_s(answer),
+        "e2e_s": e2e_s(answer),
         "joules": None if owed is None else owed.energy.joules,
         "low": None if owed is None else owed.energy.low,
         "high": None if owed is None else owed.energy.high,
         "net_joules": None if owed is None else owed.net_j,
+        "attempts": answer.attempts,
+        "finish": answer.finish,
+        "prompt": asked.get("prompt"),
+        "reference": asked.get("reference"),
+        "answer": answer.text,
+        "columns": dict(asked.get("columns") or {}),
+        "phases": {} if owed is None else _phases(owed),
+        "devices": devices,
+        "server": dict(answer.server),
     }
+
+
+def _phases(owed: QueryEnergy) -> dict[str, float | None]:
+    """Joules of each phase of a query; None where the sensor saw too little of it."""
+    found = {name: owed.phase(name) for name in PHASE_FORMULAS}
+    return {f"{name}_j": joules if seen else None for name, (joules, seen) in found.items()}
 
 
 def _sum(records: Sequence[Record], name: str) -> int | None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from everywatt.api.run import Run, union
 from everywatt.bench.llm.compute import Facts, peak_of
-from everywatt.bench.llm.elsewhere import bill_elsewhere
-from everywatt.bench.llm.energy import SERVER, Bill, bill, refused
+from everywatt.bench.llm.conditions import conditions
+from everywatt.bench.llm.elsewhere import bill_elsewhere, placed_elsewhere
+from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
@@ -18,6 +19,7 @@ from everywatt.bench.llm.scorers import plain_words
 from everywatt.bench.llm.stats import Share, over_repeats
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
+from everywatt.core.errors import EverywattError
 from everywatt.core.stats import mean
 
 
@@ -28,9 +30,12 @@ def evaluate(
     *,
     bounds: Mapping[str, float] | None = None,
     reference: Sequence[Record] | None = None,
+    detail: bool = False,
 ) -> list[Metrics]:
-    """The figures of every load, in the order in which they were asked. `reference` are answers to agree with."""
+    """The figures of every load, in the order in which they were asked. `reference` are answers to agree with; `detail`
+    adds to each query what the machine did meanwhile."""
     facts = known_facts(run, plan)
+    during = conditions(placed(run, records, plan)) if detail and run is not None else None
     levels = list(dict.fromkeys([*plan.get("levels", ()), *(record.level for record in records)]))
     found = []
     for level in levels:
@@ -38,12 +43,22 @@ def evaluate(
         if not own:
             continue
         owed = refused("nothing was recorded", seconds=open_s(own)) if run is None else owed_by(run, own, plan)
-        one = metrics(level, own, owed, bounds=bounds, facts=facts)
+        one = metrics(level, own, owed, bounds=bounds, facts=facts, during=during)
         one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
         if reference is not None:
             one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
         found.append(one)
     return found
+
+
+def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list[Asked]:
+    """The queries on the tapes that measured them: the server's own, where it has one."""
+    if plan.get("server_tape"):
+        try:
+            return placed_elsewhere(run, records, plan["server_tape"])
+        except EverywattError:
+            return []
+    return asked_of(run, records)
 
 
 def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bill:
@@ -91,11 +106,13 @@ def _said(record: Record) -> str:
     return str(extracted) if extracted is not None else plain_words(record.answer.text)
 
 
-def evaluate_folder(run: Run, *, bounds: Mapping[str, float] | None = None) -> tuple[dict[str, Any], list[Metrics]]:
+def evaluate_folder(
+    run: Run, *, bounds: Mapping[str, float] | None = None, detail: bool = False
+) -> tuple[dict[str, Any], list[Metrics]]:
     """The plan and the figures of a run that `bench llm` made."""
     folder = run.path if run.path.is_dir() else run.path.parent
     plan = read_plan(folder)
-    return plan, evaluate(run, read_records(folder), plan, bounds=bounds)
+    return plan, evaluate(run, read_records(folder), plan, bounds=bounds, detail=detail)
 
 
 def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics], **more: Any) -> dict[str, Any]:

@@ -34,13 +34,17 @@ _WARM = "Count from one to ten. (warm-up {number})"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them."""
+    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them.
+
+    mask    keep hashes instead of prompts, references, columns and answers
+    """
 
     levels: tuple[Level, ...] = (Level(),)
     settings: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     warmup: int = 2
     idle_s: float = 2.0
+    mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +277,8 @@ class Bench:
         found = self._scoring.at_once(answer, item)
         score = None if found is None else found.to_dict()
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
-        return Record(item.id, level.label, uid, answer, score, item.group)
+        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item.asked())
+        return record.masked() if self._plan.mask else record
 
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:

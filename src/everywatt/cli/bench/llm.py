@@ -15,18 +15,19 @@ from everywatt.api.run import load
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
-from everywatt.bench.llm.datasets import Dataset, load_dataset
+from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
 from everywatt.bench.llm.judge import Judge
 from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.llm.records import differences, read_plan, read_records
+from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
 from everywatt.bench.llm.result import evaluate, to_dict
-from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv
+from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv, write_query_parquet
 from everywatt.bench.llm.running import LOST, Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
-from everywatt.bench.llm.scoring import Scoring, scored_by
+from everywatt.bench.llm.scoring import LATER, Scoring, scored_by
 from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.bench.llm.transcript import TRANSCRIPT, transcribed
 from everywatt.bench.runs import folder_of
 from everywatt.cli.bench.llm_show import show
 from everywatt.cli.common.metering import meter_of
@@ -103,6 +104,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @click.option(
     "--run-code", is_flag=True, help="Run code that the model wrote in a sandbox, and score it by unit tests."
 )
+@click.option("--mask", is_flag=True, help="Store hashes instead of prompts, references, data set columns and answers.")
 @click.option("--reference", type=RUN, metavar="RUN", help="Report how many answers agree with those of another run.")
 @click.option("--parameters", default=None, metavar="N", help="Active parameters per token, for FLOPs: 135M, 7B.")
 @click.option("--peak-flops", default=None, metavar="N", help="Peak FLOP/s of the hardware, for MFU: 312T.")
@@ -159,6 +161,7 @@ def command(
     judge_model: str,
     judge_params: tuple[tuple[str, str], ...],
     run_code: bool,
+    mask: bool,
     reference: str | None,
     parameters: str | None,
     peak_flops: str | None,
@@ -184,7 +187,7 @@ def command(
     The server is found by its port on this host and charged with the energy of its processes and the idle energy of its
     devices; other processes are not charged to it. Each finished query is on disk at once, and --resume sends the rest.
     The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
-    writes .json, .csv (one line per query) or .md.
+    writes .json, .csv or .parquet (one row per query) or .md.
 
     The exit code is 0 even if answers are wrong, 3 if no query was answered or the server stopped answering, and 4 if
     no sensor measures power.
@@ -204,12 +207,15 @@ def command(
     most = max((level.concurrency or 64) for level in asked.levels)
     connection = Connection.of(asked.model, asked.base_url, dict(asked.client_params), concurrency=most)
     client = clients.make(asked.client_id, connection)
-    chosen = load_dataset(asked.dataset, dict(asked.dataset_params))
+    chosen = _dataset(asked, old, folder, output)
     items = chosen.items[: asked.max_queries]
     items = items if asked.scorer is None else scored_by(items, asked.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
+    mask = mask or bool((old or {}).get("mask"))
+    if mask and any(item.scorer in LATER for item in items):
+        raise UsageError("--mask keeps no answers, which a judge or unit tests would need.", cure="leave out --mask")
+    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s, mask)
     pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid, output)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
@@ -230,7 +236,7 @@ def command(
     if old is not None:
         # Whose energy it is was settled when the run began; the server may be gone by now.
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
-    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
+    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared, detail=True)
     _tell(outcome, about, found, factors, out, output)
     if outcome.ended == "interrupted":
         return INTERRUPTED
@@ -288,7 +294,7 @@ class Asked:
 
     def checked(self, repeats: int) -> Asked:
         """With a load where none was given. UsageError where something is missing."""
-        if not self.dataset:
+        if not self.dataset and not (self.client_id == TRANSCRIPT and "file" in dict(self.client_params)):
             raise UsageError("No data set was given.", cure="--dataset arithmetic")
         if not self.model and self.client_id in ("openai", "ollama"):
             raise UsageError("No model was given.", cure="--model NAME")
@@ -319,13 +325,36 @@ def _tell(
             ".csv": lambda: query_csv(found),
             ".md": lambda: figures_markdown(found),
         }
-        write_text(out, texts[out.suffix]())
+        if out.suffix == ".parquet":
+            write_query_parquet(found, out)
+        else:
+            write_text(out, texts[out.suffix]())
     output.json("llm", data)
 
 
 def _watcher(output: Output) -> Watch:
     tell = output.progress()
     return lambda doing, done, of: tell(f"{doing}: {done} of {of}")
+
+
+def _dataset(asked: Asked, old: Mapping[str, Any] | None, folder: Path | None, output: Output) -> Dataset:
+    """The items: of the data set, or as the run's own records have them where the data set is not here."""
+    if not asked.dataset:
+        kept = recorded_items(list(transcribed(Path(dict(asked.client_params)["file"]))))
+        if not kept:
+            raise UsageError("The transcript holds no items.", cure="--dataset D")
+        return Dataset(TRANSCRIPT, {}, tuple(kept), fingerprint(kept))
+    try:
+        return load_dataset(asked.dataset, dict(asked.dataset_params))
+    except UsageError as error:
+        kept = [] if folder is None else recorded_items(read_records(folder))
+        told = dict((old or {}).get("dataset") or {})
+        if not kept:
+            raise
+        output.warn(f"{error.message} The {len(kept)} items in the run's own records are used.")
+        return Dataset(
+            asked.dataset, dict(asked.dataset_params), tuple(kept), str(told.get("sha256")), told.get("items")
+        )
 
 
 def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None, old: Mapping[str, Any]) -> Facts:
@@ -414,6 +443,7 @@ def _about(
         "settings": dict(plan.settings),
         "system": plan.system,
         "scorer": asked.scorer,
+        "mask": plan.mask,
         "server_tape": asked.server_tape,
         "levels": [level.label for level in plan.levels],
         "loads": [level.to_dict() for level in plan.levels],
