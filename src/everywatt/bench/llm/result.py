@@ -143,7 +143,7 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
         rate, cost = one.figures["output_tokens_per_second"].value, one.figures["energy_per_output_token"].value
         if rate is not None and cost is not None:
             loads.setdefault(kind_of(one.level), []).append((rate, cost))
-    points = sorted((*(mean(column) for column in zip(*same, strict=True)), kind) for kind, same in loads.items())
+    points = sorted((mean([r for r, _ in same]), mean([c for _, c in same]), kind) for kind, same in loads.items())
     if len(points) < 3:
         return None
     rates, costs = [rate for rate, _, _ in points], [cost for _, cost, _ in points]
