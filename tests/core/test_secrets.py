@@ -58,29 +58,25 @@ def test_what_is_no_secret_stays(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_run_keeps_secrets_only_where_a_setting_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
-) -> None:
+def test_a_run_keeps_secrets_only_where_a_setting_says_so(tmp_path: Path, kept: bool) -> None:
     import everywatt.api.meter as module
     from everywatt.api.provenance import provenance
 
     with VirtualWorld(tmp_path) as world:
-        monkeypatch.setattr(module, "provenance", provenance)
+        world.patch.setattr(module, "provenance", provenance)
         if kept:
-            monkeypatch.setenv("EVERYWATT_MASK_SECRETS", "false")
+            world.patch.setenv("EVERYWATT_MASK_SECRETS", "false")
         meter = Meter("work", sensors=["virtual"], estimate=False).start(command=["x", f"--password={SECRET}"])
         world.sleep(0.5)
         command = meter.stop().meta["command"]
         assert command == ["x", f"--password={SECRET}" if kept else "--password=***"]
 
 
-def test_a_tape_that_a_program_writes_itself_is_its_users_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tape_that_a_program_writes_itself_is_its_users_alone(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         with VirtualWorld(tmp_path) as world:
-            monkeypatch.setattr(launch, "start", lambda patience: (_ for _ in ()).throw(OSError("no process")))
+            world.patch.setattr(launch, "start", lambda patience: (_ for _ in ()).throw(OSError("no process")))
             with Meter("work", sensors=["virtual"], estimate=False) as meter:
                 world.sleep(0.5)
             (tape,) = meter.run.tapes

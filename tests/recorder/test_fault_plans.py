@@ -88,9 +88,7 @@ class Blocked:
 
 
 @pytest.mark.parametrize("when", ["start", "open", "middle", "close"])
-def test_a_stopped_recorder_delays_a_program_by_two_seconds_in_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_a_stopped_recorder_delays_a_program_by_two_seconds_in_all(tmp_path: Path, when: str) -> None:
     with VirtualWorld(tmp_path, cpu="constant:100W") as world:
         blocked = Blocked(world)
 
@@ -99,7 +97,7 @@ def test_a_stopped_recorder_delays_a_program_by_two_seconds_in_all(
             world.time.stop(world.recorder, 300)
 
         if when == "start":
-            monkeypatch.setattr(launch, "start", never_ready)
+            world.patch.setattr(launch, "start", never_ready)
         if when == "open":
             Meter("other", sensors=["virtual"], estimate=False).start()
             stop()

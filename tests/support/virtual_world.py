@@ -51,13 +51,15 @@ class VirtualWorld:
         self.crashes: list[str] = []
         self.log: list[str] = []
         self.io: FaultyIo
+        self.patch: pytest.MonkeyPatch
         self._stack = contextlib.ExitStack()
         self._names = 0
 
     def __enter__(self) -> VirtualWorld:
         virtual_machine.here = self.machine
         enter = self._stack.enter_context
-        patch = enter(pytest.MonkeyPatch.context())
+        # For tests too: a fixture's patch would be undone after the world's own, and so bring it back.
+        self.patch = patch = enter(pytest.MonkeyPatch.context())
         patch.setenv("EVERYWATT_PLUGINS", "virtual=virtual_machine:Sensors")
         patch.setenv("EVERYWATT_RUNTIME_DIR", str(self.runtime))
         patch.setenv("EVERYWATT_HOME", str(self.home))
