@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.workers import WorkerFailed
+from everywatt.formats.quantization.columns import old_csv
 from everywatt.report.html.precision import precision_document
 
 BATCH_S = {"fp32": 0.04, "bf16": 0.03, "int8": 0.02, "mixed": 0.03}
@@ -157,3 +159,19 @@ def test_a_precision_that_fails_later_keeps_its_trials_and_stays_the_baseline(wo
     assert result.baseline.precision == "fp32" and len(found["fp32"]["trials"]) == 2
     assert any("stopped after 2 trials: out of memory" in note for note in found["fp32"]["notes"])
     assert found["int8"]["ratio"]["value"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_each_trial_tells_how_its_power_varied_and_how_often_it_was_read(tmp_path):
+    """A square of 30 and 90 W: a mean of 60 and a deviation of 30 W."""
+    with VirtualWorld(tmp_path, cpu="square:30W,90W,0.5s") as world:
+        world.loops = 0
+        result = measured(world, tmp_path, precisions="fp32,int8", trials=2)
+    for row in told(result).values():
+        for trial in row["trials"]:
+            power = trial["power"]
+            assert power["mean_w"] == pytest.approx(60, rel=0.2) and power["sd_w"] == pytest.approx(30, rel=0.3)
+            assert power["min_w"] >= 29 and power["max_w"] <= 91
+            assert power["samples"] >= 8 and power["rate_hz"] == pytest.approx(10, rel=0.3)
+    assert len(tables.trial_table(result).rows) == 4
+    line = next(csv.DictReader(io.StringIO(old_csv("trials", result, datetime.now(UTC)))))
+    assert float(line["std_power_w"]) == pytest.approx(30, rel=0.3) and int(line["num_power_samples"]) >= 8

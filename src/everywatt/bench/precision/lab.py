@@ -26,7 +26,7 @@ from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, correlated, plan, ranked, savings
 from everywatt.bench.precision.variants import Arm, available_bytes, crowded
 from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.bench.trials import Trial, with_energy
+from everywatt.bench.trials import Trial, with_energy, with_power
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 
@@ -407,6 +407,8 @@ class PrecisionLab:
         for arm in arms:
             kept = [trial for trial in arm.trials if trial.block in counted]
             filled = kept if run is None else with_energy(kept, run, live=live)
+            if run is not None and not live:
+                filled = with_power(filled, run)
             found += [_divided(trial, len(loop)) for trial, loop in zip(filled, arm.loops_in(counted), strict=True)]
         return [Candidate(arm.index, arm.precision, arm.precision, ()) for arm in arms], found
 
