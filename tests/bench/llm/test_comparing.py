@@ -1,5 +1,7 @@
 """Runs of models beside each other: two profiles with known joules and verdicts, item by item."""
 
+import csv
+import io
 import json
 import shutil
 
@@ -7,7 +9,7 @@ import pytest
 
 from everywatt.api.run import load
 from everywatt.bench.llm.comparing import compare_llm, is_llm, side
-from everywatt.bench.llm.leaderboard import leaderboard
+from everywatt.bench.llm.leaderboard import check_board, leaderboard
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import ScopeError, UsageError
 from everywatt.report.html.llm import llm_view, models_view
@@ -109,6 +111,38 @@ def test_the_table_of_many_runs(small, large):
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
     with pytest.raises(UsageError, match="cannot be sorted by"):
         leaderboard([small], "beauty")
+
+
+def test_runs_whose_intervals_overlap_are_tied(folder, small, large):
+    near = made(folder, "near", lambda n: 10.5 + n % 5, lambda n: n % 2 == 0)
+    places = leaderboard([large, small, near], "joules-per-request").places
+    assert [(place.model, place.rank, place.tied) for place in places] == [
+        ("small", 1, False), ("near", 2, False), ("large", 3, False)
+    ]  # fmt: skip
+    # Accuracy per joule has the interval of the items too, in which the three are one.
+    places = leaderboard([large, small, near]).places
+    assert [(place.rank, place.tied) for place in places] == [(1, True)] * 3
+    assert [place.model for place in places] == ["small", "near", "large"]
+    board = leaderboard([small, large], "accuracy")
+    line, *_ = csv.DictReader(io.StringIO(board.to_csv()))
+    assert (line["model"], line["answered"], line["scope"]) == ("large", str(N), "gpu")
+    assert float(line["accuracy_per_watt"]) == pytest.approx(0.75 / 20, rel=1e-3)
+
+
+def test_a_published_table_is_checked_against_its_runs(small, large):
+    runs = {run.name: run for run in (small, large)}
+    told = json.loads(json.dumps(leaderboard([small, large]).to_dict()))
+    assert check_board(told, runs.__getitem__) == []
+    told["places"][0]["energy_per_request"]["value"] *= 0.9
+    told["places"][1]["answered"] = 61
+    wrong = {(row, field) for row, field, _ in check_board(told, runs.__getitem__)}
+    assert wrong == {("small, concurrency 1", "energy_per_request"), ("large, concurrency 1", "answered")}
+    del told["places"][1]
+
+    def gone(name):
+        raise UsageError(f"There is no run {name}.")
+
+    assert check_board(told, gone) == [("small", "run", "There is no run small.")]
 
 
 def test_regressions_find_what_a_token_costs(folder):
