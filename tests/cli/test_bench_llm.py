@@ -371,7 +371,8 @@ def test_where_nothing_was_answered_the_code_says_so(place, tmp_path):
     with running(tmp_path, status=400, times=99) as server:
         done = bench(place, *to(server, "--max-queries", "3", "--json"), code=3)
     found = json.loads(done.stdout)
-    assert (found["statuses"], found["accuracy"]) == ({"refused": 3}, None)
+    assert found["statuses"] == {"refused": 3} and found["answered"] == 0
+    assert (found["accuracy"]["value"], found["accuracy"]["n"]) == (0.0, 3), "a failure is not right"
     assert "no query was answered" in done.stderr
 
 
