@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from answering import answering, models, sse
@@ -424,3 +426,55 @@ def test_a_run_that_was_moved_without_its_data_set_is_scored_exported_and_compar
         [*everywatt, "compare", moved, names[1], "--json"], env=place, check=True, capture_output=True
     )
     assert json.loads(found.stdout)["candidates"][0]["items"] == 4
+
+
+SERVER = """
+import asyncio, json, os, pathlib, signal, sys
+sys.path.insert(0, {support!r})
+import sse_server
+
+async def main(port, log):
+    server = sse_server.Server(pathlib.Path(log), {{"tokens": 4}})
+    first = not os.path.exists(log + ".died")
+
+    async def handle(reader, writer):
+        await server.handle(reader, writer)
+
+    print("listening", flush=True)
+    async with await asyncio.start_server(handle, "127.0.0.1", port) as one:
+        while True:
+            await asyncio.sleep(0.02)
+            if first and os.path.exists(log) and len(open(log).readlines()) >= 5:
+                open(log + ".died", "w").close()
+                print("died of a fault", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+"""
+
+
+def test_a_server_that_the_benchmark_starts_is_started_again_and_stopped(place, tmp_path):
+    support = str(Path(__file__).parents[1] / "support")
+    (tmp_path / "serve.py").write_text(SERVER.format(support=support))
+    serve = f"{sys.executable} {tmp_path / 'serve.py'} {{port}} {tmp_path / 'log.jsonl'}"
+    more = ("--serve", serve, "--model", "scripted", "--dataset", "arithmetic", "--max-queries", "12", "--json")
+    done = bench(place, *more, "--client-param", "backoff=10ms", "--concurrency", "2")
+    found = json.loads(done.stdout)
+    assert (found["queries"], found["statuses"]) == (12, {"ok": 12})
+    assert len(found["loading"]) == 2 and all(one["energy"]["joules"] > 0 for one in found["loading"])
+    assert "started again: died of a fault" in done.stderr
+    assert found["boundary"]["name"] == "server"
+    folder = tmp_path / "runs" / found["run"]
+    assert "listening" in (folder / "server.log").read_text()
+    assert (folder / "server.log").stat().st_mode & 0o077 == 0
+    port = json.loads((folder / "llm.json").read_text())["base_url"].rpartition(":")[2]
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", int(port)))
+
+
+def test_a_server_that_does_not_start_says_why_and_leaves_no_run(place, tmp_path):
+    serve = f"{sys.executable} -c 'import sys; sys.exit(\"no model {{port}}\")'"
+    done = bench(place, "--serve", serve, "--model", "m", "--dataset", "arithmetic", code=3)
+    assert "The server did not start: it ended: no model" in done.stderr
+    assert not list((tmp_path / "runs").glob("*/llm.json"))
+    assert "has no {port}" in bench(place, "--serve", "x", "--model", "m", "--dataset", "arithmetic", code=2).stderr

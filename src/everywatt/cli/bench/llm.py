@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from everywatt.api.run import load
+from everywatt.api.run import Run, load
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
@@ -23,10 +23,11 @@ from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
 from everywatt.bench.llm.result import evaluate, to_dict
 from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv, write_query_parquet
-from everywatt.bench.llm.running import LOST, Bench, Outcome, Plan, Watch
+from everywatt.bench.llm.running import LOADING, LOST, Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import LATER, Scoring, scored_by
 from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.bench.llm.serving import Serving
 from everywatt.bench.llm.transcript import TRANSCRIPT, transcribed
 from everywatt.bench.runs import folder_of
 from everywatt.cli.bench.llm_show import show
@@ -47,7 +48,9 @@ from everywatt.cli.common.options import (
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
 from everywatt.core.config import Settings, resolve
+from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps, plain
 from everywatt.footprint.carbon import Factors, account, factors_of
 
@@ -60,6 +63,12 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 
 @click.command(cls=Verb)
 @click.option("--base-url", default="", metavar="URL", help="URL of the server, such as http://127.0.0.1:8000.")
+@click.option(
+    "--serve",
+    default=None,
+    metavar="'CMD {port}'",
+    help="Start this server, wait until it is ready, and stop it at the end; {model} is --model.",
+)
 @click.option("--model", default="", help="Name of the model on the server.")
 @click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
 @click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
@@ -144,6 +153,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @output_options
 def command(
     base_url: str,
+    serve: str | None,
     model: str,
     dataset: str,
     client_id: str,
@@ -186,6 +196,9 @@ def command(
 
     The server is found by its port on this host and charged with the energy of its processes and the idle energy of its
     devices; other processes are not charged to it. Each finished query is on disk at once, and --resume sends the rest.
+    With --serve the server is started here: the energy of loading is given separately, a server that dies is started
+    again, and what it printed is server.log in the run's folder.
+
     The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
     writes .json, .csv or .parquet (one row per query) or .md.
 
@@ -199,6 +212,11 @@ def command(
     folder = None if resume is None else folder_of(load(resume, home=settings.home))
     old = None if folder is None else read_plan(folder)
     levels = repeated(_levels(concurrency, rate, sweep), repeats)
+    server = None
+    if serve is not None:
+        before = old or {}
+        server = Serving(serve, model=model or before.get("model", ""), url=base_url or before.get("base_url", ""))
+        base_url = server.url
     asked = Asked(
         *(base_url, model, dataset, client_id, client_params, dataset_params, sampling),
         *(system, max_queries, scorer, _server_tape(server_tape, server_skew), levels),
@@ -216,7 +234,11 @@ def command(
     if mask and any(item.scorer in LATER for item in items):
         raise UsageError("--mask keeps no answers, which a judge or unit tests would need.", cure="leave out --mask")
     plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s, mask)
-    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid, output)
+    if server is not None:
+        pids, no_energy = (server.prepare(),), None
+    else:
+        url = client.describe().get("base_url") or asked.base_url
+        pids, no_energy = _server(client.where, url, server_pid, output)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
         "no_energy": no_energy,
@@ -224,14 +246,24 @@ def command(
         "boundary": "server" if pids or client.where == "here" else "machine",
         "scoring": scoring.describe(),
         "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
+        "serve": serve,
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
+        if server is not None:
+            server.stop()
         raise UsageError(f"{resume} used other options: {', '.join(wrong)} differ.")
     name = f"llm-{_short(asked.model) or asked.client_id}"
-    meter = meter_of(settings, note, name, pids=pids or None, append=folder)
-    reaper = None if client.where == "here" else os.getpid()
-    bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
-    outcome = bench.run(resume=folder)
+    outcome = None
+    try:
+        meter = meter_of(settings, note, name, pids=pids or None, append=folder)
+        reaper = None if client.where == "here" else os.getpid()
+        bench = Bench(
+            client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring, server=server
+        )
+        outcome = bench.run(resume=folder)
+    finally:
+        if server is not None:
+            server.stop(None if outcome is None else outcome.folder)
     about = bench.about
     if old is not None:
         # Whose energy it is was settled when the run began; the server may be gone by now.
@@ -315,8 +347,13 @@ def _tell(
     more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}
     if factors:
         more["carbon"] = {one.level: f.to_dict() for one, f in zip(found, footprints, strict=True) if f is not None}
+    loads = _loading(outcome.run)
+    if loads:
+        more["loading"] = [{"duration_s": seconds, "energy": energy.to_dict()} for seconds, energy in loads]
     data = to_dict(outcome.folder.name, about, found, **more)
     show(about, found, footprints, output)
+    for seconds, energy in loads:
+        output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
     output.say(f"  run     {outcome.folder}")
     output.say(f"  next    everywatt report {outcome.folder.name} --open")
     if out is not None:
@@ -330,6 +367,12 @@ def _tell(
         else:
             write_text(out, texts[out.suffix]())
     output.json("llm", data)
+
+
+def _loading(run: Run | None) -> list[tuple[float, Energy]]:
+    """Time and energy of each start of a server that the benchmark started."""
+    spans = [] if run is None else [span for span in run.spans if span.name == LOADING and span.end_ns is not None]
+    return [] if run is None else [(span.duration_s or 0.0, run.energy(span)) for span in spans]
 
 
 def _watcher(output: Output) -> Watch:
