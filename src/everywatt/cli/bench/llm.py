@@ -234,11 +234,8 @@ def command(
     if mask and any(item.scorer in LATER for item in items):
         raise UsageError("--mask keeps no answers, which a judge or unit tests would need.", cure="leave out --mask")
     plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s, mask)
-    if server is not None:
-        pids, no_energy = (server.prepare(),), None
-    else:
-        url = client.describe().get("base_url") or asked.base_url
-        pids, no_energy = _server(client.where, url, server_pid, output)
+    given = server_pid if server is None else (server.prepare(),)
+    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, given, output)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
         "no_energy": no_energy,
