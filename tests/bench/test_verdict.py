@@ -84,3 +84,23 @@ def test_blocks_turn_around_and_nobody_is_always_first():
     assert {block[0] for block in three} == {0, 1, 2}
     places = np.array([[block.index(c) for c in range(3)] for block in three]).mean(axis=0)
     assert list(places) == [1.0, 1.0, 1.0]
+
+
+def test_a_fixed_number_of_trials_has_students_interval():
+    """With n decided beforehand nobody looks in between: t for n - 1 degrees of freedom, 95 of 100 times."""
+    held = []
+    for seed in range(400):
+        found = compare(noisy(100, 0.05, 3, 2 * seed), noisy(90, 0.05, 3, 2 * seed + 1), anytime=False)
+        held.append(found.low <= 0.9 <= found.high)
+    assert 0.92 < np.mean(held) < 0.98
+    same = compare([1.0, 1.0, 1.0], [0.5, 0.51, 0.49], anytime=False)
+    half = 4.302653 * np.std(np.log([0.5, 0.51, 0.49]), ddof=1) / math.sqrt(3)
+    assert math.log(same.high / same.low) / 2 == pytest.approx(half, rel=1e-4)
+    assert same.answer is Answer.LESS
+
+
+def test_what_cannot_be_decided_says_so_instead_of_an_endless_interval():
+    found = compare([1.0, 1.0, 1.0], [0.3, 9.0, 1.0])
+    assert found.text("B").startswith("not decidable with n = 3")
+    assert found.to_dict()["ratio"]["high"] is None and found.to_dict()["ratio"]["low"] is None
+    assert compare([1.0], [2.0], anytime=False).text("B").startswith("not decidable with n = 1")

@@ -5,9 +5,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from answering import answering, models, sse
@@ -371,7 +373,8 @@ def test_where_nothing_was_answered_the_code_says_so(place, tmp_path):
     with running(tmp_path, status=400, times=99) as server:
         done = bench(place, *to(server, "--max-queries", "3", "--json"), code=3)
     found = json.loads(done.stdout)
-    assert (found["statuses"], found["accuracy"]) == ({"refused": 3}, None)
+    assert found["statuses"] == {"refused": 3} and found["answered"] == 0
+    assert (found["accuracy"]["value"], found["accuracy"]["n"]) == (0.0, 3), "a failure is not right"
     assert "no query was answered" in done.stderr
 
 
@@ -395,3 +398,83 @@ def test_a_profile_of_our_own_comes_back(place, tmp_path):
     for name in ("energy_per_request", "energy_per_output_token"):
         assert again[name]["value"] == pytest.approx(first[name]["value"], rel=1e-3)
     assert "was imported" in bench(place, "--resume", "last", code=2).stderr
+
+
+def test_a_run_that_was_moved_without_its_data_set_is_scored_exported_and_compared(place, tmp_path):
+    data = tmp_path / "own.jsonl"
+    rows = [{"prompt": f"Say {n}", "answer": str(n), "topic": f"t{n % 2}"} for n in range(4)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "echo.py").write_text("def call(prompt):\n    return prompt.split()[-1]\n")
+    place = place | {"PYTHONPATH": str(tmp_path)}
+    python = ("--client", "python", "--client-param", "call=echo:call", "--dataset", str(data), "--json")
+    names = [json.loads(bench(place, *python).stdout)["run"] for _ in range(2)]
+    data.unlink()
+    (tmp_path / "runs" / names[0]).rename(tmp_path / "moved")
+    moved = str(tmp_path / "moved")
+    done = bench(place, "--resume", moved, "--json")
+    assert json.loads(done.stdout)["accuracy"]["value"] == 1.0 and "own records are used" in done.stderr
+    items = json.loads(done.stdout)["levels"][0]["items"]
+    assert [item["columns"]["topic"] for item in items] == ["t0", "t1", "t0", "t1"]
+    again = ("--client", "transcript", "--client-param", f"file={moved}/queries.jsonl", "--scorer", "numeric", "--json")
+    assert json.loads(bench(place, *again).stdout)["accuracy"] == pytest.approx(
+        json.loads(done.stdout)["accuracy"], abs=1e-9
+    )
+    everywatt = [sys.executable, "-m", "everywatt"]
+    words = [*everywatt, "export", moved, "--to", "ipw", "--out", str(tmp_path / "ipw")]
+    subprocess.run(words, env=place, check=True, capture_output=True)
+    found = subprocess.run(
+        [*everywatt, "compare", moved, names[1], "--json"], env=place, check=True, capture_output=True
+    )
+    assert json.loads(found.stdout)["candidates"][0]["items"] == 4
+
+
+SERVER = """
+import asyncio, json, os, pathlib, signal, sys
+sys.path.insert(0, {support!r})
+import sse_server
+
+async def main(port, log):
+    server = sse_server.Server(pathlib.Path(log), {{"tokens": 4}})
+    first = not os.path.exists(log + ".died")
+
+    async def handle(reader, writer):
+        await server.handle(reader, writer)
+
+    print("listening", flush=True)
+    async with await asyncio.start_server(handle, "127.0.0.1", port) as one:
+        while True:
+            await asyncio.sleep(0.02)
+            if first and os.path.exists(log) and len(open(log).readlines()) >= 5:
+                open(log + ".died", "w").close()
+                print("died of a fault", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+"""
+
+
+def test_a_server_that_the_benchmark_starts_is_started_again_and_stopped(place, tmp_path):
+    support = str(Path(__file__).parents[1] / "support")
+    (tmp_path / "serve.py").write_text(SERVER.format(support=support))
+    serve = f"{sys.executable} {tmp_path / 'serve.py'} {{port}} {tmp_path / 'log.jsonl'}"
+    more = ("--serve", serve, "--model", "scripted", "--dataset", "arithmetic", "--max-queries", "12", "--json")
+    done = bench(place, *more, "--client-param", "backoff=10ms", "--concurrency", "2")
+    found = json.loads(done.stdout)
+    assert (found["queries"], found["statuses"]) == (12, {"ok": 12})
+    assert len(found["loading"]) == 2 and all(one["energy"]["joules"] > 0 for one in found["loading"])
+    assert "started again: died of a fault" in done.stderr
+    assert found["boundary"]["name"] == "server"
+    folder = tmp_path / "runs" / found["run"]
+    assert "listening" in (folder / "server.log").read_text()
+    assert (folder / "server.log").stat().st_mode & 0o077 == 0
+    port = json.loads((folder / "llm.json").read_text())["base_url"].rpartition(":")[2]
+    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
+        probe.connect(("127.0.0.1", int(port)))
+
+
+def test_a_server_that_does_not_start_says_why_and_leaves_no_run(place, tmp_path):
+    serve = f"{sys.executable} -c 'import sys; sys.exit(\"no model {{port}}\")'"
+    done = bench(place, "--serve", serve, "--model", "m", "--dataset", "arithmetic", code=3)
+    assert "The server did not start: it ended: no model" in done.stderr
+    assert not list((tmp_path / "runs").glob("*/llm.json"))
+    assert "has no {port}" in bench(place, "--serve", "x", "--model", "m", "--dataset", "arithmetic", code=2).stderr

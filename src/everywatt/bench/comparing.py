@@ -13,7 +13,7 @@ from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.cooling import Cooling
 from everywatt.bench.figures import Figures, decided, figures, narrow
 from everywatt.bench.interleaving import blocks
-from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy
+from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy, with_power
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
 
@@ -145,8 +145,14 @@ class Comparing:
         """The figures from the finished tape."""
         trials = self._progress.trials
         if run is not None:
-            trials = with_energy(trials, run)
-        found = figures(self._candidates, trials, target=self._plan.target, ignore_failure=self._plan.ignore_failure)
+            trials = with_power(with_energy(trials, run), run)
+        found = figures(
+            self._candidates,
+            trials,
+            target=self._plan.target,
+            ignore_failure=self._plan.ignore_failure,
+            anytime=self._plan.trials is None,
+        )
         return Result(
             self._plan,
             self._candidates,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
-from everywatt.bench.sequential import Sample, interval
+from everywatt.bench.sequential import Sample, fixed_interval, interval
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
 from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
 from everywatt.core.budget import Budget
@@ -117,21 +117,25 @@ def figures(
     *,
     target: float = 0.02,
     ignore_failure: bool = False,
+    anytime: bool = True,
 ) -> list[Figures]:
-    """Every candidate beside the first one, from the trials that are complete. Warm-ups do not count."""
+    """Every candidate beside the first one, from the trials that are complete. Warm-ups do not count.
+
+    `anytime` is False where the number of trials was fixed beforehand: then intervals are Student's.
+    """
     counted = [trial for trial in trials if not trial.warmup]
     own = {c.index: tuple(t for t in counted if t.candidate == c.index) for c in candidates}
     first = own[candidates[0].index]
     found = []
     for candidate in candidates:
-        one = _alone(candidate, own[candidate.index])
+        one = _alone(candidate, own[candidate.index], anytime)
         if candidate is not candidates[0]:
-            one = _beside(one, first, target, ignore_failure)
+            one = _beside(one, first, target, ignore_failure, anytime)
         found.append(one)
     return found
 
 
-def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
+def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Figures:
     energies = [t.energy for t in trials if t.energy is not None and t.energy.joules is not None]
     nets = [t.net for t in trials if t.net is not None and t.net.joules is not None]
     seconds = [t.seconds for t in trials]
@@ -141,9 +145,9 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
     return Figures(
         candidate,
         trials,
-        _never_negative(_mean_energy(energies)),
-        _mean_energy(nets),
-        mean_of(seconds),
+        _never_negative(_mean_energy(energies, anytime)),
+        _mean_energy(nets, anytime),
+        mean_of(seconds, anytime=anytime),
         math.fsum(joules) / whole_s if whole_s else None,
         max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
         mean_of([t.joules * t.seconds for t in trials if t.joules is not None]).value if joules else None,
@@ -152,26 +156,28 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
         if len(joules) == len(trials)
         else (),
         notes=tuple(note for note in notes if note),
-        cpu_s=mean_of([t.cpu_s for t in trials]) if trials else None,
+        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime) if trials else None,
     )
 
 
-def mean_of(values: Sequence[float], systematic: float = 0.0) -> Mean:
-    """The mean with an interval that may be looked at after every trial; `systematic` widens it in quadrature."""
+def mean_of(values: Sequence[float], systematic: float = 0.0, *, anytime: bool = True) -> Mean:
+    """The mean with an interval that may be looked at after every trial, or Student's; `systematic` widens it in
+    quadrature."""
     sample = Sample.of(values)
-    low, high = interval(sample)
+    low, high = interval(sample) if anytime else fixed_interval(sample)
     if systematic and math.isfinite(low):
         half = math.hypot(high - sample.mean, systematic)
         low, high = sample.mean - half, sample.mean + half
     return Mean(sample.mean, low, high, sample.sd, sample.n)
 
 
-def _mean_energy(energies: Sequence[Energy]) -> Mean | None:
+def _mean_energy(energies: Sequence[Energy], anytime: bool) -> Mean | None:
     """The mean of energies: the scatter of the trials, and what their sensors have in common."""
     if not energies:
         return None
     whole = sum_energies(map(shared, energies))
-    return mean_of([energy.value for energy in energies], (whole.half_width or 0.0) / len(energies))
+    common = (whole.half_width or 0.0) / len(energies)
+    return mean_of([energy.value for energy in energies], common, anytime=anytime)
 
 
 def _never_negative(mean: Mean | None) -> Mean | None:
@@ -186,16 +192,16 @@ def shared(energy: Energy) -> Energy:
     return replace(energy, budget=Budget(terms, bounds), parts=())
 
 
-def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure: bool) -> Figures:
+def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure: bool, anytime: bool) -> Figures:
     failures = one.failures + sum(trial.failed for trial in first)
-    gross = _paired(first, one.trials, lambda t: t.energy, target)
-    above_idle = _paired(first, one.trials, lambda t: t.net, target)
+    gross = _paired(first, one.trials, lambda t: t.energy, target, anytime)
+    above_idle = _paired(first, one.trials, lambda t: t.net, target, anytime)
     if above_idle is None and (nets := _pairs(first, one.trials, lambda t: t.net)):
         idle = sum(not _positive(pair) for pair in nets)
         note = f"no ratio above idle: {idle} of {len(nets)} pairs have a trial that used no more than idle"
         one = replace(one, notes=(*one.notes, note))
-    time = _paired_numbers(first, one.trials, lambda t: t.seconds, target)
-    cpu = _paired_numbers(first, one.trials, lambda t: t.cpu_s, target)
+    time = _paired_numbers(first, one.trials, lambda t: t.seconds, target, anytime)
+    cpu = _paired_numbers(first, one.trials, lambda t: t.cpu_s, target, anytime)
     if failures and not ignore_failure:
         count = f"{failures} trial{'s' if failures > 1 else ''} failed"
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
@@ -221,14 +227,15 @@ def _positive(pair: tuple[Energy, Energy]) -> bool:
     return min(energy.value for energy in pair) > 0
 
 
-def _paired(first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: float) -> Comparison | None:
+def _paired(
+    first: Sequence[Trial], other: Sequence[Trial], pick: Pick, target: float, anytime: bool
+) -> Comparison | None:
     """None without pairs, and where one has no ratio: those that are left would be a sample selected by its result."""
     pairs = _pairs(first, other, pick)
     if not pairs or not all(map(_positive, pairs)):
         return None
-    return compare(
-        [a.value for a, _ in pairs], [b.value for _, b in pairs], target=target, systematic=_systematic(pairs)
-    )
+    values = [a.value for a, _ in pairs], [b.value for _, b in pairs]
+    return compare(*values, target=target, systematic=_systematic(pairs), anytime=anytime)
 
 
 def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
@@ -242,11 +249,12 @@ def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
 
 
 def _paired_numbers(
-    first: Sequence[Trial], other: Sequence[Trial], pick: Callable[[Trial], float], target: float
+    first: Sequence[Trial], other: Sequence[Trial], pick: Callable[[Trial], float], target: float, anytime: bool
 ) -> Comparison | None:
     mine = {trial.block: pick(trial) for trial in first}
     pairs = [(mine[t.block], pick(t)) for t in other if mine.get(t.block, 0) > 0 and pick(t) > 0]
-    return compare([a for a, _ in pairs], [b for _, b in pairs], target=target) if pairs else None
+    values = [a for a, _ in pairs], [b for _, b in pairs]
+    return compare(*values, target=target, anytime=anytime) if pairs else None
 
 
 def decided(found: Sequence[Figures]) -> bool:

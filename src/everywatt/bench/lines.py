@@ -12,13 +12,15 @@ from everywatt.core.jsonio import dumps
 
 
 class Lines:
-    """The file, open for appending. A line is one write, so a kill leaves whole lines, or half of the last.
+    """The file, open for appending, which only its owner can read: it may hold prompts and answers.
+
+    A line is one write, so a kill leaves whole lines, or half of the last.
 
     After a power loss lines of the last seconds may be missing: they are not synced one by one.
     """
 
     def __init__(self, file: Path) -> None:
-        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
             os.write(self._fd, b"\n")  # half a line of a killed run: it stays, and is no line

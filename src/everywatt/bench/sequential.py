@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everywatt.core.stats import deviation, mean
+from everywatt.core.stats import deviation, mean, student_factor
 
 PRIORS = (0.05, 1.0, 100.0)
 """Variances of the prior on mean / deviation; each has the same weight."""
@@ -69,6 +69,14 @@ def interval(sample: Sample, alpha: float = 0.05) -> tuple[float, float]:
     if math.isinf(t):
         return -math.inf, math.inf
     half = t * sample.sd / math.sqrt(sample.n)
+    return sample.mean - half, sample.mean + half
+
+
+def fixed_interval(sample: Sample) -> tuple[float, float]:
+    """Where the mean lies, for a number of trials that was fixed beforehand: Student's 95 %; infinite for one trial."""
+    if sample.n < 2:
+        return -math.inf, math.inf
+    half = student_factor(sample.n - 1) * sample.sd / math.sqrt(sample.n)
     return sample.mean - half, sample.mean + half
 
 

@@ -10,21 +10,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from everywatt.api.meter import Meter
+from everywatt.api.power import PowerLine, power_line
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 from everywatt.core.memory import own_peak_bytes
 from everywatt.core.spans import Span
+from everywatt.energy.sources import addable, sources
 
 TRIAL = "trial"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 @dataclass(frozen=True, slots=True)
+class PowerSamples:
+    """What the sensors read during a trial, summed over the devices: watts, how many readings of the slowest sensor,
+    and how many of them came in a second."""
+
+    mean_w: float
+    sd_w: float | None
+    min_w: float
+    median_w: float
+    max_w: float
+    samples: int
+    rate_hz: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
-    """What is known of one trial. `energy` and `net` are None until the tape has all of it."""
+    """What is known of one trial. `energy`, `net` and `power` are None until the tape has all of it."""
 
     candidate: int
     block: int
@@ -37,6 +59,7 @@ class Trial:
     warmup: bool = False
     energy: Energy | None = None
     net: Energy | None = None
+    power: PowerSamples | None = None
 
     @property
     def failed(self) -> bool:
@@ -61,6 +84,7 @@ class Trial:
             "warmup": self.warmup,
             "energy": None if self.energy is None else self.energy.to_dict(),
             "energy_net": None if self.net is None else self.net.to_dict(),
+            "power": None if self.power is None else self.power.to_dict(),
         }
 
 
@@ -176,3 +200,39 @@ def with_energy(trials: Sequence[Trial], run: Run, *, live: bool = False) -> lis
             trial = replace(trial, energy=run.energy(span), net=run.energy_net(span))
         filled.append(trial)
     return filled
+
+
+def with_power(trials: Sequence[Trial], run: Run) -> list[Trial]:
+    """The trials with what the sensors read meanwhile, as far as there were readings."""
+    edges = {span.id: (span.start_ns, span.end_ns) for span in run.spans if span.end_ns is not None}
+    lines = {
+        tape: [line for source in addable(sources(tape)) if (line := power_line(source)) is not None]
+        for tape in run.tapes
+    }
+    found = []
+    for trial in trials:
+        span = edges.get(trial.span or "")
+        samples = [one for mine in lines.values() if span and (one := _samples(mine, *span)) is not None]
+        found.append(replace(trial, power=samples[0]) if samples else trial)
+    return found
+
+
+def _samples(lines: Sequence[PowerLine], start_ns: int, end_ns: int) -> PowerSamples | None:
+    """The sum of all devices between two readings of the slowest of them."""
+    inside = [line.at_ns[(line.at_ns >= start_ns) & (line.at_ns <= end_ns)] for line in lines]
+    if not inside or min(map(len, inside)) < 2:
+        return None
+    at_ns = min(inside, key=len)
+    watts = np.sum([line.means(at_ns) for line in lines], axis=0)
+    watts = watts[np.isfinite(watts)]
+    if not len(watts):
+        return None
+    return PowerSamples(
+        float(watts.mean()),
+        float(watts.std(ddof=1)) if len(watts) > 1 else None,
+        float(watts.min()),
+        float(np.median(watts)),
+        float(watts.max()),
+        len(watts),
+        (len(at_ns) - 1) / (int(at_ns[-1] - at_ns[0]) / NS),
+    )

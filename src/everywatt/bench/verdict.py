@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from everywatt.bench.sequential import Sample, interval, trials_for
+from everywatt.bench.sequential import Sample, fixed_interval, interval, trials_for
 from everywatt.core.format import format_percent
 from everywatt.core.stats import median
 
 MANY = 100_000
+ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
 
 
 class Answer(StrEnum):
@@ -28,7 +29,8 @@ class Answer(StrEnum):
 class Comparison:
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
-    The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed.
+    The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed; if the
+    number was fixed beforehand it is Student's. It is infinite where that many trials cannot tell.
     `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
     decided or the number cannot be estimated.
     """
@@ -52,14 +54,16 @@ class Comparison:
         if self.answer is Answer.SAME:
             return f"no difference in {what} larger than {format_percent(self.target)}"
         if self.answer is Answer.UNDECIDED:
+            why = "undecided" if math.isfinite(self.high) else f"not decidable with n = {self.trials}"
             if self.more_trials is None:
-                return "undecided: too few trials"
-            return f"undecided: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
+                return why
+            return f"{why}: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
         return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        ends = {"low": finite(self.low), "high": finite(self.high)}
+        known = math.isfinite(self.high)
+        ends = {"low": finite(self.low) if known else None, "high": finite(self.high)}
         return {
             "ratio": {"value": self.ratio, **ends},
             "answer": self.answer.value,
@@ -88,8 +92,11 @@ def compare(
     target: float = 0.02,
     alpha: float = 0.05,
     systematic: float = 0.0,
+    anytime: bool = True,
 ) -> Comparison:
     """Compare paired trials (same length, same block at the same place) of positive values.
+
+    `anytime` is False where the number of trials was fixed beforehand, so that nobody stopped at a result.
 
     `systematic` is the 95 % half-width of what all trials share and pairing does not cancel (a sensor's offset), as a
     share of the ratio; it widens the interval and does not shrink with more trials.
@@ -102,7 +109,10 @@ def compare(
     if not logs:
         return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
     sample = Sample.of(logs)
-    low, high = _widened(*interval(sample, alpha), sample.mean, systematic)
+    ends = interval(sample, alpha) if anytime else fixed_interval(sample)
+    low, high = _widened(*ends, sample.mean, systematic)
+    if high - sample.mean > math.log(ENDLESS):
+        low, high = -math.inf, math.inf
     answer = _answer(low, high, target)
     more = None if answer is not Answer.UNDECIDED else _more(sample, target, alpha, systematic)
     return Comparison(

@@ -1,9 +1,15 @@
 """Runs of models beside each other: two profiles with known joules and verdicts, item by item."""
 
+import csv
+import io
+import json
+import shutil
+
 import pytest
 
+from everywatt.api.run import load
 from everywatt.bench.llm.comparing import compare_llm, is_llm, side
-from everywatt.bench.llm.leaderboard import leaderboard
+from everywatt.bench.llm.leaderboard import check_board, leaderboard
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import ScopeError, UsageError
 from everywatt.report.html.llm import llm_view, models_view
@@ -48,6 +54,31 @@ def test_accuracy_and_energy_of_the_same_items(small, large):
     assert any("energy: more" in text for text in found.verdicts)
 
 
+def failing(folder, name, run):
+    """The same run, in which every second item (those that it answers wrongly) got no answer."""
+    made_over = folder / name
+    shutil.copytree(run.path if run.path.is_dir() else run.path.parent, made_over)
+    lines = [json.loads(line) for line in (made_over / "queries.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["score"]["verdict"] != "right":
+            line["score"], line["answer"]["status"], line["answer"]["error"] = None, "failed", "HTTP 500"
+    (made_over / "queries.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return load(made_over)
+
+
+def test_a_server_that_fails_where_it_would_be_wrong_wins_nothing(folder, small):
+    half = failing(folder, "half", small)
+    board = leaderboard([half, small])
+    assert [place.accuracy.value for place in board.places] == [0.5, 0.5]
+    assert {(place.run, place.answered, place.queries) for place in board.places} == {
+        ("half", N // 2, N), ("small", N, N)
+    }  # fmt: skip
+    found = compare_llm(side(small), side(half))
+    assert found.figures["accuracy_difference"].value == 0.0
+    assert f"{N // 2} of {N} items" in found.figures["energy_ratio"].formula
+    assert any(f"half answered {N // 2} of {N} items" in note for note in found.notes)
+
+
 def test_runs_that_say_the_same_are_not_called_certainly_equal(small):
     found = compare_llm(side(small), side(small))
     more = found.figures["accuracy_difference"]
@@ -80,6 +111,38 @@ def test_the_table_of_many_runs(small, large):
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
     with pytest.raises(UsageError, match="cannot be sorted by"):
         leaderboard([small], "beauty")
+
+
+def test_runs_whose_intervals_overlap_are_tied(folder, small, large):
+    near = made(folder, "near", lambda n: 10.5 + n % 5, lambda n: n % 2 == 0)
+    places = leaderboard([large, small, near], "joules-per-request").places
+    assert [(place.model, place.rank, place.tied) for place in places] == [
+        ("small", 1, False), ("near", 2, False), ("large", 3, False)
+    ]  # fmt: skip
+    # Accuracy per joule has the interval of the items too, in which the three are one.
+    places = leaderboard([large, small, near]).places
+    assert [(place.rank, place.tied) for place in places] == [(1, True)] * 3
+    assert [place.model for place in places] == ["small", "near", "large"]
+    board = leaderboard([small, large], "accuracy")
+    line, *_ = csv.DictReader(io.StringIO(board.to_csv()))
+    assert (line["model"], line["answered"], line["scope"]) == ("large", str(N), "gpu")
+    assert float(line["accuracy_per_watt"]) == pytest.approx(0.75 / 20, rel=1e-3)
+
+
+def test_a_published_table_is_checked_against_its_runs(small, large):
+    runs = {run.name: run for run in (small, large)}
+    told = json.loads(json.dumps(leaderboard([small, large]).to_dict()))
+    assert check_board(told, runs.__getitem__) == []
+    told["places"][0]["energy_per_request"]["value"] *= 0.9
+    told["places"][1]["answered"] = 61
+    wrong = {(row, field) for row, field, _ in check_board(told, runs.__getitem__)}
+    assert wrong == {("small, concurrency 1", "energy_per_request"), ("large, concurrency 1", "answered")}
+    del told["places"][1]
+
+    def gone(name):
+        raise UsageError(f"There is no run {name}.")
+
+    assert check_board(told, gone) == [("small", "run", "There is no run small.")]
 
 
 def test_regressions_find_what_a_token_costs(folder):

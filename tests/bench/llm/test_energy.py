@@ -5,14 +5,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from machines import Process, write_machine
 from sse_server import running
 
 from everywatt.api.run import load
-from everywatt.bench.llm.energy import bill
-from everywatt.bench.llm.records import Record, read_records
+from everywatt.bench.llm.conditions import conditions
+from everywatt.bench.llm.energy import asked_of, bill
+from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.records import Journal, Record, read_records
+from everywatt.bench.llm.rows import query_rows
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
@@ -118,6 +122,69 @@ def test_a_query_that_waits_for_its_turn_owes_idle_and_what_was_done_for_it(tmp_
     assert sum(gross) == pytest.approx(330, rel=1e-6)
 
 
+def test_queue_prefill_and_decode_are_three_amounts(tmp_path):
+    """As above: each query is read in 0.1 s and written in 0.9 s. The last waits 1.9 s before: a third, then half of
+    an idle of 10 W."""
+    run, records = tape_of(tmp_path, *((0.0, [n + (k + 1) / 10 for k in range(10)]) for n in range(3)))
+    last = bill(run, records, "machine").queries[records[2].span]
+    assert last.queue_j == pytest.approx(10 / 3 + 5, rel=0.03)
+    assert last.prefill_j == pytest.approx(11.0, rel=0.1) and last.decode_j == pytest.approx(99.0, rel=0.02)
+    assert last.queue_j + last.prefill_j + last.decode_j == pytest.approx(last.energy.value, abs=1e-5)
+    # What the server says itself of the time that it read goes before: half of that wait was not in the queue.
+    told = [replace(one, answer=replace(one.answer, server={"prompt_ms": 100.0})) for one in records[:2]]
+    told.append(replace(records[2], answer=replace(records[2].answer, server={"prompt_ms": 1050.0})))
+    assert bill(run, told, "machine").queries[records[2].span].queue_j < 10 / 3 + 5 - 4
+
+
+def test_the_idle_of_a_card_that_the_server_does_not_use_is_not_charged(tmp_path):
+    """Two cards of 30 W idle; the server computes on the first. The other is nobody's, and stays with the others."""
+    server = [0.0] * 10 + [0.5] * 10
+    watts = {"cpu.0": [10.0] * 20, "gpu.0": [30.0] * 10 + [130.0] * 10, "gpu.1": [30.0] * 20}
+    card = {"gpu": 0, "uuid": "u", "pid": 100, "type": "C", "memory_bytes": 1 << 30, "sm": 80.0}
+    spans = [("idle", 0, 10, {"role": "idle"}), *(("query", 10 + n, 11 + n, {}) for n in range(10))]
+    write_machine(
+        tmp_path / "h-0001.tape", watts, [Process(100, server)], seconds=20, spans=spans, follow=[100],
+        gpu_rows={second: [card] for second in range(10, 21)},
+        utilisation={"gpu.0": [0.0] * 10 + [80.0] * 10, "gpu.1": [0.0] * 20},
+    )  # fmt: skip
+    run = load(tmp_path)
+    owed = bill(run, one_second_each(run))
+    idle = {label: part.joules for label, part in owed.gross.parts}
+    assert "gpu.1" not in idle
+    assert owed.gross.value == pytest.approx(10 * (10 + 130), rel=0.02)
+    assert owed.gross.value + owed.others.value == pytest.approx(run.energy(span="query").value, rel=1e-6)
+    assert sum(one.energy.value for one in owed.queries.values()) == pytest.approx(owed.gross.value, abs=1e-5)
+    # Each record has what the devices did meanwhile, of all cards, and its own joules of each.
+    records = one_second_each(run)
+    found = metrics("c", records, owed, during=conditions(asked_of(run, records)))
+    cards = found.items[3]["devices"]
+    assert cards["gpu.0"]["power_w"]["mean"] == pytest.approx(130, rel=0.02)
+    assert cards["gpu.0"]["utilisation_pct"]["max"] == 80 and cards["gpu.1"]["utilisation_pct"]["max"] == 0
+    assert cards["gpu.0"]["joules"] == pytest.approx(130, rel=0.02) and cards["gpu.1"]["joules"] == 0
+    assert sum(told["joules"] or 0 for told in cards.values()) == pytest.approx(found.items[3]["joules"], abs=1e-5)
+    columns, rows = query_rows([found])
+    assert rows[3][columns.index("gpu.0.power_w.max")] == pytest.approx(130, rel=0.02)
+    assert rows[3][columns.index("gpu.0.energy_j")] == cards["gpu.0"]["joules"]
+
+
+def test_an_attempt_that_failed_before_resume_is_charged_to_its_query(tmp_path):
+    """The same item twice, a second each at 110 W: the first attempt failed, and the second was answered."""
+    run, (first, second) = tape_of(tmp_path, (0.0, [0.1, 1.0]), (1.0, [1.1, 2.0]))
+    failed = replace(first, answer=replace(first.answer, status="failed"))
+    journal = Journal(tmp_path)
+    for one in (failed, replace(second, id=first.id)):
+        journal.add(one)
+    journal.close()
+    (record,) = read_records(tmp_path)
+    assert record.ok and record.earlier == (failed,)
+    owed = bill(run, [record], "machine")
+    assert owed.queries[record.span].energy.value == pytest.approx(220, rel=0.02)
+    assert owed.gross.value == pytest.approx(220, rel=0.02)
+    found = metrics("c", [record], owed)
+    assert found.figures["energy_per_request"].value == pytest.approx(220, rel=0.02)
+    assert "1 attempt that failed before a resume is charged" in found.notes
+
+
 def cores():
     return os.cpu_count()
 
@@ -135,12 +202,17 @@ def served(folder, burner_cpus):
         follow=[100],
     )  # fmt: skip
     run = load(folder)
+    return bill(run, one_second_each(run))
+
+
+def one_second_each(run):
+    """A record for each query's span: ten pieces in its second."""
     records = []
     for number, span in enumerate(one for one in run.spans if one.name == "query"):
         times = tuple(span.start_ns + (k + 1) * NS // 10 for k in range(10))
         answer = Answer(OK, "x", sent_ns=span.start_ns, ended_ns=span.end_ns, piece_ns=times)
         records.append(Record(f"i{number}", "concurrency 1", span.id, answer))
-    return bill(run, records)
+    return records
 
 
 @pytest.mark.parametrize("burner_cpus", [0.0, 1.0, 3.0])

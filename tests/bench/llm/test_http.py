@@ -168,3 +168,12 @@ def test_closing_lets_go_of_connections():
 
     with Talker([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"]) as server:
         assert asyncio.run(open_and_close(f"http://127.0.0.1:{server.port}")) is False
+
+
+def test_a_wait_that_the_server_asks_for_ends_with_the_total_time():
+    busy = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n"
+    with Talker([busy]) as server:
+        (answer,) = asked(f"http://127.0.0.1:{server.port}", total_timeout="2s")
+    assert (answer.status, answer.attempts) == ("failed", 1)
+    assert "the server asks to wait" in answer.error and "total_timeout" in answer.error
+    assert answer.ended_ns - answer.began_ns < 2_000_000_000

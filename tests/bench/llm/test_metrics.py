@@ -10,6 +10,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.bench.llm.rows import query_csv, write_query_parquet
 from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -79,12 +80,48 @@ def test_an_interval_wider_than_the_figure_ends_at_nothing():
     assert found.figures["accuracy_per_watt"].high is None
 
 
-def test_failed_queries_are_not_judged_and_missing_tokens_refuse():
-    found = metrics("concurrency 1", [record(0), record(1, status="broken")], bill(2))
-    assert (found.accuracy.n, found.statuses) == (1, {"ok": 1, "broken": 1})
+def test_missing_tokens_refuse():
     found = metrics("concurrency 1", [record(0, tokens=None)], bill(1))
     assert found.figures["energy_per_output_token"].refused == "output tokens are unknown"
     assert any("token counts are unknown" in note for note in found.notes)
+
+
+def test_a_query_that_failed_is_not_right_and_its_joules_are_charged():
+    """Two servers that know half of the answers; one fails wherever it would be wrong."""
+    honest = metrics("c", [record(n, "right" if n % 2 else "wrong") for n in range(20)], bill(20))
+    failing = metrics("c", [record(n) if n % 2 else record(n, status="failed") for n in range(20)], bill(20))
+    assert (failing.accuracy.value, failing.accuracy.n) == (0.5, 20)
+    for name in ("accuracy_per_joule_mean", "accuracy_per_watt", "energy_per_correct_answer"):
+        assert failing.figures[name].value == pytest.approx(honest.figures[name].value)
+    # Every joule is paid for the ten answers that came.
+    assert failing.figures["energy_per_request"].value == pytest.approx(20.0)
+    assert (failing.answered, failing.queries) == (10, 20)
+    assert failing.to_dict()["answered"] == 10
+
+
+def test_failures_are_told_with_their_reasons():
+    lost = [record(n, status="failed") for n in range(3)]
+    lost = [replace(one, answer=replace(one.answer, error="HTTP 500: boom")) for one in lost]
+    late = replace(record(3, status="timeout"), answer=replace(record(3).answer, status="timeout", error="too late"))
+    found = metrics("c", [*lost, late, record(4)], bill(5))
+    assert found.to_dict()["failures"] == [
+        {"status": "failed", "reason": "HTTP 500: boom", "queries": 3},
+        {"status": "timeout", "reason": "too late", "queries": 1},
+    ]
+    assert found.items[0]["error"] == "HTTP 500: boom" and found.items[4]["error"] is None
+    assert "HTTP 500: boom" in query_csv([found])
+
+
+def test_figures_over_the_covered_queries_say_how_many():
+    mixed = bill(8)
+    short = {f"s{n}": replace(mixed.queries[f"s{n}"], prefill_ticks=1) for n in range(3)}
+    found = metrics("c", [record(n) for n in range(8)], replace(mixed, queries={**mixed.queries, **short}))
+    prefill = found.figures["prefill_energy"]
+    assert prefill.value == pytest.approx(5 * 2.0) and "5 of 8 queries" in prefill.formula
+    assert found.figures["prefill_energy_per_token"].value == pytest.approx(2.0 / 5)
+    part = metrics("c", [record(n) for n in range(10)], bill(8))
+    joule = part.figures["accuracy_per_joule_mean"]
+    assert joule.value == pytest.approx(0.1) and "8 of 10 queries" in joule.formula
 
 
 def test_without_energy_everything_says_why():
@@ -141,6 +178,16 @@ def test_the_knee_is_where_more_load_stops_paying():
     assert knee(swept((10, 20), (3.0, 2.0))) is None
 
 
+def test_repeats_of_one_load_are_one_point_of_the_curve():
+    repeats = [
+        replace(one, level=f"concurrency {load}, repeat {turn}")
+        for turn, load, one in zip(
+            (1, 1, 2, 2), (1, 4, 1, 4), swept((10, 40, 11, 39), (10.0, 3.0, 9.5, 2.0)), strict=True
+        )
+    ]
+    assert knee(repeats) is None
+
+
 def test_repeats_tell_how_much_a_figure_varies():
     found = [
         replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(swept((10, 12, 14), (1.0, 2.0, 3.0)))
@@ -164,3 +211,42 @@ def test_scores_that_come_later_are_read_with_their_records(tmp_path):
     scores.close()
     (found,) = read_records(tmp_path)
     assert found.right is True and found.score["how"] == "judge wise"
+
+
+ASKED = {
+    "prompt": "2 + 2?",
+    "reference": "4",
+    "scorer": "exact",
+    "rules": {"n": 1},
+    "columns": {"topic": "sums", "k": 3},
+}
+
+
+def test_a_record_holds_what_was_asked(tmp_path):
+    journal = Journal(tmp_path)
+    journal.add(replace(record(0), asked=ASKED))
+    journal.add(replace(record(1), asked=ASKED).masked())
+    journal.close()
+    assert (tmp_path / "queries.jsonl").stat().st_mode & 0o077 == 0, "others may not read what was asked and answered"
+    whole, masked = read_records(tmp_path)
+    assert (whole.item().prompt, whole.item().answer, whole.item().scorer) == ("2 + 2?", "4", "exact")
+    assert masked.item() is None and masked.asked["scorer"] == "exact" and masked.asked["columns"]["k"] == 3
+    text = (tmp_path / "queries.jsonl").read_text().splitlines()[1]
+    assert "2 + 2" not in text and "sums" not in text and masked.answer.text.startswith("sha256:")
+    found = metrics("c", [whole], bill(1))
+    assert found.items[0]["prompt"] == "2 + 2?" and found.items[0]["columns"] == {"topic": "sums", "k": 3}
+    header, line = query_csv([found]).splitlines()
+    assert "dataset.topic" in header and "sums" in line and "prefill_j" in header
+
+
+def test_a_failed_query_without_a_scorer_is_not_wrong():
+    free = [replace(record(n, status="failed"), asked={**ASKED, "scorer": None}) for n in range(2)]
+    found = metrics("c", [replace(record(2), asked=ASKED), *free], bill(3))
+    assert (found.accuracy.value, found.accuracy.n) == (1.0, 1)
+
+
+def test_the_rows_as_parquet(tmp_path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    write_query_parquet([metrics("c", [replace(record(0), asked=ASKED), record(1)], bill(2))], tmp_path / "q.parquet")
+    rows = pq.read_table(tmp_path / "q.parquet").to_pylist()
+    assert [row["prompt"] for row in rows] == ["2 + 2?", None] and rows[0]["energy_j"] == 10.0

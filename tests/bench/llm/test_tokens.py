@@ -7,6 +7,7 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
+from everywatt.bench.llm.tokens import counter
 from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import UsageError
 
@@ -52,6 +53,20 @@ def test_a_named_tokenizer_counts_where_the_server_does_not(tmp_path):
     assert answer.counted == f"tokenizer {tmp_path / 'tokenizer.json'}"
     assert len(answer.piece_ns) == 2  # a piece is not a token
     assert (none.input_tokens, none.output_tokens, none.counted) == (None, None, None)
+
+
+@pytest.mark.ml
+def test_padding_and_truncation_of_a_tokenizer_file_are_not_counted(tmp_path):
+    pytest.importorskip("tokenizers")
+    file = tokenizer(tmp_path) / "tokenizer.json"
+    padding = {
+        "strategy": {"Fixed": 128}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "[PAD]",
+    }  # fmt: skip
+    truncation = {"direction": "Right", "max_length": 128, "strategy": "LongestFirst", "stride": 0}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "padding": padding, "truncation": truncation}))
+    count = counter(str(file)).count
+    assert (count("hello big world hello"), count("hello " * 300)) == (4, 300)
 
 
 def test_a_tokenizer_that_is_not_there_is_said_at_once(tmp_path):

@@ -20,6 +20,19 @@ def float_model():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 2))
 
+class Deaf(torch.nn.Module):
+    # It does not use its mask.
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.out = torch.nn.Embedding(50, 64), torch.nn.Linear(64, 2)
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.out(self.words(input_ids).mean(1))
+
+def deaf():
+    return Deaf()
+
 def liar(precision):
     return float_model()
 
@@ -198,3 +211,16 @@ def test_onnxruntime_without_bf16_says_why(job):
 
     with pytest.raises(Unsupported, match="CPU provider has no bf16 kernels"):
         made(replace(job, runtime="onnxruntime"), "bf16")
+
+
+def test_an_input_that_the_model_does_not_use_is_not_calibrated_with(job, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from dataclasses import replace
+
+    ids = np.random.default_rng(0).integers(0, 50, (64, 8))
+    np.savez(tmp_path / "d.npz", input_ids=ids, attention_mask=np.ones_like(ids), labels=np.arange(64) % 2)
+    job = replace(job, data=str(tmp_path / "d.npz"), entry="lab_entries:deaf")
+    model, batch = made(replace(job, runtime="onnxruntime"), "int8-static")
+    exact = made(job, "fp32")
+    assert model.answers(batch)["outputs"] == pytest.approx(exact[0].answers(exact[1])["outputs"], abs=0.05)

@@ -7,6 +7,7 @@ import pytest
 from everywatt.api.run import load
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import UsageError
+from everywatt.formats.ipw.exporter import export_ipw
 from everywatt.formats.ipw.importer import _told
 from everywatt.tape.importing import import_files
 
@@ -127,3 +128,20 @@ def test_how_sure_our_own_joules_were_comes_back(told, pedigree, gain_pct):
     found, facts = _told({} if told is None else {"energy": told})
     assert found == pedigree
     assert facts.gain_pct == (None if gain_pct is None else pytest.approx(gain_pct, abs=0.05))
+
+
+def test_our_export_means_what_the_tool_means(place):
+    """A GPU and a processor: joules apart, time for each token of the whole query, a time of day as a number."""
+    folder = profile(place / "p", [metrics(50.0, 2.0, cpu=20.0), metrics(70.0, 4.0, cpu=30.0)])
+    run = imported(folder, place)
+    files = export_ipw(run, place / "out")
+    with pa.memory_map(str(place / "out" / "data-00000-of-00001.arrow")) as source:
+        rows = pa.ipc.open_stream(source).read_all().to_pylist()
+    told = [row["model_metrics"]["tiny"] for row in rows]
+    assert [one["energy_metrics"]["cpu_per_query_joules"] for one in told] == pytest.approx([20.0, 30.0], rel=1e-3)
+    assert [one["energy_metrics"]["per_query_joules"] for one in told] == pytest.approx([50.0, 70.0], rel=1e-3)
+    assert [one["latency_metrics"]["per_token_ms"] for one in told] == pytest.approx([20.0, 40.0])
+    assert told[0]["power_metrics"]["gpu"]["per_query_watts"]["avg"] == pytest.approx(25.0, rel=0.01)
+    assert [row["problem"] for row in rows] == ["q0", "q1"] and rows[0]["answer"] == "42"
+    summary = json.loads((place / "out" / "summary.json").read_text())
+    assert isinstance(summary["generated_at"], float) and len(files) == 4

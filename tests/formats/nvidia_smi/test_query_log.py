@@ -67,3 +67,27 @@ def test_uncalibrated_intervals_hold_the_meter(tmp_path, recording, card, limit_
             widths.append(energy.half_width / energy.joules)
         assert np.mean(held) >= 0.9, (recording, length, np.mean(held))
         assert np.median(widths) <= widest * 1.05, (recording, length, np.median(widths))
+
+
+def test_a_log_without_timestamps_is_placed_by_its_period(tmp_path):
+    """As `nvidia-smi --query-gpu=power.draw --format=csv -lms 100` writes it: 3 s at 50 W, 3 s at 150 W."""
+    log = tmp_path / "log.csv"
+    log.write_text("power.draw [W]\n" + "50.00 W\n" * 30 + "150.00 W\n" * 30)
+    with pytest.raises(UsageError, match="no timestamps") as error:
+        import_files("nvidia-smi", [log], tmp_path / "none.tape")
+    assert error.value.cure == "--period 100ms"
+    options = {"period_s": 0.1, "start": "2026-06-24T10:00:00"}
+    run = load(import_files("nvidia-smi", [log], tmp_path / "log.tape", options))
+    assert run.started.isoformat().startswith("2026-06-24T10:00:00")
+    assert run.duration_s == pytest.approx(5.9, abs=0.2)
+    assert run.energy().value == pytest.approx(600, rel=0.05)
+    assert run.meta["times"] == "counted, not logged"
+
+
+def test_cards_take_turns_in_a_log_without_timestamps(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_text("power.draw [W]\n" + "50.00 W\n200.00 W\n" * 40)
+    options = {"period_s": 0.1, "cards": 2}
+    run = load(import_files("nvidia-smi", [log], tmp_path / "log.tape", options))
+    assert [run.devices()[name]["power"]["max"] for name in ("gpu.0", "gpu.1")] == [50.0, 200.0]
+    assert run.duration_s == pytest.approx(3.9, abs=0.2)

@@ -20,7 +20,7 @@ from everywatt.api.run import Run
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.latency import e2e_s
-from everywatt.bench.llm.records import Record, read_plan, read_records
+from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
@@ -56,6 +56,7 @@ class Beside:
     p: float | None
     verdicts: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    sent: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -63,6 +64,7 @@ class Beside:
             "name": self.name,
             "level": self.level,
             "items": self.items,
+            "items_sent": self.sent,
             "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
             "mcnemar": {"only_first_right": self.only_first, "only_this_right": self.only_this, "p": self.p},
             "verdicts": list(self.verdicts),
@@ -103,15 +105,21 @@ def compare_llm(first: Side, other: Side, *, force: bool = False) -> Beside:
     if (a := first.plan.get("settings")) != (b := other.plan.get("settings")):
         notes.append(f"the settings differ: {a} and {b}")
     same = [name for name in first.records if name in other.records]
-    both = [name for name in same if first.records[name].ok and other.records[name].ok]
-    if not both:
+    if not any(first.records[name].ok and other.records[name].ok for name in same):
         raise UsageError(f"{first.name} and {other.name} have no answered item in common.")
-    if len(both) < max(len(first.records), len(other.records)):
-        notes.append(f"compared: {len(both)} items that both runs answered")
+    if len(same) < (most := max(len(first.records), len(other.records))):
+        notes.append(f"compared: {len(same)} of {most} items, which both runs sent")
+    for one in (first, other):
+        answered = sum(one.records[name].ok for name in same)
+        if answered < len(same):
+            notes.append(
+                f"{one.name} answered {answered} of {len(same)} items; the others count as not correct, and ratios of "
+                "energy and time are over the items that both answered"
+            )
     covered = _same_scope(first, other, force)
     if covered is not None:
         notes.append(covered)
-    return _beside(first, other, both, notes, with_energy=covered is None or force)
+    return _beside(first, other, same, notes, with_energy=covered is None or force)
 
 
 def _same_scope(first: Side, other: Side, force: bool) -> str | None:
@@ -128,41 +136,49 @@ def _same_scope(first: Side, other: Side, force: bool) -> str | None:
     return None
 
 
-def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str], *, with_energy: bool) -> Beside:
-    judged = [name for name in both if first.records[name].judged and other.records[name].judged]
-    groups = [first.records[name].group for name in both]
-    with_energy = with_energy and all(
-        one.records[name].span in one.owed.queries for one in (first, other) for name in both
-    )
-    sums = _sums(first, other, both, groups, with_energy)
+def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str], *, with_energy: bool) -> Beside:
+    both = [name for name in same if first.records[name].ok and other.records[name].ok]
+    scored_ids = [{record.id for record in scored(list(one.records.values()))} for one in (first, other)]
+    judged = [name for name in same if all(name in ids for ids in scored_ids)]
+
+    def covered(names: Sequence[str]) -> tuple[list[str], str]:
+        """The items that have energy in both runs, and the words for it where that is not all that both sent."""
+        sides = (first, other) if with_energy else ()
+        found = [name for name in names if sides and all(one.records[name].span in one.owed.queries for one in sides)]
+        return found, "" if len(found) == len(same) else f", {len(found)} of {len(same)} items"
+
     figures: dict[str, Figure] = {}
     hits = [(bool(first.records[name].right), bool(other.records[name].right)) for name in judged]
     only_first = sum(a and not b for a, b in hits)
     only_this = sum(b and not a for a, b in hits)
     if judged:
-        own = _sums(first, other, judged, [first.records[name].group for name in judged], with_energy)
         more = _figure(
-            own,
+            _sums(first, other, judged, with_energy=False),
             lambda s: s["right_b"] / s["items_b"] - s["right_a"] / s["items_a"],
             f"accuracy − accuracy of the first; {DRAWN}",
         )
         figures["accuracy_difference"] = _not_too_sure(more, only_first, only_this, len(judged))
-        if with_energy:
+        charged, some = covered(judged)
+        if charged:
+            own = _sums(first, other, charged)
             figures["accuracy_per_joule_ratio"] = _with_measurement(
-                _figure(own, _accuracy_per_joule, f"accuracy per joule / the first's; {DRAWN}"), first, other
+                _figure(own, _accuracy_per_joule, f"accuracy per joule / the first's{some}; {DRAWN}"), first, other
             )
-    if with_energy:
-        figures["energy_ratio"] = _with_measurement(
-            _figure(sums, lambda s: s["joules_b"] / s["joules_a"], f"gross J of the items / the first's; {DRAWN}"),
-            first,
-            other,
-        )
-        if _known_tokens(first, both) and _known_tokens(other, both):
-            formula = f"gross J per output token / the first's; {DRAWN}"
+    charged, some = covered(both)
+    if charged:
+        sums = _sums(first, other, charged)
+        formula = f"gross J of the items / the first's{some}; {DRAWN}"
+        ratio = _figure(sums, lambda s: s["joules_b"] / s["joules_a"], formula)
+        figures["energy_ratio"] = _with_measurement(ratio, first, other)
+        if _known_tokens(first, charged) and _known_tokens(other, charged):
+            formula = f"gross J per output token / the first's{some}; {DRAWN}"
             ratio = _figure(sums, lambda s: s["joules_b"] / s["tokens_b"] * s["tokens_a"] / s["joules_a"], formula)
             figures["energy_per_output_token_ratio"] = _with_measurement(ratio, first, other)
+    answered = "" if len(both) == len(same) else f", {len(both)} of {len(same)} items"
     figures["time_ratio"] = _figure(
-        sums, lambda s: s["seconds_b"] / s["seconds_a"], f"seconds of the answers / the first's; {DRAWN}"
+        _sums(first, other, both, with_energy=False),
+        lambda s: s["seconds_b"] / s["seconds_a"],
+        f"seconds of the answers / the first's{answered}; {DRAWN}",
     )
     figures["agreement"] = agreement(list(other.records.values()), list(first.records.values()))
     p = mcnemar(only_first, only_this) if judged else None
@@ -174,8 +190,9 @@ def _beside(first: Side, other: Side, both: Sequence[str], notes: Sequence[str],
         only_first,
         only_this,
         p,
-        tuple(_sentences(first.name, other.name, figures, p)),
+        tuple(_sentences(first.name, other.name, figures, p, answered)),
         tuple(notes),
+        len(same),
     )
 
 
@@ -202,9 +219,10 @@ def _row(one: Side, name: str, with_energy: bool) -> list[float]:
 
 
 def _sums(
-    first: Side, other: Side, items: Sequence[str], groups: Sequence[str], with_energy: bool
+    first: Side, other: Side, items: Sequence[str], with_energy: bool = True
 ) -> tuple[dict[str, Floats], dict[str, float]]:
     """Sums of all columns of both runs, drawn again and again, and as they are."""
+    groups = [first.records[name].group for name in items]
     table = np.array([[*_row(first, name, with_energy), *_row(other, name, with_energy)] for name in items])
     names = [f"{column}_{which}" for which in "ab" for column in COLUMNS]
     drawn = resampled_sums(clustered(table, groups))
@@ -247,7 +265,8 @@ def _with_measurement(figure: Figure, first: Side, other: Side) -> Figure:
     )
 
 
-def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float | None) -> list[str]:
+def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float | None, answered: str = "") -> list[str]:
+    """`answered` says how many items ratios of energy and time are over, where it is not all."""
     found = []
     more = figures.get("accuracy_difference")
     if more is not None and more.value is not None and more.low is not None and more.high is not None:
@@ -268,5 +287,6 @@ def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float |
         word = (
             "more" if ratio.low > 1 else "less" if ratio.high is not None and ratio.high < 1 else "no difference shown"
         )
-        found.append(f"{other} compared with {first}, {what}: {word}, ratio {ratio.printed()}")
+        some = "" if name == "accuracy_per_joule_ratio" else answered
+        found.append(f"{other} compared with {first}, {what}{some}: {word}, ratio {ratio.printed()}")
     return found

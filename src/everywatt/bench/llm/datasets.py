@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -39,10 +39,12 @@ class Dataset:
     params: Mapping[str, str]
     items: tuple[Item, ...]
     fingerprint: str
+    whole: int | None = None  # items of the whole data set, where only some of them are known
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the record."""
-        return {"name": self.name, "params": dict(self.params), "items": len(self.items), "sha256": self.fingerprint}
+        count = len(self.items) if self.whole is None else self.whole
+        return {"name": self.name, "params": dict(self.params), "items": count, "sha256": self.fingerprint}
 
 
 def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
@@ -56,10 +58,15 @@ def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
         raise UsageError(
             f"The data set '{name}' contains an id twice.", cure="choose another column with --dataset-param id=COLUMN"
         )
+    return Dataset(name, given, items, fingerprint(items))
+
+
+def fingerprint(items: Iterable[Item]) -> str:
+    """A hash of questions, answers and how they are scored."""
     digest = hashlib.sha256()
     for item in items:
         digest.update(json.dumps([item.id, item.prompt, item.answer, item.scorer, item.rules], default=str).encode())
-    return Dataset(name, given, items, digest.hexdigest())
+    return digest.hexdigest()
 
 
 def _items(name: str, params: dict[str, str]) -> Iterable[Item]:
@@ -97,7 +104,7 @@ def _called(name: str, make: Callable[..., Iterable[Item]], params: Mapping[str,
 def _published(name: str, path: Path) -> Iterator[Item]:
     for number, row in enumerate(rows(path)):
         try:
-            yield LAYOUTS[name](row, number)
+            yield replace(LAYOUTS[name](row, number), meta=dict(row))
         except (KeyError, ValueError, TypeError, StopIteration) as error:
             why = f"no column {error}" if isinstance(error, KeyError) else str(error)
             raise UsageError(f"{path}, row {number + 1}, is not in the format of {name}: {why}.") from None
@@ -138,6 +145,7 @@ def _item(row: Mapping[str, Any], number: int, column: Mapping[str, str], params
         scorer,
         str(row.get(column["group"]) or ""),
         rules or {},
+        dict(row),
     )
 
 

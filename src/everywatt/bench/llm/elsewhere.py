@@ -35,14 +35,23 @@ def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str
     except EverywattError as error:
         return refused(f"the server's tape cannot be read: {error.message}", boundary)
     skew_s = float(server_tape["skew_s"])
-    asked = [_moved(one, tape) for one in asked_of(run, records) for tape in server.tapes]
-    asked = [one for one in asked if one.records]
+    asked = _placed(run, records, server)
     placed = {record.span for one in asked for record in one.records}
     missing = sum(record.span not in placed for record in records if record.span)
     if missing or not asked:
         return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", boundary)
     owed = settle(asked, boundary, [*run.trouble, *server.trouble])
     return owed if owed.gross.joules is None else _with_skew(owed, asked, skew_s)
+
+
+def placed_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> list[Asked]:
+    """The queries on the tape of the server's host, as far as it covers them."""
+    return _placed(run, records, load(str(server_tape["path"])))
+
+
+def _placed(run: Run, records: Sequence[Record], server: Run) -> list[Asked]:
+    asked = [_moved(one, tape) for one in asked_of(run, records) for tape in server.tapes]
+    return [one for one in asked if one.records]
 
 
 def _moved(asked: Asked, tape: Tape) -> Asked:

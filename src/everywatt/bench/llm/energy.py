@@ -1,19 +1,23 @@
 """The energy charged to queries: the server's energy while they were open, shared by what each of them got in that
 time.
 
-Of the ledger by process the server's processes are taken (active and held), and the idle of the devices beside it; what
-other processes and everywatt itself used is not. Where no process of the server is known it is the whole machine. The
-joules of each device are then shared by the queries that were open: idle equally, the rest by tokens that arrived.
-Reading its prompt counts like tokens at the run's median rate for as long as that takes when the query does not have to
-wait, just before the first token; a query that stands in the server's queue before that gets nothing and is charged
-idle alone. Amounts are whole microjoules and add up to the server's.
+Of the ledger by process the server's processes are taken (active and held), and the idle of the devices that they use;
+what other processes, everywatt itself and unused cards used is not. Where no process of the server is known it is the
+whole machine. The joules of each device are then shared by the queries that were open: idle equally, the rest by tokens
+that arrived.
+
+A query has three phases: the queue (and attempts that failed), prefill, in which the server reads the prompt just
+before the first token, and decode. Prefill lasts as long as the server says; where it does not say, as long as it takes
+if a query does not have to wait. It counts like tokens at the run's median rate; a query in the queue gets nothing and
+is charged idle alone. Amounts are whole microjoules and add up to the server's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +29,7 @@ from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources, splittable
+from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
@@ -38,11 +43,16 @@ from everywatt.tape.reader import Tape
 SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
+LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
+PHASES = 3  # of a query, in this order: queue, prefill, decode
 
 
 @dataclass(frozen=True, slots=True)
 class QueryEnergy:
-    """The gross energy of one query, and its two phases with how many ticks of the slowest sensor fell into each."""
+    """The gross energy of one query, and its phases with how many ticks of the slowest sensor fell into each.
+
+    Failed attempts are in `queue_j`. `devices` are the joules by device.
+    """
 
     energy: Energy
     net_j: float
@@ -50,6 +60,14 @@ class QueryEnergy:
     decode_j: float
     prefill_ticks: int
     decode_ticks: int
+    queue_j: float = 0.0
+    queue_ticks: int = 0
+    devices: Mapping[str, float] = field(default_factory=dict)
+
+    def phase(self, name: str) -> tuple[float, bool]:
+        """Joules of `queue`, `prefill` or `decode`, and whether the sensor saw enough of it; no queue is 0 J."""
+        joules, ticks = getattr(self, f"{name}_j"), getattr(self, f"{name}_ticks")
+        return joules, ticks >= FEWEST_TICKS or (name == "queue" and not joules and not ticks)
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,9 @@ def bill(run: Run, records: Sequence[Record], boundary: str = SERVER) -> Bill:
 
 
 def asked_of(run: Run, records: Sequence[Record]) -> list[Asked]:
-    """The queries by the tape that their spans are on; those without a span that ended are left out."""
+    """The queries and their earlier attempts by the tape that their spans are on; those without a span that ended are
+    left out."""
+    records = [one for record in records for one in (*record.earlier, record)]
     found = []
     for tape in run.tapes:
         edges = {
@@ -122,8 +142,30 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
             share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
             accounts.add(share)
-    found = accounts.settle()
+    found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
     return Bill(accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s)
+
+
+def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
+    """The energy of each query with that of its earlier attempts, which then have none of their own."""
+    for record in records:
+        for attempt in record.earlier:
+            before, last = found.pop(attempt.span or "", None), found.get(record.span or "")
+            if before is None or last is None:
+                continue
+            devices = {
+                name: before.devices.get(name, 0.0) + last.devices.get(name, 0.0)
+                for name in {**before.devices, **last.devices}
+            }
+            found[record.span or ""] = replace(
+                last,
+                energy=last.energy + before.energy,
+                net_j=last.net_j + before.net_j,
+                queue_j=last.queue_j + before.energy.value,
+                queue_ticks=last.queue_ticks + before.queue_ticks + before.prefill_ticks + before.decode_ticks,
+                devices=devices,
+            )
+    return found
 
 
 def refused(why: str, boundary: str = SERVER, seconds: float = 0.0) -> Bill:
@@ -137,15 +179,15 @@ def about(boundary: str) -> str:
     when = "while at least one query was open"
     if boundary == SERVER:
         return (
-            f"the server's processes and the idle energy of the devices, {when}; without other processes and "
-            "everywatt itself"
+            f"the server's processes and the idle energy of the devices that they use, {when}; without other "
+            "processes and everywatt itself"
         )
     return f"the whole machine, {when}"
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of one tape: what prefill and decode of each query weigh, by device, active and idle; and the phases' ticks.
+    """Of one tape: what the phases of each query weigh, by device, active and idle; and the phases' ticks.
 
     `own` is what measuring leaves open of the time of each query, as far as the devices' energy is the query's.
     """
@@ -175,31 +217,38 @@ class _Accounts:
         """The joules of each query."""
         spans = [span for one in self._weights for span in one.spans]
         count = len(spans)
-        active, idle = np.zeros(2 * count), np.zeros(2 * count)
-        labels = {label for one in self._weights for label in one.active}
+        active, idle = np.zeros(PHASES * count), np.zeros(PHASES * count)
+        labels = sorted({label for one in self._weights for label in one.active})
         active_uj = {label: microjoules(part.joules or 0.0) for label, part in _parts(self.net).items()}
-        for label in sorted(labels):
-            one_active = np.concatenate([one.active.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
-            one_idle = np.concatenate([one.idle.get(label, np.zeros(2 * len(one.spans))) for one in self._weights])
+        by_device = np.zeros((len(labels), count))
+        for place, label in enumerate(labels):
+            one_active = np.concatenate([_of(label, one.active, one) for one in self._weights])
+            one_idle = np.concatenate([_of(label, one.idle, one) for one in self._weights])
             idle_uj = microjoules(self._idle_j.get(label, 0.0))
             mine = _shared(active_uj.get(label, 0), one_active, one_idle)
-            active += mine
             if self._whole:
                 # Of a whole machine each query has what was drawn while it was open, whatever of that is called idle.
-                idle += _shared(active_uj.get(label, 0) + idle_uj, one_active + one_idle, one_idle) - mine
+                rest = _shared(active_uj.get(label, 0) + idle_uj, one_active + one_idle, one_idle) - mine
             else:
-                idle += _shared(idle_uj, one_idle, one_active)
-        ticks = np.concatenate([one.ticks for one in self._weights]) if self._weights else np.zeros((0, 2), dtype=int)
+                rest = _shared(idle_uj, one_idle, one_active)
+            active += mine
+            idle += rest
+            by_device[place] = (mine + rest).reshape(-1, PHASES).sum(axis=1) / UJ
+        nothing = np.zeros((0, PHASES), dtype=int)
+        ticks = np.concatenate([nothing, *(one.ticks for one in self._weights)])
         own = [budget for one in self._weights for budget in one.own]
-        both = (active + idle) / UJ
+        both, net = ((active + idle) / UJ).reshape(-1, PHASES), (active / UJ).reshape(-1, PHASES)
         return {
             span: QueryEnergy(
-                self._part(float(both[2 * n] + both[2 * n + 1]), own[n]),
-                float(active[2 * n] + active[2 * n + 1]) / UJ,
-                float(both[2 * n]),
-                float(both[2 * n + 1]),
-                int(ticks[n, 0]),
+                self._part(float(both[n].sum()), own[n]),
+                float(net[n].sum()),
+                float(both[n, 1]),
+                float(both[n, 2]),
                 int(ticks[n, 1]),
+                int(ticks[n, 2]),
+                float(both[n, 0]),
+                int(ticks[n, 0]),
+                {label: float(by_device[place, n]) for place, label in enumerate(labels)},
             )
             for n, span in enumerate(spans)
         }
@@ -209,6 +258,10 @@ class _Accounts:
         share = joules / self.gross.value if self.gross.value else 0.0
         split = [term for term in self.gross.budget.scaled(share).terms if term.source in OF_THE_SPLIT]
         return replace(self.gross, joules=joules, budget=own + Budget(tuple(split)), parts=(), notes=())
+
+
+def _of(label: str, weights: Mapping[str, Floats], one: _Weights) -> Floats:
+    return weights.get(label, np.zeros(PHASES * len(one.spans)))
 
 
 def _shared(whole_uj: int, weights: Floats, otherwise: Floats) -> Floats:
@@ -223,15 +276,39 @@ def _parts(energy: Energy) -> dict[str, Energy]:
 
 
 def _accounts(book: Ledger, boundary: str) -> _Accounts:
-    idle = [entry.energy for entry in book.entries if entry.owner.kind is OwnerKind.IDLE]
+    unused = _unused_cards(book) if boundary == SERVER else set()
+    whole_idle = [entry.energy for entry in book.entries if entry.owner.kind is OwnerKind.IDLE]
+    idle = [one for energy in whole_idle for one in _of_devices(energy, lambda label: label not in unused)]
+    not_ours = [one for energy in whole_idle for one in _of_devices(energy, lambda label: label in unused)]
     idle_j = {label: part.joules or 0.0 for one in idle for label, part in _parts(one).items()}
     nothing = replace(book.total, joules=0.0, budget=Budget(), parts=(), notes=())
     kinds = {OwnerKind.PROCESS} if boundary == SERVER else set(OwnerKind) - {OwnerKind.IDLE}
     net = _together([entry.energy for entry in book.entries if entry.owner.kind in kinds], nothing)
     left = set(OwnerKind) - kinds - {OwnerKind.IDLE}
-    others = _together([entry.energy for entry in book.entries if entry.owner.kind in left], nothing)
+    rest = [entry.energy for entry in book.entries if entry.owner.kind in left]
+    others = _together([*rest, *not_ours], nothing)
     gross = _together([net, *idle], nothing)
     return _Accounts(replace(gross, notes=book.notes), net, others, idle_j, boundary == MACHINE)
+
+
+def _unused_cards(book: Ledger) -> set[str]:
+    """GPUs on which no process of the server was. None, where it is not known which process uses which card."""
+    seen: dict[OwnerKind, set[str]] = {}
+    for entry in book.entries:
+        used = {label for label, part in _parts(entry.energy).items() if is_gpu(label) and part.value > 0}
+        seen.setdefault(entry.owner.kind, set()).update(used)
+    mine, unknown = seen.get(OwnerKind.PROCESS, set()), seen.get(OwnerKind.UNATTRIBUTED, set())
+    if unknown and not mine:
+        return set()
+    return seen.get(OwnerKind.IDLE, set()) - mine
+
+
+def _of_devices(energy: Energy, wanted: Callable[[str], bool]) -> list[Energy]:
+    """The parts of an energy that are of certain devices: all of it, some of its parts, or none."""
+    parts = [(label, part) for label, part in energy.parts if wanted(label)]
+    if len(parts) == len(energy.parts):
+        return [energy] if parts or wanted("") else []
+    return [replace(part, scope=energy.scope, parts=((label, part),)) for label, part in parts]
 
 
 def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
@@ -244,6 +321,7 @@ def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
 def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     tape, records, windows = asked.tape, asked.records, asked.windows
     pieces, lines = _phases(records, asked.edges)
+    worked = _worked(pieces)
     share = _server_share(tape) if boundary == SERVER else None
     active: dict[str, Floats] = {}
     idle: dict[str, Floats] = {}
@@ -256,15 +334,15 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         if loaded is None:
             continue
         idle_w = float(book.idle.get(source.label, {}).get("watts", 0.0))
-        totals = np.zeros(2 * len(records)), np.zeros(2 * len(records))
+        totals = np.zeros(PHASES * len(records)), np.zeros(PHASES * len(records))
         for start_ns, end_ns in windows:
-            cut = Stretches.cut(pieces, start_ns, end_ns)
-            joules = np.maximum(np.nan_to_num(loaded.many(cut.edges_ns[:-1], cut.edges_ns[1:])[0]), 0.0)
-            base = np.minimum(joules, idle_w * np.diff(cut.edges_ns) / NS)
+            cut = Stretches.cut(worked, start_ns, end_ns)
+            joules, base = _drawn(loaded, cut, idle_w)
             mine = (joules - base) * _fraction(share, source, cut.edges_ns)
-            numbers = np.arange(2 * len(records), dtype=np.int64)
-            totals[0][:] += cut.by_use(mine, 2 * len(records), numbers, lambda n: lines[n])[0]
-            totals[1][:] += cut.equally(base, 2 * len(records))
+            totals[0][:] += cut.by_use(mine, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
+            cut = Stretches.cut(pieces, start_ns, end_ns)
+            _, base = _drawn(loaded, cut, idle_w)
+            totals[1][:] += cut.equally(base, PHASES * len(records))
         active[source.label], idle[source.label] = totals
         at_ns = loaded.at_ns[loaded.real]
         counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
@@ -274,7 +352,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         for own, joules, figure in zip(budgets, mine, window_figures(source, loaded, *open_ns), strict=True):
             if figure.value > 0:
                 own.append(figure.budget.scaled(min(joules / figure.value, 1.0)))
-    by_phase = np.zeros((len(records), 2), dtype=np.int64) if ticks is None else ticks.reshape(-1, 2)
+    by_phase = np.zeros((len(records), PHASES), dtype=np.int64) if ticks is None else ticks.reshape(-1, PHASES)
     return _Weights(
         tuple(record.span or "" for record in records),
         active,
@@ -285,32 +363,49 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     )
 
 
+def _drawn(loaded: Ticks, cut: Stretches, idle_w: float) -> tuple[Floats, Floats]:
+    """Joules of each stretch, and how many of them are idle."""
+    joules = np.maximum(np.nan_to_num(loaded.many(cut.edges_ns[:-1], cut.edges_ns[1:])[0]), 0.0)
+    return joules, np.minimum(joules, idle_w * np.diff(cut.edges_ns) / NS)
+
+
 def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> tuple[Pieces, list[Line]]:
-    """Two pieces for each query, until its first token and from it on, and what each had got over time."""
+    """Three pieces for each query, its phases, and what each had got over time."""
     rate = _median_rate(records)
     reading = _reading_s(records, spans)
-    owner = np.arange(2 * len(records), dtype=np.int64)
-    start, end = np.zeros(2 * len(records), dtype=np.int64), np.zeros(2 * len(records), dtype=np.int64)
+    count = PHASES * len(records)
+    start, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     lines: list[Line] = []
     for number, record in enumerate(records):
         began, ended = spans[record.span or ""]
         answer = record.answer
         first = min(max(answer.first_ns or ended, began), ended)
-        start[2 * number : 2 * number + 2] = began, first
-        end[2 * number : 2 * number + 2] = first, ended
+        read_s = min(max(reading(record), LEAST_PREFILL_S), (first - began) / NS)
+        read = first - round(read_s * NS)
+        start[PHASES * number : PHASES * (number + 1)] = began, read, first
+        end[PHASES * number : PHASES * (number + 1)] = read, first, ended
+        lines.append((np.array([began, read], dtype=np.int64), np.zeros(2)))
         weight = (answer.output_tokens or len(answer.piece_ns)) / max(len(answer.piece_ns), 1)
-        read_s = min(reading(record), (first - began) / NS)
-        at = np.array([began, first - round(read_s * NS), first], dtype=np.int64)
         least = weight if _streamed(record) else 0.0  # the first token itself
-        lines.append((at, np.array([0.0, 0.0, max(rate * read_s, least)])))
+        got = np.array([0.0, 0.0, max(rate * read_s, least)])
+        lines.append((np.array([began, read, first], dtype=np.int64), got))
         at = np.array([*answer.piece_ns, ended], dtype=np.int64)
         got = weight * np.concatenate((np.arange(len(answer.piece_ns)), [max(len(answer.piece_ns) - 1, 0)]))
         lines.append((at, got.astype(np.float64)))
-    return Pieces(owner, start, end), lines
+    return Pieces(np.arange(count, dtype=np.int64), start, end), lines
+
+
+def _worked(pieces: Pieces) -> Pieces:
+    """What active energy is shared by: decodes, and prefills that start with the query, because when reading began is
+    only estimated. Nothing is done for a query in the queue."""
+    start = pieces.start_ns.reshape(-1, PHASES)
+    start = np.column_stack((start[:, 0], start[:, 2]))
+    rows = (pieces.owner.reshape(-1, PHASES)[:, 1:], start, pieces.end_ns.reshape(-1, PHASES)[:, 1:])
+    return Pieces(*(row.reshape(-1) for row in rows))
 
 
 def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
-    """How long the server reads a query's prompt without a queue: the shortest wait for a first token.
+    """How long the server reads a query's prompt: as it says itself, else the shortest wait for a first token.
 
     By the least for each input token where every answer tells those. An answer that came in one piece at its end tells
     nothing of its first token: all of its time counts.
@@ -327,9 +422,19 @@ def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) 
     def reading_s(record: Record) -> float:
         if not _streamed(record):
             return math.inf
+        if (told_s := _told_prefill_s(record.answer.server)) is not None:
+            return told_s
         return each_s * record.answer.input_tokens if each_s and record.answer.input_tokens else least_s
 
     return reading_s
+
+
+def _told_prefill_s(server: Mapping[str, Any]) -> float | None:
+    """Seconds for which a server says that it read the prompt: llama.cpp in ms, Ollama in ns."""
+    for name, scale in (("prompt_ms", 1e3), ("prompt_eval_duration", NS)):
+        if isinstance(told := server.get(name), int | float) and told > 0:
+            return told / scale
+    return None
 
 
 def _streamed(record: Record) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.bench.llm.wire import whole
+from everywatt.core.clocks import NS
 from everywatt.core.errors import NetworkError
 from everywatt.net.http1 import Head, retry_after_s
 from everywatt.net.streaming import BodySink, Sink, StreamClient
@@ -233,7 +234,10 @@ class Http:
             self._client = None
 
     async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], BodySink]) -> Answer:
-        """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived."""
+        """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived.
+
+        All attempts and the waits between them share the total time: a wait that would outlast it is not begun.
+        """
         began_ns = time.monotonic_ns()
         waits = self._of.backoff.delays()
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
@@ -241,19 +245,27 @@ class Http:
         while True:
             attempts += 1
             got, asked_ns = Stream(), time.monotonic_ns()
-            status, error, again, after_s = await self._attempt(path, data, Reading(reader(got), got))
+            left_s = self._of.total_s - (asked_ns - began_ns) / NS
+            status, error, again, after_s = await self._attempt(path, data, Reading(reader(got), got), left_s)
             wait_s = next(waits, None) if again and not got.piece_ns else None
             if wait_s is None:
                 break
-            await asyncio.sleep(self._of.backoff.at_least(wait_s, after_s))
+            wait_s = self._of.backoff.at_least(wait_s, after_s)
+            if wait_s >= self._of.total_s - (time.monotonic_ns() - began_ns) / NS:
+                if after_s:
+                    error = f"{error}; the server asks to wait {after_s:g} s, longer than total_timeout allows"
+                break
+            await asyncio.sleep(wait_s)
         made = got.answer(status, began_ns, got.sent_ns or asked_ns, attempts=attempts, error=error)
         return self._of.without_key_in(made)
 
-    async def _attempt(self, path: str, data: bytes, into: Reading) -> tuple[str, str | None, bool, float | None]:
+    async def _attempt(
+        self, path: str, data: bytes, into: Reading, left_s: float
+    ) -> tuple[str, str | None, bool, float | None]:
         """Status, what went wrong, whether to try again, and how long the server asks to wait."""
         got = into.got
         try:
-            async with asyncio.timeout(self._of.total_s):
+            async with asyncio.timeout(left_s):
                 await self._exchange("POST", path, data, into)
             if into.refusal is not None:
                 raise Refused(into.refusal.head, into.refusal.text.strip())

@@ -1,17 +1,25 @@
 """Many runs in one table, best first. Runs whose joules cover something else, or that asked other items, are refused:
-a table that mixes them would rank machines by what was left out."""
+a table that mixes them would rank machines by what was left out. Runs whose intervals overlap share a rank.
+
+Every row follows from its run folder, so a published table can be checked against the runs (`check_board`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder
-from everywatt.core.errors import ScopeError, UsageError
+from everywatt.core.device import is_gpu
+from everywatt.core.errors import EverywattError, ScopeError, UsageError
+from everywatt.core.jsonio import plain
+from everywatt.core.tables import csv_text
 
 ORDERS: Mapping[str, tuple[str, int]] = {
     "accuracy-per-joule": ("accuracy_per_joule_mean", -1),
@@ -26,35 +34,56 @@ FIGURES = (
     "energy_per_output_token",
     "energy_per_correct_answer",
     "accuracy_per_joule_mean",
+    "accuracy_per_watt",
     "output_tokens_per_second",
 )
+COLUMNS = (
+    *("rank", "tied", "model", "load", "answered", "asked"),
+    *(f"accuracy{end}" for end in ("", "_low", "_high")),
+    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
+    *("ttft_p50_s", "hardware", "scope", "boundary", "pedigree", "dataset", "run"),
+)
+TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
 
 
 @dataclass(frozen=True)
 class Place:
-    """One run at one load. `refused` says why it has no energy."""
+    """One run at one load. `refused` says why it has no energy. `rank` is shared by places that are `tied`: their
+    intervals of what they are ranked by overlap that of the first of them."""
 
     run: str
     model: str
     level: str
     queries: int
+    answered: int
     pedigree: str
     accuracy: Figure
     figures: Mapping[str, Figure]
     refused: str | None
+    scope: str = ""
+    hardware: str = ""
+    ttft_s: float | None = None
+    rank: int | None = None
+    tied: bool = False
 
-    def value(self, name: str) -> float | None:
+    def figure(self, name: str) -> Figure:
         """A figure by name."""
-        return self.accuracy.value if name == "accuracy" else self.figures[name].value
+        return self.accuracy if name == "accuracy" else self.figures[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
+            "rank": self.rank,
+            "tied": self.tied,
             "run": self.run,
             "model": self.model,
             "level": self.level,
             "queries": self.queries,
+            "answered": self.answered,
             "pedigree": self.pedigree,
+            "scope": self.scope,
+            "hardware": self.hardware,
+            "ttft_p50_s": self.ttft_s,
             "accuracy": self.accuracy.to_dict(),
             **{name: figure.to_dict() for name, figure in self.figures.items()},
             **({} if self.refused is None else {"refused": self.refused}),
@@ -81,6 +110,18 @@ class Board:
             "places": [place.to_dict() for place in self.places],
         }
 
+    def to_csv(self) -> str:
+        """A line for each place, plain numbers with the ends of their intervals."""
+        return csv_text(COLUMNS, [self._line(place) for place in self.places])
+
+    def _line(self, place: Place) -> list[Any]:
+        figures = [place.accuracy, *(place.figures[name] for name in FIGURES)]
+        return [
+            *(place.rank, place.tied, place.model, place.level, place.answered, place.queries),
+            *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
+            *(place.ttft_s, place.hardware, place.scope, self.boundary, place.pedigree, self.dataset, place.run),
+        ]
+
 
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:
     """The table. ScopeError where the runs cannot stand in one."""
@@ -99,13 +140,82 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         for one in found:
             if one.gross.joules is not None:
                 covered.setdefault((one.gross.scope, one.boundary), run.name)
-            places.append(_place(run.name, model_name(plan), one))
+            places.append(_place(run, model_name(plan), one))
     _one_only(asked, "The runs used different items", lambda key: f"{key[0]} ({key[1]})")
     _one_only(covered, "The runs' joules do not cover the same scope", lambda key: f"scope {key[0]}, boundary {key[1]}")
-    name, sign = ORDERS[order]
-    places.sort(key=lambda place: (place.value(name) is None, sign * (place.value(name) or 0.0)))
     scope, boundary = next(iter(covered), ("", ""))
-    return Board(order, next(iter(asked))[0], scope, boundary, tuple(places))
+    return Board(order, next(iter(asked))[0], scope, boundary, tuple(_ranked(places, *ORDERS[order])))
+
+
+def _ranked(places: Sequence[Place], name: str, sign: int) -> list[Place]:
+    """Best first. Places whose interval overlaps that of the first of their rank are tied with it."""
+
+    def key(place: Place) -> tuple[bool, float]:
+        value = place.figure(name).value
+        return value is None, sign * (value or 0.0)
+
+    groups: list[list[Place]] = []
+    for place in sorted(places, key=key):
+        if groups and _overlap(groups[-1][0].figure(name), place.figure(name)):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    found, rank = [], 1
+    for group in groups:
+        known = group[0].figure(name).value is not None
+        found += [replace(one, rank=rank if known else None, tied=known and len(group) > 1) for one in group]
+        rank += len(group)
+    return found
+
+
+def _overlap(one: Figure, other: Figure) -> bool:
+    if one.value is None or other.value is None:
+        return one.value is other.value
+    if one.low is None or other.low is None:
+        return one.value == other.value
+    infinite = math.inf
+    return max(one.low, other.low) <= min(
+        infinite if one.high is None else one.high, infinite if other.high is None else other.high
+    )
+
+
+def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tuple[str, str, str]]:
+    """What in a published table does not follow from its runs, each as run and load, field and problem. `find` gives
+    the run of a name, or raises EverywattError."""
+    found = []
+    runs: dict[str, Run] = {}
+    for told in data.get("places", ()):
+        name = str(told.get("run"))
+        try:
+            runs.setdefault(name, find(name))
+        except EverywattError as error:
+            found.append((name, "run", error.message))
+    known = [told for told in data.get("places", ()) if str(told.get("run")) in runs]
+    if not known or found:
+        return found
+    try:
+        board = leaderboard(list(runs.values()), str(data.get("order")))
+    except EverywattError as error:
+        return [("", "places", error.message)]
+    mine = {(place.run, place.level): place.to_dict() for place in board.places}
+    for told in known:
+        key = (runs[str(told["run"])].name, str(told.get("level")))
+        place = mine.pop(key, None)
+        if place is None:
+            found.append((", ".join(key), "level", "the run has no such load"))
+            continue
+        wrong = [field for field, value in plain(place).items() if not _same(told.get(field), value)]
+        found += [(", ".join(key), field, "differs from what the run's tape and records give") for field in wrong]
+    found += [(", ".join(key), "level", "this load of the run is not in the table") for key in mine]
+    return found
+
+
+def _same(told: Any, value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return isinstance(told, Mapping) and all(_same(told.get(name), one) for name, one in value.items())
+    if isinstance(value, float) and isinstance(told, int | float):
+        return math.isclose(told, value, rel_tol=TOLERANCE, abs_tol=1e-12)
+    return bool(told == value)
 
 
 def model_name(plan: Mapping[str, Any]) -> str:
@@ -120,13 +230,36 @@ def _one_only(found: Mapping[tuple[str, str], str], what: str, shown: Any) -> No
         raise ScopeError(f"{what}: {told}.", cure="rank the runs of each group separately")
 
 
-def _place(run: str, model: str, one: Metrics) -> Place:
+def hardware_name(run: Run) -> str:
+    """What the run was measured on: its GPUs by name and number, else the CPU."""
+    infos = {group.info.device: group.info.label for tape in run.tapes for group in tape.groups if group.info.label}
+    cards = Counter(label for device, label in infos.items() if is_gpu(device))
+    if cards:
+        return ", ".join(f"{count} × {label}" if count > 1 else label for label, count in cards.items())
+    return str(run.meta.get("host", {}).get("cpu") or "")
+
+
+def _place(run: Run, model: str, one: Metrics) -> Place:
     share = one.accuracy
-    formula = "correct / scored answers; Wilson"
+    formula = "correct / scored queries, failed ones included; Wilson"
     accuracy = (
         Figure.none("", formula, "no answer was scored")
         if share is None
         else Figure(share.value, share.low, share.high, "", formula)
     )
     figures = {name: one.figures[name] for name in FIGURES}
-    return Place(run, model, one.level, one.queries, one.gross.pedigree, accuracy, figures, one.gross.refused)
+    ttft = one.latency.get("ttft_s")
+    return Place(
+        run.name,
+        model,
+        one.level,
+        one.queries,
+        one.answered,
+        one.gross.pedigree,
+        accuracy,
+        figures,
+        one.gross.refused,
+        one.gross.scope,
+        hardware_name(run),
+        None if ttft is None else ttft["p50"],
+    )

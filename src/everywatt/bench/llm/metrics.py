@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.bench.llm.compute import Facts, compute_figures
-from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
+from everywatt.bench.llm.conditions import Conditions
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
 from everywatt.bench.llm.figure import Figure, over_energy
 from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
-from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.records import Record, scored
 from everywatt.bench.llm.stats import Share, regression, trimmed_mean
+from everywatt.bench.llm.values import OK
 from everywatt.core.energy import Energy
 from everywatt.core.stats import bootstrap_ratio
 
@@ -43,13 +45,21 @@ class Metrics:
     regressions: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     items: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def answered(self) -> int:
+        """Queries that got a whole answer."""
+        return self.statuses.get(OK, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
             "level": self.level,
             "queries": self.queries,
+            "answered": self.answered,
             "statuses": dict(self.statuses),
+            "failures": [dict(one) for one in self.failures],
             "verdicts": dict(self.verdicts),
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
             "input_tokens": self.input_tokens,
@@ -75,16 +85,18 @@ def metrics(
     *,
     bounds: Mapping[str, float] | None = None,
     facts: Facts | None = None,
+    during: Mapping[str, Conditions] | None = None,
 ) -> Metrics:
-    """The figures of these queries (of one load) with their energy."""
+    """The figures of these queries (of one load) with their energy; `during` is what the machine did, by span."""
     answered = [record for record in records if record.ok]
-    judged = [record for record in answered if record.judged]
-    right = [record for record in judged if record.right]
+    judged = scored(records)
     inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
-    accuracy = Share.of(len(right), len(judged))
+    accuracy = Share.of(sum(bool(record.right) for record in judged), len(judged))
     notes: list[str] = list(bill.gross.notes)
     if outputs is None and answered:
-        notes.append("token counts are unknown: the server reported no usage, and no tokenizer was named")
+        unknown = sum(record.answer.output_tokens is None for record in answered)
+        of = "" if unknown == len(answered) else f"; {unknown} of {len(answered)} answers have none"
+        notes.append(f"token counts are unknown: the server reported no usage, and no tokenizer was named{of}")
     pooled = {record.answer.counted for record in answered}
     # What has no energy of its own must not be counted in what the others' joules are divided by.
     billed = [record for record in answered if record.span in bill.queries]
@@ -92,11 +104,14 @@ def metrics(
         notes.append(f"{len(answered) - len(billed)} of {len(answered)} answered queries have no energy")
     if bill.gross.joules is None:
         billed = answered
+    if attempts := sum(len(record.earlier) for record in records):
+        which = "attempts that failed before a resume are" if attempts > 1 else "attempt that failed before a resume is"
+        notes.append(f"{attempts} {which} charged")
     ins, outs = _sum(billed, "input_tokens"), _sum(billed, "output_tokens")
-    found = _energy_figures(bill, len(billed), ins, outs)
-    found |= _answer_figures(bill, judged, len(right), accuracy)
+    found = _energy_figures(bill, billed, len(answered))
+    found |= _answer_figures(bill, judged)
     found |= _speed_figures(bill, billed, outs, bounds)
-    found |= _phase_figures(bill, billed, ins, outs)
+    found |= _phase_figures(bill, billed)
     found |= compute_figures(facts or Facts(), ins, outs, bill.seconds, bill.gross)
     found |= _perplexity(answered)
     return Metrics(
@@ -118,26 +133,55 @@ def metrics(
         latencies(records),
         _regressions(bill, answered),
         tuple(dict.fromkeys(notes)),
-        tuple(_item(record, bill) for record in records),
+        tuple(_item(record, bill, (during or {}).get(record.span or "", {})) for record in records),
+        tuple(_failures(records)),
     )
 
 
-def _item(record: Record, bill: Bill) -> dict[str, Any]:
-    """One query as plain data; the raw times are in the record."""
-    owed = bill.queries.get(record.span or "")
+def _failures(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Why queries failed, the most frequent reason first."""
+    counted = Counter(
+        (record.answer.status, record.answer.error or "no reason was given") for record in records if not record.ok
+    )
+    return [{"status": status, "reason": why, "queries": count} for (status, why), count in counted.most_common()]
+
+
+def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
+    """One query as plain data: what was asked, what came back, what it cost and what the machine did meanwhile. The raw
+    times of its pieces are in the record."""
+    owed, answer, asked = bill.queries.get(record.span or ""), record.answer, record.asked or {}
+    joules = {} if owed is None else owed.devices
+    devices = {name: {"joules": joules.get(name), **during.get(name, {})} for name in dict.fromkeys((*joules, *during))}
     return {
         "id": record.id,
-        "status": record.answer.status,
+        "group": record.group,
+        "status": answer.status,
+        "error": answer.error,
         "verdict": None if record.score is None else record.score["verdict"],
-        "input_tokens": record.answer.input_tokens,
-        "output_tokens": record.answer.output_tokens,
-        "ttft_s": ttft_s(record.answer),
-        "e2e_s": e2e_s(record.answer),
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "ttft_s": ttft_s(answer),
+        "e2e_s": e2e_s(answer),
         "joules": None if owed is None else owed.energy.joules,
         "low": None if owed is None else owed.energy.low,
         "high": None if owed is None else owed.energy.high,
         "net_joules": None if owed is None else owed.net_j,
+        "attempts": answer.attempts,
+        "finish": answer.finish,
+        "prompt": asked.get("prompt"),
+        "reference": asked.get("reference"),
+        "answer": answer.text,
+        "columns": dict(asked.get("columns") or {}),
+        "phases": {} if owed is None else _phases(owed),
+        "devices": devices,
+        "server": dict(answer.server),
     }
+
+
+def _phases(owed: QueryEnergy) -> dict[str, float | None]:
+    """Joules of each phase of a query; None where the sensor saw too little of it."""
+    found = {name: owed.phase(name) for name in PHASE_FORMULAS}
+    return {f"{name}_j": joules if seen else None for name, (joules, seen) in found.items()}
 
 
 def _sum(records: Sequence[Record], name: str) -> int | None:
@@ -156,37 +200,59 @@ def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str)
     return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
 
 
-def _energy_figures(bill: Bill, answered: int, inputs: int | None, outputs: int | None) -> dict[str, Figure]:
+def _energy_figures(bill: Bill, billed: Sequence[Record], answered: int) -> dict[str, Figure]:
+    """Joules for each query and token that was answered; failed queries' joules are in them."""
+    known = [record for record in billed if record.answer.output_tokens is not None]
+    gross, net = _joules_of(known, billed, bill)
+    inputs, outputs = _sum(known, "input_tokens"), _sum(known, "output_tokens")
     total = None if inputs is None or outputs is None else inputs + outputs
     no_tokens = "output tokens are unknown" if outputs is None else "there are no tokens"
+    whole, some = _of(len(billed), answered, "answered queries"), _of(len(known), answered, "answered queries")
+    per = "gross J of all queries"
     return {
         "energy_per_request": _per(
-            bill.gross, answered, "J", "gross J of all queries / answered queries", "no query was answered"
+            bill.gross, len(billed), "J", f"{per} / answered queries{whole}", "no query was answered"
         ),
-        "energy_per_output_token": _per(bill.gross, outputs, "J", "gross J of all queries / output tokens", no_tokens),
+        "energy_per_output_token": _per(gross, outputs, "J", f"{per} / output tokens{some}", no_tokens),
         "energy_net_per_output_token": _per(
-            bill.net, outputs, "J", "net J (above idle) of all queries / output tokens", no_tokens
+            net, outputs, "J", f"net J (above idle) of all queries / output tokens{some}", no_tokens
         ),
-        "energy_per_total_token": _per(
-            bill.gross, total, "J", "gross J of all queries / (input + output tokens)", no_tokens
-        ),
+        "energy_per_total_token": _per(gross, total, "J", f"{per} / (input + output tokens){some}", no_tokens),
     }
 
 
-def _answer_figures(bill: Bill, judged: Sequence[Record], right: int, accuracy: Share | None) -> dict[str, Figure]:
+def _of(some: int, of: int, what: str) -> str:
+    """`; 21 of 24 queries` where a figure is over some only."""
+    return "" if some in (0, of) else f"; {some} of {of} {what}"
+
+
+def _joules_of(known: Sequence[Record], billed: Sequence[Record], bill: Bill) -> tuple[Energy, Energy]:
+    """Gross and net energy of some answered queries, with their part of what the failed ones cost."""
+    if len(known) == len(billed) or not known or bill.gross.joules is None:
+        return bill.gross, bill.net
+    joules = [[bill.queries[record.span or ""].energy.value for record in some] for some in (known, billed)]
+    share = math.fsum(joules[0]) / whole if (whole := math.fsum(joules[1])) else 0.0
+    return bill.gross * share, bill.net if bill.net.joules is None else bill.net * share
+
+
+def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     names = {
         "energy_per_correct_answer": ("J", "gross J of the scored queries / correct answers"),
         "accuracy_per_joule_mean": ("1/J", "accuracy / mean gross J of a scored query (independent of their number)"),
         "accuracy_per_joule_total": ("1/J", "accuracy / total gross J of the scored queries (falls with their number)"),
         "accuracy_per_watt": ("1/W", "accuracy / (gross J / seconds with a query open)"),
     }
-    owed = [bill.queries[record.span or ""] for record in judged if record.span in bill.queries]
-    why = bill.gross.refused or ("no answer was scored" if accuracy is None else "no query has energy")
-    if not bill.gross.joules or accuracy is None or len(owed) < len(judged):
+    covered = [record for record in judged if record.span in bill.queries]
+    right, n = sum(bool(record.right) for record in covered), len(covered)
+    accuracy = Share.of(right, n)
+    joules = [bill.queries[record.span or ""].energy.value for record in covered]
+    total = math.fsum(joules)
+    if not bill.gross.joules or accuracy is None or not total > 0:
+        why = bill.gross.refused or ("no query has energy" if judged else "no answer was scored")
         return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
-    joules = [one.energy.value for one in owed]
-    total, n = sum(joules), len(judged)
-    spread = bootstrap_ratio([bool(r.right) for r in judged], joules, [r.group for r in judged])
+    some = _of(n, len(judged), "queries")
+    names = {name: (unit, formula + some) for name, (unit, formula) in names.items()}
+    spread = bootstrap_ratio([bool(r.right) for r in covered], joules, [r.group for r in covered])
     value = right / total
     if spread is None or right in (0, n):
         # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
@@ -283,33 +349,42 @@ def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
     )
 
 
-def _phase_figures(
-    bill: Bill, answered: Sequence[Record], inputs: int | None, outputs: int | None
-) -> dict[str, Figure]:
-    """Prefill and decode, split at the first token; only where the sensor saw every phase at least three times."""
-    owed = [bill.queries[record.span or ""] for record in answered if record.span in bill.queries]
+PHASE_FORMULAS = {
+    "queue": "gross J before the server reads the prompt (queue, failed attempts)",
+    "prefill": "gross J while the server reads the prompt, until the first token",
+    "decode": "gross J from the first token",
+}
+
+
+def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
+    """Queue, prefill and decode of the queries in which the sensor saw the phase at least three times."""
+    owed = [(record, bill.queries[record.span or ""]) for record in answered if record.span in bill.queries]
+    near = (bill.gross.half_width or 0.0) / bill.gross.value if bill.gross.joules else 0.0
     found = {}
-    for name, tokens in (("prefill", inputs), ("decode", outputs)):
-        formula = f"gross J {'until' if name == 'prefill' else 'from'} the first token, of all queries"
-        each = f"{formula} / {'input' if name == 'prefill' else 'output'} tokens"
-        counts = [one.prefill_ticks if name == "prefill" else one.decode_ticks for one in owed]
-        short = sum(count < FEWEST_TICKS for count in counts)
+    for name, formula in PHASE_FORMULAS.items():
+        covered = [(record, joules) for record, one in owed for joules, seen in [one.phase(name)] if seen]
         why = bill.gross.refused or ("no query was answered" if not owed else None)
-        if why is None and short:
+        if why is None and not covered:
             every = "" if bill.tick_s is None else f", which is read every {bill.tick_s * 1000:g} ms"
             why = (
-                f"{short} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the "
+                f"{len(owed)} of {len(owed)} {name}s are covered by fewer than {FEWEST_TICKS} readings of the "
                 f"sensor{every}: energy cannot be resolved between two readings"
             )
         if why is not None:
-            found[f"{name}_energy"] = Figure(None, None, None, "J", formula, why)
+            found[f"{name}_energy"] = Figure(None, None, None, "J", f"{formula}, of all queries", why)
             continue
-        joules = sum(one.prefill_j if name == "prefill" else one.decode_j for one in owed)
-        near = (bill.gross.half_width or 0.0) / bill.gross.value if bill.gross.value else 0.0
-        found[f"{name}_energy"] = Figure(joules, max(joules * (1 - near), 0.0), joules * (1 + near), "J", formula)
-        if tokens:
-            found[f"{name}_energy_per_token"] = Figure(
-                joules / tokens, max(joules * (1 - near), 0.0) / tokens, joules * (1 + near) / tokens, "J", each
+        formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
+        joules = math.fsum(one for _, one in covered)
+        energy = Figure(joules, max(joules * (1 - near), 0.0), joules * (1 + near), "J", formula)
+        found[f"{name}_energy"] = energy
+        kind = {"prefill": "input", "decode": "output"}.get(name)
+        if kind and (tokens := _sum([record for record, _ in covered], f"{kind}_tokens")):
+            found[f"{name}_energy_per_token"] = replace(
+                energy,
+                value=joules / tokens,
+                low=(energy.low or 0.0) / tokens,
+                high=(energy.high or 0.0) / tokens,
+                formula=f"{formula} / {kind} tokens",
             )
     return found
 

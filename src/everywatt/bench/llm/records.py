@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -10,20 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.lines import Lines, read_lines
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 
 QUERIES = "queries.jsonl"
 SCORES = "scores.jsonl"
 PLAN = "llm.json"
+MASK = "sha256:"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
-    `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
+    `asked` is what the item was: prompt, reference, scorer, rules and the data set's columns; None in records of older
+    versions. `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
+    `earlier` are attempts at the same item that failed before the run was resumed: their joules belong to this query.
     """
 
     id: str
@@ -32,6 +36,8 @@ class Record:
     answer: Answer
     score: Mapping[str, Any] | None = None
     group: str = ""
+    earlier: tuple[Record, ...] = ()
+    asked: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -61,6 +67,7 @@ class Record:
             "group": self.group,
             "span": self.span,
             "score": None if self.score is None else dict(self.score),
+            "asked": None if self.asked is None else dict(self.asked),
             "answer": self.answer.to_dict(),
         }
 
@@ -74,7 +81,51 @@ class Record:
             Answer.from_dict(data["answer"]),
             data.get("score"),
             str(data.get("group") or ""),
+            asked=asked if isinstance(asked := data.get("asked"), dict) else None,
         )
+
+    def item(self) -> Item | None:
+        """The item as it was asked, for scoring it again; None where the record does not have it, or hides it."""
+        told = self.asked
+        if told is None or not isinstance(told.get("prompt"), str) or str(told["prompt"]).startswith(MASK):
+            return None
+        reference, scorer = told.get("reference"), told.get("scorer")
+        return Item(
+            self.id,
+            told["prompt"],
+            None if reference is None else str(reference),
+            None if scorer is None else str(scorer),
+            self.group,
+            told.get("rules") or {},
+            told.get("columns") or {},
+        )
+
+    def masked(self) -> Record:
+        """The record with a hash in the place of every text of the data set and of the answer."""
+        asked = (
+            None
+            if self.asked is None
+            else {name: value if name == "scorer" else _masked(value) for name, value in self.asked.items()}
+        )
+        answer = replace(self.answer, text=_masked(self.answer.text), reasoning=_masked(self.answer.reasoning))
+        score = self.score and {**self.score, "found": _masked(self.score.get("found"))}
+        return replace(self, asked=asked, answer=answer, score=score)
+
+
+def _masked(value: Any) -> Any:
+    """Texts as hashes, which are equal where the texts are; what holds texts keeps its form."""
+    if isinstance(value, str):
+        return MASK + hashlib.sha256(value.encode("utf-8", "replace")).hexdigest()[:16] if value else value
+    if isinstance(value, Mapping):
+        return {name: _masked(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(one) for one in value]
+    return value
+
+
+def recorded_items(records: Sequence[Record]) -> list[Item]:
+    """The items that records hold, each once; those of older versions, and masked ones, are not among them."""
+    return list({item.id: item for record in records if (item := record.item()) is not None}.values())
 
 
 class Journal(Lines):
@@ -99,13 +150,30 @@ def read_records(folder: Path) -> list[Record]:
             record = Record.from_dict(line)
         except (ValueError, KeyError, TypeError):
             continue
-        found.pop(record.key, None)
-        found[record.key] = record
+        before = found.pop(record.key, None)
+        earlier = () if before is None else (*before.earlier, replace(before, earlier=()))
+        found[record.key] = replace(record, earlier=earlier)
     for entry in read_lines(folder / SCORES):
         known = found.get((str(entry.get("level")), str(entry.get("id"))))
         if known is not None and entry.get("span") == known.span and isinstance(entry.get("score"), dict):
             found[known.key] = replace(known, score=entry["score"])
     return list(found.values())
+
+
+def scored(records: Sequence[Record]) -> list[Record]:
+    """The queries that accuracy is over: those with a verdict, and those that failed, which are not right.
+
+    What a judge has not evaluated is neither right nor wrong. A failed query counts if its item has a scorer, or, in
+    records that do not say, if any other was scored.
+    """
+    some = any(record.score is not None for record in records)
+
+    def counts(record: Record) -> bool:
+        if record.ok:
+            return record.judged
+        return some if record.asked is None else record.asked.get("scorer") is not None
+
+    return [record for record in records if counts(record)]
 
 
 def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +183,7 @@ def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """Keep what was asked beside the tape. It has no secret in it."""
-    (folder / PLAN).write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
+    _write_plan(folder / PLAN, plan)
 
 
 def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -124,8 +192,14 @@ def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> 
     new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
     if new != old:
         part = folder / f".{PLAN}.part-{os.getpid()}"
-        part.write_text(dumps(new, indent=2) + "\n", encoding="utf-8")
+        _write_plan(part, new)
         part.replace(folder / PLAN)
+
+
+def _write_plan(file: Path, plan: Mapping[str, Any]) -> None:
+    """Readable by its owner alone: a system prompt may be in it."""
+    file.touch(mode=0o600)
+    file.write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

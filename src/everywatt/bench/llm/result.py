@@ -8,8 +8,9 @@ from typing import Any
 
 from everywatt.api.run import Run, union
 from everywatt.bench.llm.compute import Facts, peak_of
-from everywatt.bench.llm.elsewhere import bill_elsewhere
-from everywatt.bench.llm.energy import SERVER, Bill, bill, refused
+from everywatt.bench.llm.conditions import conditions
+from everywatt.bench.llm.elsewhere import bill_elsewhere, placed_elsewhere
+from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
@@ -18,6 +19,8 @@ from everywatt.bench.llm.scorers import plain_words
 from everywatt.bench.llm.stats import Share, over_repeats
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
+from everywatt.core.errors import EverywattError
+from everywatt.core.stats import mean
 
 
 def evaluate(
@@ -27,9 +30,12 @@ def evaluate(
     *,
     bounds: Mapping[str, float] | None = None,
     reference: Sequence[Record] | None = None,
+    detail: bool = False,
 ) -> list[Metrics]:
-    """The figures of every load, in the order in which they were asked. `reference` are answers to agree with."""
+    """The figures of every load, in the order in which they were asked. `reference` are answers to agree with; `detail`
+    adds to each query what the machine did meanwhile."""
     facts = known_facts(run, plan)
+    during = conditions(placed(run, records, plan)) if detail and run is not None else None
     levels = list(dict.fromkeys([*plan.get("levels", ()), *(record.level for record in records)]))
     found = []
     for level in levels:
@@ -37,12 +43,22 @@ def evaluate(
         if not own:
             continue
         owed = refused("nothing was recorded", seconds=open_s(own)) if run is None else owed_by(run, own, plan)
-        one = metrics(level, own, owed, bounds=bounds, facts=facts)
+        one = metrics(level, own, owed, bounds=bounds, facts=facts, during=during)
         one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
         if reference is not None:
             one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
         found.append(one)
     return found
+
+
+def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list[Asked]:
+    """The queries on the tapes that measured them: the server's own, where it has one."""
+    if plan.get("server_tape"):
+        try:
+            return placed_elsewhere(run, records, plan["server_tape"])
+        except EverywattError:
+            return []
+    return asked_of(run, records)
 
 
 def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bill:
@@ -90,11 +106,13 @@ def _said(record: Record) -> str:
     return str(extracted) if extracted is not None else plain_words(record.answer.text)
 
 
-def evaluate_folder(run: Run, *, bounds: Mapping[str, float] | None = None) -> tuple[dict[str, Any], list[Metrics]]:
+def evaluate_folder(
+    run: Run, *, bounds: Mapping[str, float] | None = None, detail: bool = False
+) -> tuple[dict[str, Any], list[Metrics]]:
     """The plan and the figures of a run that `bench llm` made."""
     folder = run.path if run.path.is_dir() else run.path.parent
     plan = read_plan(folder)
-    return plan, evaluate(run, read_records(folder), plan, bounds=bounds)
+    return plan, evaluate(run, read_records(folder), plan, bounds=bounds, detail=detail)
 
 
 def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics], **more: Any) -> dict[str, Any]:
@@ -118,14 +136,14 @@ def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics],
 
 def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     """The load beyond which more throughput hardly saves energy: the point furthest below the line between the
-    slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. None where no load lies
-    below it, or there are fewer than three."""
-    points = sorted(
-        (rate.value, cost.value, one.level)
-        for one in found
-        if (rate := one.figures["output_tokens_per_second"]).value is not None
-        and (cost := one.figures["energy_per_output_token"]).value is not None
-    )
+    slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. Repeats of a load are
+    one point, their mean. None where no load lies below it, or there are fewer than three."""
+    loads: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        rate, cost = one.figures["output_tokens_per_second"].value, one.figures["energy_per_output_token"].value
+        if rate is not None and cost is not None:
+            loads.setdefault(kind_of(one.level), []).append((rate, cost))
+    points = sorted((mean([r for r, _ in same]), mean([c for _, c in same]), kind) for kind, same in loads.items())
     if len(points) < 3:
         return None
     rates, costs = [rate for rate, _, _ in points], [cost for _, cost, _ in points]

@@ -15,29 +15,37 @@ from everywatt.bench.llm.clients import Client
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, update_plan, write_plan
 from everywatt.bench.llm.scoring import LATER, Scoring
-from everywatt.bench.llm.values import OK, Answer, Ask, Item
+from everywatt.bench.llm.serving import MOST_STARTS, READY_S, Serving
+from everywatt.bench.llm.values import OK, REFUSED, Answer, Ask, Item
 from everywatt.core.clocks import NS
-from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
+from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
 from everywatt.recorder.client import Recording
 
-QUERY, WARM_UP = "query", "warm-up"
+QUERY, WARM_UP, LOADING = "query", "warm-up", "loading"
+LOOK_S = 0.1  # between two looks whether a server is ready
+LOST = "server lost"
 SAME_ITEMS = (
     "all loads use the same items: a server that caches prompts (llama.cpp does, unless --set cache_prompt=false) has "
     "less to compute from the second load on"
 )
 LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
+PROBE_WAITS_S = (1.0, 2.0, 5.0)  # between probes of a server that failed a query; then the run stops
 _WARM = "Count from one to ten. (warm-up {number})"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them."""
+    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them.
+
+    mask    keep hashes instead of prompts, references, columns and answers
+    """
 
     levels: tuple[Level, ...] = (Level(),)
     settings: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     warmup: int = 2
     idle_s: float = 2.0
+    mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,10 @@ class Outcome:
     records: tuple[Record, ...]
     ended: str
     notes: tuple[str, ...] = ()
+
+
+class ServerLost(MeasurementRefused):
+    """The server failed a query and no longer answers probes. What is finished is on disk."""
 
 
 Watch = Callable[[str, int, int], None]
@@ -69,6 +81,8 @@ class Bench:
         watch: Watch | None = None,
         reaper: int | None = None,
         scoring: Scoring | None = None,
+        probe_waits_s: Sequence[float] = PROBE_WAITS_S,
+        server: Serving | None = None,
     ) -> None:
         self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
         self._about = dict(about)
@@ -76,6 +90,9 @@ class Bench:
         self._reaper = reaper
         self._notes: list[str] = []
         self._done = 0
+        self._probe_waits_s = tuple(probe_waits_s)
+        self._probing = asyncio.Lock()
+        self._server = server
         self._scoring = scoring or Scoring()
         self._scoring.check(self._items)
 
@@ -103,6 +120,9 @@ class Bench:
             if not folder:
                 raise
             ended = "interrupted"
+        except ServerLost as error:
+            ended = LOST
+            self._notes.append(error.message)
         except BaseException:
             self._meter.stop()
             raise
@@ -111,13 +131,20 @@ class Bench:
 
     async def _all(self, resume: Path | None, folder: list[Path]) -> None:
         try:
-            self._notes += await self._client.health()
+            if self._server is None:
+                self._notes += await self._client.health()
             if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
                 self._notes.append(f"the judge is not available, so its answers stay unscored: {why}")
-            self._learn()
             if len(self._plan.levels) > 1:
                 self._notes.append(SAME_ITEMS)
             recording = self._start()
+            if self._server is not None:
+                try:
+                    self._notes += await self._load(recording)
+                except BaseException:
+                    self._meter.discard()
+                    raise
+            self._learn()
             folder.append(recording.path.parent)
             if resume is None:
                 write_plan(folder[0], self._about)
@@ -131,12 +158,43 @@ class Bench:
                 for level in self._plan.levels:
                     left = [item for item in self._items if (level.label, item.id) not in finished]
                     await self._level(recording, journal, level, left)
+                    await self._ask_again(recording, journal, level, folder[0])
             finally:
                 journal.close()
             await self._judge(folder[0])
         finally:
             await self._client.close()
             await self._scoring.close()
+
+    async def _load(self, recording: Recording) -> list[str]:
+        """Start the server and wait until it answers, in a span of its own. MeasurementRefused where it does not."""
+        server = self._server
+        assert server is not None
+        uid, began = recording.span_open(LOADING), time.monotonic()
+        try:
+            server.start()
+            while True:
+                try:
+                    return await self._client.health()
+                except UsageError:
+                    raise
+                except EverywattError:
+                    if not server.alive:
+                        raise server.failed("it ended") from None
+                    if time.monotonic() - began > READY_S:
+                        raise server.failed(f"it does not answer after {READY_S:g} s") from None
+                self._watch("loading the model", 0, len(self._items))
+                await asyncio.sleep(LOOK_S)
+        finally:
+            recording.span_close(uid, attributes={"start": server.starts})
+
+    async def _ask_again(self, recording: Recording, journal: Journal, level: Level, folder: Path) -> None:
+        """What failed because the server died and was started again."""
+        starts = 1
+        while self._server is not None and self._server.starts > starts:
+            starts = self._server.starts
+            answered = {record.id for record in read_records(folder) if record.ok and record.level == level.label}
+            await self._level(recording, journal, level, [item for item in self._items if item.id not in answered])
 
     def _left(self, folder: Path) -> bool:
         """Whether something has still to be asked or judged."""
@@ -204,9 +262,12 @@ class Bench:
         uid = recording.span_open("load", attributes={"level": level.label, "queries": len(items)})
 
         async def one(item: Item) -> None:
-            journal.add(await self._query(recording, level, item, uid))
+            record = await self._query(recording, level, item, uid)
+            journal.add(record)
             self._done += 1
             self._watch(level.label, self._done, len(items))
+            if not record.ok and record.answer.status != REFUSED and self._client.where == "server":
+                await self._probe(recording)
 
         try:
             if level.concurrency is not None:
@@ -215,6 +276,35 @@ class Bench:
                 await _opened(items, one, level)
         finally:
             recording.span_close(uid)
+
+    async def _probe(self, recording: Recording) -> None:
+        """Pause after a failed query until the server answers again; one that we started is started again.
+
+        ServerLost if it does not come back.
+        """
+        async with self._probing:
+            for wait_s in (*self._probe_waits_s, None):
+                try:
+                    await self._client.health()
+                except EverywattError as error:
+                    gone = self._server is not None and not self._server.alive
+                    if wait_s is None or gone:
+                        await self._start_again(recording, error.message)
+                        return
+                    self._watch(f"the server does not answer; next probe in {wait_s:g} s", self._done, self._done)
+                    await asyncio.sleep(wait_s)
+                else:
+                    return
+
+    async def _start_again(self, recording: Recording, why: str) -> None:
+        if self._server is None or self._server.starts >= MOST_STARTS:
+            raise ServerLost(why)
+        self._server.kill()
+        self._notes.append(f"the server was started again: {self._server.last_words() or why}")
+        try:
+            await self._load(recording)
+        except MeasurementRefused as error:
+            raise ServerLost(error.message) from None
 
     async def _ask(self, ask: Ask) -> Answer:
         began_ns = time.monotonic_ns()
@@ -237,7 +327,8 @@ class Bench:
         found = self._scoring.at_once(answer, item)
         score = None if found is None else found.to_dict()
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
-        return Record(item.id, level.label, uid, answer, score, item.group)
+        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item.asked())
+        return record.masked() if self._plan.mask else record
 
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:

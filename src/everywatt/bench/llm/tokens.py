@@ -35,6 +35,10 @@ def counter(path: str | None) -> Counter | None:
     except ImportError:
         raise MissingExtra("tokenizers", "llm") from None
     try:
-        return Counter(str(file), Tokenizer.from_file(str(file)))
+        tokenizer = Tokenizer.from_file(str(file))
+        # A file may say to fill every text up to a length, or to cut it there: neither is a token of the text.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return Counter(str(file), tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises plain Exception
         raise UsageError(f"{file} is not a tokenizer: {error}.") from None

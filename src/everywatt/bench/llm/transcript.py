@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.records import Record
 from everywatt.bench.llm.values import OK, Answer, Ask
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+
+TRANSCRIPT = "transcript"
+
+
+def transcribed(file: Path) -> Iterator[Record]:
+    """The records of a file; a line that only has `id` and `text` is one too. UsageError where a line is neither."""
+    for number, line in enumerate(foreign.lines(file, errors="strict"), start=1):
+        try:
+            data = foreign.parse_json(line)
+            answer = data.get("answer") if isinstance(data.get("answer"), dict) else {"status": OK, **data}
+            yield Record.from_dict({"level": "", **data, "answer": answer})
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{file}:{number} is not a record: {error}.") from None
 
 
 class Transcript:
@@ -25,17 +40,11 @@ class Transcript:
 
     def describe(self) -> dict[str, Any]:
         """What was asked."""
-        return {"client": "transcript", "file": str(self._file)}
+        return {"client": TRANSCRIPT, "file": str(self._file)}
 
     async def health(self) -> list[str]:
         """The file can be read."""
-        for number, line in enumerate(foreign.lines(self._file, errors="strict"), start=1):
-            try:
-                data = foreign.parse_json(line)
-                answer = data.get("answer") if isinstance(data.get("answer"), dict) else {"status": OK, **data}
-                self._answers[str(data["id"])] = Answer.from_dict(answer)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UsageError(f"{self._file}:{number} is not a record: {error}.") from None
+        self._answers = {record.id: record.answer for record in transcribed(self._file)}
         return ["a transcript was recorded elsewhere, so there is no energy"]
 
     async def ask(self, ask: Ask) -> Answer:

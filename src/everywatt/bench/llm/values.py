@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 OK = "ok"
+REFUSED = "refused"  # by the server: 4xx
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Item:
 
     `id` is unique in its data set and the same in every run of it. `rules` are what the scorer has to know beside the
     answer: the letters of a multiple choice, a pattern, a schema, constraints. `group` is what clusters items (a
-    subject).
+    subject), `meta` the other columns of its row in the data set.
     """
 
     id: str
@@ -25,6 +26,16 @@ class Item:
     group: str = ""
     rules: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def asked(self) -> dict[str, Any]:
+        """What a record keeps of the item: all that is needed to score its answer again without the data set."""
+        return {
+            "prompt": self.prompt,
+            "reference": self.answer,
+            "scorer": self.scorer,
+            "rules": dict(self.rules),
+            "columns": dict(self.meta),
+        }
 
 
 @dataclass(frozen=True, slots=True)

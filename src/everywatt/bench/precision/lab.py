@@ -13,7 +13,7 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.cooling import Cooling
-from everywatt.bench.figures import decided, figures
+from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset, load_data
@@ -26,11 +26,12 @@ from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, correlated, plan, ranked, savings
 from everywatt.bench.precision.variants import Arm, available_bytes, crowded
 from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.bench.trials import Trial, with_energy
+from everywatt.bench.trials import Trial, with_energy, with_power
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 
 FEWEST = 3
+MOST_BLOCKS = 1_000_000_000
 SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
@@ -149,7 +150,7 @@ class PrecisionLab:
         self._ended = self._blocks(plain)
         if self.conduct.layers or self.conduct.sensitivity:
             for arm in plain:
-                self._guarded(arm, self._layers)
+                self._pass("energy by layer", arm, self._layers)
         if self.conduct.sensitivity:
             self._mixed()
 
@@ -247,7 +248,7 @@ class PrecisionLab:
             self._remarks.append("no sensitivity: it requires torch fp32 as the baseline, with visible layers")
             return
         if self._plan_block is None:
-            self._guarded(base, self._sensitivity)
+            self._pass("sensitivity", base, self._sensitivity)
             self._plan = plan(self._sensitive)
             self._plan_block = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
             if self._plan:
@@ -259,8 +260,8 @@ class PrecisionLab:
         if not arm.known:
             self.ready(arm)
         if arm.usable:
-            self._ended = self._blocks([base, arm], self._plan_block)
-            self._guarded(arm, self._layers)
+            self._blocks([base, arm], self._plan_block)
+            self._pass("energy by layer", arm, self._layers)
 
     def _add_mixed(self) -> None:
         arm = Arm("mixed", len(self.job.precisions), tuple(self._plan))
@@ -298,7 +299,7 @@ class PrecisionLab:
             for place, index in enumerate(order):
                 if arms[index].usable and not arms[index].has(block):
                     self._guarded(arms[index], self._trial, block, place)
-            if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms):
+            if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms, first):
                 return "decided"
         raise AssertionError("blocks never end")
 
@@ -306,13 +307,28 @@ class PrecisionLab:
         return (self._clock.monotonic_ns() - self._began_ns) / NS
 
     def _guarded(self, arm: Arm, step: Callable[..., None], *more: int) -> None:
-        """A worker that fails later on is a row with its reason; the others go on."""
+        """A worker that fails is a row with its reason; trials that it finished count, and the others go on."""
         if not arm.usable:
             return
         try:
             step(arm, *more)
         except WorkerFailed as error:
-            arm.failure, arm.cure = f"after {len(arm.trials)} trials: {error.reason}", error.cure
+            arm.rest()
+            if arm.trials:
+                arm.stopped = True
+                arm.notes.append(f"stopped after {len(arm.trials)} trials: {error.reason}")
+            else:
+                arm.failure, arm.cure = error.reason, error.cure
+
+    def _pass(self, what: str, arm: Arm, step: Callable[[Arm], None]) -> None:
+        """A pass beside the trials: one that fails is a note, and changes nothing that was measured."""
+        if not arm.usable:
+            return
+        try:
+            step(arm)
+        except WorkerFailed as error:
+            arm.rest()
+            arm.notes.append(f"{what} failed: {error.reason}")
 
     def _trial(self, arm: Arm, block: int, place: int) -> None:
         """One timed loop. Only the worker's own window is charged; the parent's reads lie around it."""
@@ -342,13 +358,12 @@ class PrecisionLab:
         arm.add(trial, told)
         self._journal.timed(arm, trial, told)
 
-    def _decided(self, arms: Sequence[Arm]) -> bool:
+    def _decided(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._cooling.live()
         if run is None:
             return True
-        found = figures(
-            *self._per_batch([arm for arm in arms if arm.usable], run, live=True), target=self.conduct.target
-        )
+        usable = [arm for arm in arms if arm.usable]
+        found = figures(*self._per_batch(usable, run, range(first, MOST_BLOCKS), live=True), target=self.conduct.target)
         if any(any(t.energy is None for t in one.trials) for one in found):
             return False
         return all(one.energy is None for one in found) or (len(found) > 1 and decided(found))
@@ -385,34 +400,60 @@ class PrecisionLab:
         recording.span_close(uid)
 
     def _per_batch(
-        self, arms: Sequence[Arm], run: Run | None, *, live: bool = False
+        self, arms: Sequence[Arm], run: Run | None, counted: range, *, live: bool = False
     ) -> tuple[list[Candidate], list[Trial]]:
-        """Trials as energies and seconds of one batch, so that loops of different lengths compare."""
+        """Trials of some blocks as energies and seconds of one batch, so that loops of different lengths compare."""
         found = []
         for arm in arms:
-            filled = arm.trials if run is None else with_energy(arm.trials, run, live=live)
-            found += [_divided(trial, count) for trial, count in zip(filled, arm.batches, strict=True)]
+            kept = [trial for trial in arm.trials if trial.block in counted]
+            filled = kept if run is None else with_energy(kept, run, live=live)
+            if run is not None and not live:
+                filled = with_power(filled, run)
+            found += [_divided(trial, len(loop)) for trial, loop in zip(filled, arm.loops_in(counted), strict=True)]
         return [Candidate(arm.index, arm.precision, arm.precision, ()) for arm in arms], found
+
+    def _figures(self, run: Run | None) -> dict[int, Figures]:
+        """The figures of each precision by its index: of the experiment, and of a mixed plan's own blocks, in which it
+        ran beside the baseline. Neither changes the other."""
+
+        def made(arms: Sequence[Arm], counted: range) -> dict[int, Figures]:
+            if not arms:
+                return {}
+            trials, fixed = self._per_batch(arms, run, counted), self.conduct.trials is not None
+            return {one.candidate.index: one for one in figures(*trials, target=self.conduct.target, anytime=not fixed)}
+
+        own = self._own_blocks(None)
+        measured = [arm for arm in self.arms if arm.int8_layers is None and arm.loops_in(own)]
+        mixed = [arm for arm in self.arms if arm.int8_layers is not None and arm.trials]
+        beside = made([*measured[:1], *mixed], self._own_blocks(())) if mixed else {}
+        return beside | made(measured, own)
+
+    def _own_blocks(self, int8_layers: tuple[str, ...] | None) -> range:
+        """The blocks that count for a precision: a mixed plan has its own, after those of the experiment."""
+        first = MOST_BLOCKS if self._plan_block is None else self._plan_block
+        return range(first) if int8_layers is None else range(first, MOST_BLOCKS)
 
     def result(self, run: Run | None) -> Result:
         """The figures from the finished tape."""
-        usable = [arm for arm in self.arms if arm.failure is None and arm.trials]
-        per_batch = figures(*self._per_batch(usable, run), target=self.conduct.target) if usable else []
-        by_index = {one.candidate.index: one for one in per_batch}
-        baseline = usable[0].precision if usable else None
+        by_index = self._figures(run)
+        baseline = next((arm.precision for arm in self.arms if arm.index in by_index), None)
         rows = []
         for arm in self.arms:
             one = by_index.get(arm.index)
             score, beside = self.scorer.scores(arm.precision, baseline)
-            latency = Latency.of(arm.latencies_s)
+            loops = arm.loops_in(self._own_blocks(arm.int8_layers))
+            latency = Latency.of([seconds for loop in loops for seconds in loop])
+            if latency is not None and one is not None:
+                # Of whole loops, as the energy is: so energy is power times this.
+                latency = replace(latency, mean_s=one.seconds.value)
             row = Row(
                 arm.precision,
-                arm.failure or (None if arm.trials else "not measured: interrupted first"),
+                arm.failure or (None if one is not None else "not measured: interrupted first"),
                 arm.cure,
                 tuple(dict.fromkeys((*arm.notes, *(one.notes if one is not None else ())))),
                 arm.computed,
                 arm.emulated,
-                sum(arm.batches) or None,
+                sum(map(len, loops)) or None,
                 arm.seq_length,
                 latency,
                 one,
@@ -421,7 +462,7 @@ class PrecisionLab:
                 arm.peak_bytes,
                 self._window(arm, run),
                 arm.hooks if arm.trials else None,
-                batches=tuple(arm.batches),
+                batches=tuple(map(len, loops)),
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))

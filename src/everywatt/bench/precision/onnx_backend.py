@@ -192,7 +192,10 @@ def _to_int8(file: Path, made: Path) -> None:
 
 def _to_static_int8(file: Path, made: Path, calibration: Sequence[Arrays]) -> None:
     """Weights and activations in 8 bits, the activations' ranges found on calibration data."""
+    import onnx
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+    names = [one.name for one in onnx.load(str(file)).graph.input]  # the export leaves out what the model does not use
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -200,7 +203,7 @@ def _to_static_int8(file: Path, made: Path, calibration: Sequence[Arrays]) -> No
 
         def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
             batch = next(self._left, None)
-            return None if batch is None else {name: np.ascontiguousarray(array) for name, array in batch.items()}
+            return None if batch is None else {name: np.ascontiguousarray(batch[name]) for name in names}
 
     quantize_static(
         str(file),

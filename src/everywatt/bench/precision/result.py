@@ -160,13 +160,13 @@ class Result:
         return next((row for row in self.rows if row.failure is None), None)
 
     def pareto(self) -> list[str]:
-        """Precisions that no other beats in energy and quality at once."""
+        """Precisions that no other beats in energy (the ratio to the baseline) and quality at once."""
         points = {}
         for row in self.rows:
-            mean = row.energy_per_batch
-            if row.failure is None and mean is not None and row.score is not None:
+            ratio = energy_ratio(row, self.baseline)
+            if ratio is not None and row.score is not None:
                 good = row.score.value if row.score.metric == "accuracy" else -row.score.value
-                points[row.precision] = (mean.value, -good)
+                points[row.precision] = (ratio, -good)
         return pareto(points)
 
     def to_dict(self) -> dict[str, Any]:
@@ -186,6 +186,21 @@ class Result:
             "notes": list(self.notes),
             "sensitivity": self.sensitivity,
         }
+
+
+def energy_ratio(row: Row, base: Row | None) -> float | None:
+    """The energy of a batch as a multiple of the baseline's, from the blocks in which both ran."""
+    if row.figures is None or row.failure is not None:
+        return None
+    if row is base:
+        return None if row.figures.energy is None else 1.0
+    return None if row.figures.gross is None else row.figures.gross.ratio
+
+
+def _time_ratio(row: Row, base: Row | None) -> float | None:
+    if row is base:
+        return 1.0
+    return None if row.figures is None or row.figures.time is None else row.figures.time.ratio
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:
@@ -232,31 +247,42 @@ def row_dict(row: Row, batch_size: int) -> dict[str, Any]:
 
 
 def percent(row: Row, base: Row | None, batch_size: int) -> dict[str, float | None]:
-    """Each figure in percent of the baseline's; None where one of them is missing."""
+    """Each figure in percent of the baseline's; None where one of them is missing.
+
+    Energy, mean time and what follows from them are paired ratios, over the blocks in which both ran.
+    """
     names = (
         "energy_per_sample", "latency_mean", "latency_p50", "latency_p95", "latency_p99", "throughput", "power",
         "accuracy", "disk", "memory", "samples_per_joule", "accuracy_per_joule",
     )  # fmt: skip
     if base is None:
         return dict.fromkeys(names)
-    mine, theirs = _plain(row, batch_size), _plain(base, batch_size)
-    return {name: _share(a, b) for name, a, b in zip(names, mine, theirs, strict=True)}
+    energy, time = energy_ratio(row, base), _time_ratio(row, base)
+    mine, theirs = _plain(row), _plain(base)
+    found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
+    right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
+    known = base.accuracy_per_joule(batch_size) is not None and energy
+    found |= {
+        "energy_per_sample": _share(energy, 1.0),
+        "latency_mean": _share(time, 1.0),
+        "throughput": _share(1.0, time),
+        "power": _share(energy, time),
+        "samples_per_joule": _share(1.0, energy),
+        "accuracy_per_joule": right / energy if known and right is not None and energy else None,
+    }
+    return {name: found[name] for name in names}
 
 
-def _plain(row: Row, batch_size: int) -> list[float | None]:
-    latency, sample = row.latency, row.energy_per_sample(batch_size)
-    times = [None] * 4 if latency is None else [latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s]
-    return [
-        None if sample is None else sample.value,
-        *times,
-        row.throughput(batch_size),
-        None if row.figures is None else row.figures.power_w,
-        None if row.score is None else row.score.value,
-        None if row.computed is None else row.computed.disk_bytes,
-        None if row.computed is None else row.computed.memory_bytes,
-        row.samples_per_joule(batch_size),
-        row.accuracy_per_joule(batch_size),
-    ]
+def _plain(row: Row) -> dict[str, float | None]:
+    latency, seen = row.latency, row.computed
+    return {
+        "latency_p50": None if latency is None else latency.p50_s,
+        "latency_p95": None if latency is None else latency.p95_s,
+        "latency_p99": None if latency is None else latency.p99_s,
+        "accuracy": None if row.score is None else row.score.value,
+        "disk": None if seen is None else seen.disk_bytes,
+        "memory": None if seen is None else seen.memory_bytes,
+    }
 
 
 def _share(mine: float | None, theirs: float | None) -> float | None:

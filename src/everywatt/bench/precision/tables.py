@@ -54,6 +54,23 @@ def tables(result: Result) -> list[Table]:
     ]
 
 
+TRIALS = (
+    "precision", Column("trial", ""), Column("time / batch", "s"), Column("energy / batch", "J"), Column("power", "W"),
+    Column("sd", "W"), Column("readings", ""), Column("readings / s", ""),
+)  # fmt: skip
+
+
+def trial_table(result: Result) -> Table:
+    """Every trial with how its power varied, by how many readings, and how often they came."""
+    rows: list[list[Cell]] = []
+    for row in result.rows:
+        for number, trial in enumerate(() if row.figures is None else row.figures.trials, start=1):
+            seen = trial.power
+            told = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
+            rows.append([row.precision, number, trial.seconds, trial.joules, *told])
+    return Table.of(*TRIALS, rows=rows)
+
+
 def _cost(row: Row, size: int) -> list[Cell]:
     latency, figures = row.latency, row.figures
     times = (None,) * 4 if latency is None else (latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s)

@@ -129,4 +129,4 @@ def compared(precisions: Sequence[str], found: Sequence[Trained]) -> list[Figure
         )
         for place, one in enumerate(found)
     ]
-    return figures(candidates, trials)
+    return figures(candidates, trials, anytime=False)

@@ -18,7 +18,8 @@ SPARE = 1.5
 
 @dataclass(slots=True)
 class Arm:
-    """What is known of one precision. `known`: its label was checked and its answers are there.
+    """What is known of one precision. `known`: its label was checked and its answers are there. `stopped`: no further
+    trial can be made; what is finished counts.
 
     A precision that is known needs no worker until it is timed; `memory_bytes` is what its worker took at most.
     """
@@ -30,13 +31,13 @@ class Arm:
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     known: bool = False
     failure: str | None = None
+    stopped: bool = False
     cure: str | None = None
     notes: list[str] = field(default_factory=list)
     computed: Computed | None = None
     emulated: str | None = None
-    batches: list[int] = field(default_factory=list)
     seq_length: int | None = None
-    latencies_s: list[float] = field(default_factory=list)
+    loops: list[tuple[float, ...]] = field(default_factory=list)  # seconds of the batches of each trial
     trials: list[Trial] = field(default_factory=list)
     peak_bytes: int | None = None
     memory_bytes: int = 0
@@ -47,21 +48,25 @@ class Arm:
     @property
     def batch_s(self) -> float:
         """Seconds of a batch to which layers are held: the loop's mean, or a hooked pass where that was shorter."""
-        return min(math.fsum(self.latencies_s) / len(self.latencies_s), self.pass_s)
+        each_s = [seconds for loop in self.loops for seconds in loop]
+        return min(math.fsum(each_s) / len(each_s), self.pass_s)
 
     @property
     def usable(self) -> bool:
         """Whether it can be measured."""
-        return self.failure is None and (self.known or self.worker is not None)
+        return self.failure is None and not self.stopped and (self.known or self.worker is not None)
 
     def has(self, block: int) -> bool:
         """Whether its trial of that block is done."""
         return any(trial.block == block for trial in self.trials)
 
+    def loops_in(self, blocks: range) -> list[tuple[float, ...]]:
+        """Seconds of the batches of each trial of some blocks."""
+        return [loop for trial, loop in zip(self.trials, self.loops, strict=True) if trial.block in blocks]
+
     def add(self, trial: Trial, told: dict[str, Any]) -> None:
         """Add a timed loop: the worker's report, and its trial."""
-        self.latencies_s += [ns / 1e9 for ns in told["latency_ns"]]
-        self.batches.append(len(told["latency_ns"]))
+        self.loops.append(tuple(ns / 1e9 for ns in told["latency_ns"]))
         self.peak_bytes = max(self.peak_bytes or 0, told["peak_bytes"])
         self.hooks = max(self.hooks, told["hooks"])
         self.trials.append(trial)

@@ -11,24 +11,17 @@ from everywatt.api.run import load
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.leaderboard import ORDERS, Board, leaderboard
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
-from everywatt.cli.common.output import Output, emit_json
+from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
-from everywatt.core.format import format_percent
-from everywatt.core.jsonio import document
+from everywatt.core.format import format_duration, format_percent
+from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Table
 
 HEADERS = (
-    "",
-    "MODEL",
-    "LOAD",
-    "ACCURACY",
-    "CORRECT/J",
-    "J/TOKEN",
-    "J/REQUEST",
-    "TOKENS/S",
-    "PROVENANCE",
-    "RUN",
+    *("rank", "model", "load", "answered", "accuracy", "correct/J", "accuracy/W", "J/token", "J/request", "TTFT"),
+    *("tokens/s", "hardware", "scope", "provenance", "run"),
 )
+ENDINGS = (".json", ".html", ".md", ".csv")
 
 
 @click.command(cls=Verb)
@@ -37,38 +30,60 @@ HEADERS = (
 @out_option
 @output_options
 def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output) -> None:
-    """Rank runs of `bench llm` in one table, each figure with its interval.
+    """Rank runs of `bench llm` in one table, each figure with its interval; runs whose intervals overlap are tied.
 
-    Refused with exit code 3 if the runs used different items or their joules cover different scopes.
+    Failed queries count as not correct, and their joules are charged. -o writes .json, .html, .md or .csv;
+    `everywatt validate FILE.json` recomputes every row from the runs. Refused with exit code 3 if the runs used
+    different items or their joules cover different scopes.
     """
-    check_ending(out, (".json",))
+    check_ending(out, ENDINGS)
     board = leaderboard([load(run) for run in runs], order)
-    output.table(Table.of(*HEADERS, rows=_rows(board), title=f"{board.dataset}, by {board.order}"))
-    if board.scope:
-        output.text(f"joules: scope {board.scope}, boundary {board.boundary}")
-    for place in board.places:
-        if place.refused:
-            output.say(f"{place.run}: no energy: {place.refused}")
+    table = Table.of(*HEADERS, rows=_rows(board), title=f"{board.dataset}, by {board.order}", notes=_notes(board))
+    output.table(table)
     if out is not None:
-        emit_json(document("leaderboard", board.to_dict()), str(out))
+        texts = {
+            ".json": lambda: dumps(document("leaderboard", board.to_dict()), indent=2) + "\n",
+            ".html": lambda: _html(table),
+            ".md": table.markdown,
+            ".csv": board.to_csv,
+        }
+        write_text(out, texts[out.suffix]())
     output.json("leaderboard", board.to_dict())
+
+
+def _notes(board: Board) -> list[str]:
+    notes = [f"joules: scope {board.scope}, boundary {board.boundary}"] if board.scope else []
+    if any(place.tied for place in board.places):
+        notes.append("tied: the 95 % interval overlaps that of the first with this rank")
+    return notes + [f"{place.run}: no energy: {place.refused}" for place in board.places if place.refused]
+
+
+def _html(table: Table) -> str:
+    from everywatt.report.html.tables import table_document
+
+    return table_document(table)
 
 
 def _rows(board: Board) -> list[tuple[Cell, ...]]:
     return [
         (
-            str(number),
+            "-" if place.rank is None else f"{place.rank}{' tied' if place.tied else ''}",
             place.model,
             place.level,
+            f"{place.answered}/{place.queries}",
             _share(place.accuracy),
             _shown(place.figures["accuracy_per_joule_mean"]),
+            _shown(place.figures["accuracy_per_watt"]),
             _shown(place.figures["energy_per_output_token"]),
             _shown(place.figures["energy_per_request"]),
+            None if place.ttft_s is None else format_duration(place.ttft_s),
             _shown(place.figures["output_tokens_per_second"]),
+            place.hardware or None,
+            place.scope or None,
             place.pedigree,
             place.run,
         )
-        for number, place in enumerate(board.places, start=1)
+        for place in board.places
     ]
 
 

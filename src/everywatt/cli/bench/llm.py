@@ -11,22 +11,24 @@ from typing import Any
 
 import click
 
-from everywatt.api.run import load
+from everywatt.api.run import Run, load
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
-from everywatt.bench.llm.datasets import Dataset, load_dataset
+from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
 from everywatt.bench.llm.judge import Judge
 from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.llm.records import differences, read_plan, read_records
+from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
 from everywatt.bench.llm.result import evaluate, to_dict
-from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv
-from everywatt.bench.llm.running import Bench, Outcome, Plan, Watch
+from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv, write_query_parquet
+from everywatt.bench.llm.running import LOADING, LOST, Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
-from everywatt.bench.llm.scoring import Scoring, scored_by
+from everywatt.bench.llm.scoring import LATER, Scoring, scored_by
 from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.bench.llm.serving import Serving
+from everywatt.bench.llm.transcript import TRANSCRIPT, transcribed
 from everywatt.bench.runs import folder_of
 from everywatt.cli.bench.llm_show import show
 from everywatt.cli.common.metering import meter_of
@@ -46,7 +48,9 @@ from everywatt.cli.common.options import (
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
 from everywatt.core.config import Settings, resolve
+from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps, plain
 from everywatt.footprint.carbon import Factors, account, factors_of
 
@@ -59,6 +63,12 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 
 @click.command(cls=Verb)
 @click.option("--base-url", default="", metavar="URL", help="URL of the server, such as http://127.0.0.1:8000.")
+@click.option(
+    "--serve",
+    default=None,
+    metavar="'CMD {port}'",
+    help="Start this server, wait until it is ready, and stop it at the end; {model} is --model.",
+)
 @click.option("--model", default="", help="Name of the model on the server.")
 @click.option("--dataset", default="", metavar="D", help="arithmetic, multiple-choice, instructions, … or a file.")
 @click.option("--client", "client_id", default="openai", metavar="ID", help="openai, ollama, python, command, …")
@@ -103,6 +113,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @click.option(
     "--run-code", is_flag=True, help="Run code that the model wrote in a sandbox, and score it by unit tests."
 )
+@click.option("--mask", is_flag=True, help="Store hashes instead of prompts, references, data set columns and answers.")
 @click.option("--reference", type=RUN, metavar="RUN", help="Report how many answers agree with those of another run.")
 @click.option("--parameters", default=None, metavar="N", help="Active parameters per token, for FLOPs: 135M, 7B.")
 @click.option("--peak-flops", default=None, metavar="N", help="Peak FLOP/s of the hardware, for MFU: 312T.")
@@ -142,6 +153,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
 @output_options
 def command(
     base_url: str,
+    serve: str | None,
     model: str,
     dataset: str,
     client_id: str,
@@ -159,6 +171,7 @@ def command(
     judge_model: str,
     judge_params: tuple[tuple[str, str], ...],
     run_code: bool,
+    mask: bool,
     reference: str | None,
     parameters: str | None,
     peak_flops: str | None,
@@ -183,10 +196,14 @@ def command(
 
     The server is found by its port on this host and charged with the energy of its processes and the idle energy of its
     devices; other processes are not charged to it. Each finished query is on disk at once, and --resume sends the rest.
-    The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
-    writes .json, .csv (one line per query) or .md.
+    With --serve the server is started here: the energy of loading is given separately, a server that dies is started
+    again, and what it printed is server.log in the run's folder.
 
-    The exit code is 0 even if answers are wrong, 3 if no query was answered, and 4 if no sensor measures power.
+    The API key comes from EVERYWATT_LLM_API_KEY, or from the variable named by --client-param api_key_env=NAME. -o
+    writes .json, .csv or .parquet (one row per query) or .md.
+
+    The exit code is 0 even if answers are wrong, 3 if no query was answered or the server stopped answering, and 4 if
+    no sensor measures power.
     """
     check_ending(out, ENDINGS)
     bounds = parse_bounds(goodput) if goodput else None
@@ -195,6 +212,11 @@ def command(
     folder = None if resume is None else folder_of(load(resume, home=settings.home))
     old = None if folder is None else read_plan(folder)
     levels = repeated(_levels(concurrency, rate, sweep), repeats)
+    server = None
+    if serve is not None:
+        before = old or {}
+        server = Serving(serve, model=model or before.get("model", ""), url=base_url or before.get("base_url", ""))
+        base_url = server.url
     asked = Asked(
         *(base_url, model, dataset, client_id, client_params, dataset_params, sampling),
         *(system, max_queries, scorer, _server_tape(server_tape, server_skew), levels),
@@ -203,13 +225,17 @@ def command(
     most = max((level.concurrency or 64) for level in asked.levels)
     connection = Connection.of(asked.model, asked.base_url, dict(asked.client_params), concurrency=most)
     client = clients.make(asked.client_id, connection)
-    chosen = load_dataset(asked.dataset, dict(asked.dataset_params))
+    chosen = _dataset(asked, old, folder, output)
     items = chosen.items[: asked.max_queries]
     items = items if asked.scorer is None else scored_by(items, asked.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s)
-    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, server_pid, output)
+    mask = mask or bool((old or {}).get("mask"))
+    if mask and any(item.scorer in LATER for item in items):
+        raise UsageError("--mask keeps no answers, which a judge or unit tests would need.", cure="leave out --mask")
+    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s, mask)
+    given = server_pid if server is None else (server.prepare(),)
+    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, given, output)
     about = {
         **_about(plan, asked, client.describe(), connection, chosen),
         "no_energy": no_energy,
@@ -217,22 +243,39 @@ def command(
         "boundary": "server" if pids or client.where == "here" else "machine",
         "scoring": scoring.describe(),
         "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
+        "serve": serve,
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
+        if server is not None:
+            server.stop()
         raise UsageError(f"{resume} used other options: {', '.join(wrong)} differ.")
     name = f"llm-{_short(asked.model) or asked.client_id}"
-    meter = meter_of(settings, note, name, pids=pids or None, append=folder)
-    reaper = None if client.where == "here" else os.getpid()
-    bench = Bench(client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring)
-    outcome = bench.run(resume=folder)
+    outcome = None
+    try:
+        meter = meter_of(settings, note, name, pids=pids or None, append=folder)
+        reaper = None if client.where == "here" else os.getpid()
+        bench = Bench(
+            client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring, server=server
+        )
+        outcome = bench.run(resume=folder)
+    finally:
+        if server is not None:
+            server.stop(None if outcome is None else outcome.folder)
     about = bench.about
     if old is not None:
         # Whose energy it is was settled when the run began; the server may be gone by now.
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
-    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared)
+    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared, detail=True)
     _tell(outcome, about, found, factors, out, output)
     if outcome.ended == "interrupted":
         return INTERRUPTED
+    if outcome.ended == LOST:
+        done = sum(record.ok for record in outcome.records)
+        output.warn(
+            f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
+            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
+        )
+        return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):
         return 0
     output.warn("no query was answered.")
@@ -280,7 +323,7 @@ class Asked:
 
     def checked(self, repeats: int) -> Asked:
         """With a load where none was given. UsageError where something is missing."""
-        if not self.dataset:
+        if not self.dataset and not (self.client_id == TRANSCRIPT and "file" in dict(self.client_params)):
             raise UsageError("No data set was given.", cure="--dataset arithmetic")
         if not self.model and self.client_id in ("openai", "ollama"):
             raise UsageError("No model was given.", cure="--model NAME")
@@ -301,8 +344,13 @@ def _tell(
     more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}
     if factors:
         more["carbon"] = {one.level: f.to_dict() for one, f in zip(found, footprints, strict=True) if f is not None}
+    loads = _loading(outcome.run)
+    if loads:
+        more["loading"] = [{"duration_s": seconds, "energy": energy.to_dict()} for seconds, energy in loads]
     data = to_dict(outcome.folder.name, about, found, **more)
     show(about, found, footprints, output)
+    for seconds, energy in loads:
+        output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
     output.say(f"  run     {outcome.folder}")
     output.say(f"  next    everywatt report {outcome.folder.name} --open")
     if out is not None:
@@ -311,13 +359,42 @@ def _tell(
             ".csv": lambda: query_csv(found),
             ".md": lambda: figures_markdown(found),
         }
-        write_text(out, texts[out.suffix]())
+        if out.suffix == ".parquet":
+            write_query_parquet(found, out)
+        else:
+            write_text(out, texts[out.suffix]())
     output.json("llm", data)
+
+
+def _loading(run: Run | None) -> list[tuple[float, Energy]]:
+    """Time and energy of each start of a server that the benchmark started."""
+    spans = [] if run is None else [span for span in run.spans if span.name == LOADING and span.end_ns is not None]
+    return [] if run is None else [(span.duration_s or 0.0, run.energy(span)) for span in spans]
 
 
 def _watcher(output: Output) -> Watch:
     tell = output.progress()
     return lambda doing, done, of: tell(f"{doing}: {done} of {of}")
+
+
+def _dataset(asked: Asked, old: Mapping[str, Any] | None, folder: Path | None, output: Output) -> Dataset:
+    """The items: of the data set, or as the run's own records have them where the data set is not here."""
+    if not asked.dataset:
+        kept = recorded_items(list(transcribed(Path(dict(asked.client_params)["file"]))))
+        if not kept:
+            raise UsageError("The transcript holds no items.", cure="--dataset D")
+        return Dataset(TRANSCRIPT, {}, tuple(kept), fingerprint(kept))
+    try:
+        return load_dataset(asked.dataset, dict(asked.dataset_params))
+    except UsageError as error:
+        kept = [] if folder is None else recorded_items(read_records(folder))
+        told = dict((old or {}).get("dataset") or {})
+        if not kept:
+            raise
+        output.warn(f"{error.message} The {len(kept)} items in the run's own records are used.")
+        return Dataset(
+            asked.dataset, dict(asked.dataset_params), tuple(kept), str(told.get("sha256")), told.get("items")
+        )
 
 
 def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None, old: Mapping[str, Any]) -> Facts:
@@ -406,6 +483,7 @@ def _about(
         "settings": dict(plan.settings),
         "system": plan.system,
         "scorer": asked.scorer,
+        "mask": plan.mask,
         "server_tape": asked.server_tape,
         "levels": [level.label for level in plan.levels],
         "loads": [level.to_dict() for level in plan.levels],

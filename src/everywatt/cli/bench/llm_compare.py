@@ -16,11 +16,12 @@ from everywatt.core.tables import Table
 def compare_runs_of_models(
     runs: Sequence[Run], *, level: str | None, force: bool, out: Path | None, output: Output
 ) -> int:
-    """Every run beside the first, on the items that both answered."""
+    """Every run beside the first, item by item."""
     first, *others = [side(run, level) for run in runs]
     found = [compare_llm(first, other, force=force) for other in others]
     for one in found:
-        title = f"{one.name} compared with {first.name}: {one.items} items, {one.level}"
+        items = f"{one.items} items" if one.items == one.sent else f"{one.items} of {one.sent} items answered by both"
+        title = f"{one.name} compared with {first.name}: {items}, {one.level}"
         output.table(Table.of(*HEADERS, rows=_rows(one), title=title))
         for text in one.verdicts:
             output.text(text)

@@ -228,6 +228,9 @@ def show(result: Result, output: Output) -> None:
     for table in tables.tables(result):
         output.table(table)
         output.text()
+    if result.baseline is not None:
+        output.table(tables.trial_table(result))
+        output.text()
     for line in (*tables.failures(result), *tables.verdicts(result)):
         output.text(line)
     output.text()

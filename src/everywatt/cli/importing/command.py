@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everywatt.cli.common.options import PAIR, out_option, output_options
+from everywatt.cli.common.options import DURATION, PAIR, TIME, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.parts import WithMembers
 from everywatt.cli.importing.imported import imported
+from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.tape.importing import import_files, kinds
 
@@ -23,6 +25,10 @@ MEMBERS = {
 """Kinds with options of their own: name → the module of the command."""
 
 
+UNTIMED = {"nvidia-smi": "period_s", "dmon": "period_s", "pmon": "period_s", "tegrastats": "interval_s"}
+"""Kinds whose logs may have no times, and what their importers call the time between two rows."""
+
+
 @click.command(cls=WithMembers, modules=MEMBERS)
 @click.argument("kind")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
@@ -30,9 +36,17 @@ MEMBERS = {
 @click.option(
     "--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="Parameter of the importer; see above."
 )
+@click.option("--start", type=TIME, help="Time of the first row of a log without times.")
+@click.option("--period", type=DURATION, help="Time between two rows of a log without times.")
 @output_options
 def command(
-    kind: str, paths: tuple[Path, ...], out: Path | None, settings: tuple[tuple[str, str], ...], output: Output
+    kind: str,
+    paths: tuple[Path, ...],
+    out: Path | None,
+    settings: tuple[tuple[str, str], ...],
+    start: int | None,
+    period: float | None,
+    output: Output,
 ) -> None:
     """Import recordings of other tools as a run.
 
@@ -43,14 +57,20 @@ def command(
     Any other csv needs its columns described: --set time=COLUMN --set values=COLUMN,COLUMN --set unit=W --set
     kind=gauge --set device=gpu.0 --set domain=gpu, and optionally scale, delimiter, zone_h and time_format (iso, s, ms,
     ns or a strptime pattern). Known properties of the meter go into the interval: gain_pct, offset_w, quantum, wrap,
-    max_w, window_s. For nvidia-smi: card, driver, limit_w, zone_h, column. For tegrastats: zone_h, interval_s, start.
-    Values may be JSON.
+    max_w, window_s. For nvidia-smi: card, cards, driver, limit_w, zone_h, column. For tegrastats: zone_h. Values may be
+    JSON. Logs of nvidia-smi, dmon, pmon and tegrastats that have no times need --period, and --start to be in time.
 
     sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(kinds()))}")
     options: dict[str, Any] = {key: _value(key, value) for key, value in settings}
+    if (start, period) != (None, None) and kind not in UNTIMED:
+        raise UsageError(f"--start and --period do not apply to {kind}.", cure=f"they are for {', '.join(UNTIMED)}")
+    if start is not None:
+        options["start"] = datetime.fromtimestamp(start / NS, UTC).isoformat()
+    if period is not None:
+        options[UNTIMED[kind]] = period
     with imported(output, out, f"{kind}-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
         import_files(kind, paths, target, options)
 

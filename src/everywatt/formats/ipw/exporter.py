@@ -1,14 +1,16 @@
 """A run in the layout of Intelligence per Watt: a Hugging Face dataset folder and a `summary.json`, its field names.
 
-Only what was measured is filled in; everything else is null, never zero. Energies are the server's gross joules, which
-is what that tool's own figures are compared with; `basis` says so.
+Only what was measured is filled in; everything else is null, never zero. Fields mean what they mean in that tool:
+`per_query_joules` is the GPUs' energy (of all devices where there is no GPU), `cpu_per_query_joules` the processors',
+`per_token_ms` the whole time over the output tokens, and prefill all time until the first token. Energies are the
+server's gross joules, with idle; `basis` says so.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,22 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.compute import Facts
+from everywatt.bench.llm.conditions import Conditions, conditions
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.latency import e2e_s, tpot_s, ttft_s
+from everywatt.bench.llm.latency import e2e_s, ttft_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
-from everywatt.bench.llm.result import known_facts, owed_by
+from everywatt.bench.llm.result import known_facts, owed_by, placed
 from everywatt.bench.llm.values import Answer, Item
 from everywatt.bench.runs import folder_of
 from everywatt.core.clocks import NS
-from everywatt.core.device import is_gpu
+from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.jsonio import dumps, plain
 from everywatt.tape.run_store import slug
 
+_STATISTICS = {"avg": "mean", "max": "max", "median": "median", "min": "min"}
 DATA = "data-00000-of-00001.arrow"
-_PARTS = ("cpu_per_query_joules", "cpu_total_joules", "ane_per_query_joules", "ane_total_joules")
 _GPU_USE = (
     "compute_utilization_pct",
     "memory_bandwidth_utilization_pct",
@@ -60,8 +63,13 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
         raise UsageError(f"{out} exists already and is not an ipw export.", cure="--out NAME")
     owed = owed_by(run, records, plan)
     facts, about = known_facts(run, plan), _machine(run)
-    items = _items(plan)
-    rows = [_row(record, items.get(record.id), owed, str(plan["model"]), facts, about) for record in records]
+    during = conditions(placed(run, records, plan))
+    # Records of older versions do not hold their items: the data set has them, if it is still there.
+    items = {} if all(record.asked is not None for record in records) else _items(plan)
+    rows = [
+        _row(record, items.get(record.id), owed, str(plan["model"]), facts, about, during.get(record.span or "", {}))
+        for record in records
+    ]
     out.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pylist(rows)
     with pa.OSFile(str(out / DATA), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
@@ -88,7 +96,10 @@ def folder_name(run: Run) -> str:
 
 
 def _hardware(run: Run) -> str:
-    return "gpu" if any("gpu." in name for name in run.devices()) else "cpu"
+    """The name of the hardware, as that tool labels it: of the first GPU, else of the CPU."""
+    about = _machine(run)
+    name = about["gpu_info"]["name"] or about["system_info"]["cpu_brand"]
+    return slug(str(name)) if name else "gpu" if any(map(is_gpu, run.devices())) else "cpu"
 
 
 _found: dict[str, dict[str, Item]] = {}
@@ -107,27 +118,36 @@ def _items(plan: Mapping[str, Any]) -> dict[str, Item]:
 
 
 def _row(
-    record: Record, item: Item | None, bill: Bill, model: str, facts: Facts, about: Mapping[str, Any]
+    record: Record,
+    item: Item | None,
+    bill: Bill,
+    model: str,
+    facts: Facts,
+    about: Mapping[str, Any],
+    during: Conditions,
 ) -> dict[str, Any]:
+    asked = record.asked or ({} if item is None else item.asked())
     return {
-        "problem": item.prompt if item else None,
-        "answer": item.answer if item else None,
+        "problem": asked.get("prompt"),
+        "answer": asked.get("reference"),
         "subject": record.group,
-        "dataset_metadata": dumps({"id": record.id}),
+        "dataset_metadata": dumps({"id": record.id, **(asked.get("columns") or {})}),
         "model_answers": {model: record.answer.text},
-        "model_metrics": {model: {**_metrics(record, bill.queries.get(record.span or ""), bill, facts), **about}},
+        "model_metrics": {model: {**_metrics(record, bill, facts, during), **about}},
     }
 
 
-def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill, facts: Facts) -> dict[str, Any]:
+def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> dict[str, Any]:
+    owed = bill.queries.get(record.span or "")
     answer, seconds = record.answer, e2e_s(record.answer)
-    joules = None if owed is None else owed.energy.joules
+    mine = _by_kind({} if owed is None else owed.devices)
+    whole = _by_kind({label: part.joules or 0.0 for label, part in bill.gross.parts})
+    joules, total_j = _per_query(mine), _per_query(whole)
     inputs, outputs = answer.input_tokens, answer.output_tokens
     total = None if inputs is None or outputs is None else inputs + outputs
     watts = None if joules is None or not seconds else joules / seconds
     flops = None if facts.parameters is None or total is None else 2.0 * facts.parameters * total
     mfu = None if flops is None or facts.peak_flops is None or not seconds else flops / seconds / facts.peak_flops
-    none = dict.fromkeys(("avg", "max", "median", "min"))
     return {
         "compute_metrics": {
             "flops_per_request": flops,
@@ -137,26 +157,45 @@ def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill, facts: Facts)
         },
         "energy_metrics": {
             "per_query_joules": joules,
-            "total_joules": bill.gross.joules,
-            **dict.fromkeys(_PARTS),
+            "total_joules": total_j,
+            "cpu_per_query_joules": mine.get("cpu"),
+            "cpu_total_joules": whole.get("cpu"),
+            "ane_per_query_joules": None,
+            "ane_total_joules": None,
             "soc_per_query_joules": None,
             "soc_total_joules": None,
-            "basis": f"everywatt: {bill.about}",
+            "basis": f"everywatt: {bill.about}" + ("" if "gpu" in whole else "; no GPU: all devices"),
             "energy_per_output_token_joules": joules / outputs if joules is not None and outputs else None,
             "energy_per_total_token_joules": joules / total if joules is not None and total else None,
         },
         "latency_metrics": _latency(answer, seconds),
-        "memory_metrics": {"cpu_mb": none, "gpu_mb": none},
-        "power_metrics": {
-            **{part: {"per_query_watts": dict(none), "total_watts": dict(none)} for part in ("gpu", "cpu", "ane")},
-            "soc": {"per_query_watts": {**none, "avg": watts}, "total_watts": dict(none)},
-            "basis": "joules / seconds",
+        "memory_metrics": {
+            "cpu_mb": _block(during, lambda device: device.kind == "host", "memory_bytes", 1e-6),
+            "gpu_mb": _block(during, _is_gpu, "memory_bytes", 1e-6),
         },
-        "temperature_metrics": none,
+        "power_metrics": {
+            **{
+                name: {"per_query_watts": _block(during, wanted, "power_w"), "total_watts": _block({}, wanted, "")}
+                for name, wanted in (("gpu", _is_gpu), ("cpu", _is_cpu), ("ane", _is_none))
+            },
+            "soc": {
+                "per_query_watts": {**_block({}, _is_none, ""), "avg": watts},
+                "total_watts": _block({}, _is_none, ""),
+            },
+            "basis": "gpu, cpu: readings of the devices while the query was open; soc: joules / seconds",
+        },
+        "temperature_metrics": _block(during, _is_gpu, "temperature_c", together=False),
         "token_metrics": {"input": inputs, "output": outputs, "total": total},
         "phase_metrics": _phases(answer, owed),
         "hardware_utilization": {
-            "gpu": dict.fromkeys(_GPU_USE),
+            "gpu": {
+                **dict.fromkeys(_GPU_USE),
+                "compute_utilization_pct": _block(during, _is_gpu, "utilisation_pct", together=False)["avg"],
+                "memory_bandwidth_utilization_pct": _block(during, _is_gpu, "memory_utilisation_pct", together=False)[
+                    "avg"
+                ],
+                "memory_used_gb": _block(during, _is_gpu, "memory_bytes", 1e-9)["avg"],
+            },
             "derived": {"mfu": mfu, "mbu": None, "arithmetic_intensity": None},
         },
         "efficiency": {
@@ -165,10 +204,49 @@ def _metrics(record: Record, owed: QueryEnergy | None, bill: Bill, facts: Facts)
             "flops_per_watt": flops / watts if flops is not None and watts else None,
         },
         "cost": _cost(facts, inputs, outputs),
-        "lm_correctness": record.right,
+        "lm_correctness": record.right if record.ok else False,
         "lm_response": answer.text,
         "evaluation": {"is_correct": record.right, "metadata": dumps(dict(record.score or {}))},
     }
+
+
+def _is_gpu(device: Device) -> bool:
+    return device.is_gpu
+
+
+def _is_cpu(device: Device) -> bool:
+    return device.is_cpu
+
+
+def _is_none(device: Device) -> bool:
+    return False
+
+
+def _by_kind(devices: Mapping[str, float]) -> dict[str, float]:
+    """Joules of GPUs, of processors, and of all devices; a kind that was not measured is absent."""
+    found: dict[str, float] = {}
+    for label, joules in devices.items():
+        device = Device.parse(label)
+        kinds = ("all", "gpu") if device.is_gpu else ("all", "cpu") if device.is_cpu else ("all",)
+        for kind in kinds:
+            found[kind] = found.get(kind, 0.0) + joules
+    return found
+
+
+def _per_query(joules: Mapping[str, float]) -> float | None:
+    return joules.get("gpu", joules.get("all"))
+
+
+def _block(
+    during: Conditions, wanted: Callable[[Device], bool], name: str, scale: float = 1.0, *, together: bool = True
+) -> dict[str, float | None]:
+    """That tool's block of statistics over some devices: their sum, or, for what does not add up, their mean."""
+    told = [one[name] for device, one in during.items() if wanted(Device.parse(device)) and name in one]
+    found: dict[str, float | None] = dict.fromkeys(("avg", "max", "median", "min"))
+    if told:
+        share = scale if together else scale / len(told)
+        found = {key: share * sum(one[mine] for one in told) for key, mine in _STATISTICS.items()}
+    return found
 
 
 def _cost(facts: Facts, inputs: int | None, outputs: int | None) -> dict[str, float | None]:
@@ -191,19 +269,22 @@ def _machine(run: Run) -> dict[str, Any]:
     card = groups[0] if groups else None
     gpu: dict[str, Any] = dict.fromkeys(("name", "vendor", "device_id", "device_type", "backend"))
     if card is not None:
-        gpu |= {"name": card.label or None, "device_type": "gpu", "backend": card.sensor}
+        vendor = {"nvml": "NVIDIA", "nvidia-smi": "NVIDIA", "rocm-smi": "AMD", "amdsmi": "AMD"}.get(card.sensor)
+        index = Device.parse(card.device).index
+        gpu |= {"name": card.label or None, "vendor": vendor, "device_id": index, "device_type": "gpu"}
+        gpu |= {"backend": card.sensor}
     return {"system_info": system, "gpu_info": gpu}
 
 
 def _latency(answer: Answer, seconds: float) -> dict[str, Any]:
+    """`per_token_ms` is the whole time over the output tokens there, not the time between two."""
     gaps_ms = np.diff(answer.piece_ns) / 1e6 if len(answer.piece_ns) > 1 else np.zeros(0)
-    per_token = tpot_s(answer)
     named: dict[str, float | None] = {
         f"{name}_itl_ms": float(np.percentile(gaps_ms, p)) if len(gaps_ms) else None
         for name, p in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99))
     }
     return {
-        "per_token_ms": None if per_token is None else per_token * 1000,
+        "per_token_ms": seconds * 1000 / answer.output_tokens if answer.output_tokens else None,
         "throughput_tokens_per_sec": answer.output_tokens / seconds if answer.output_tokens and seconds else None,
         "time_to_first_token_seconds": ttft_s(answer),
         "total_query_seconds": seconds,
@@ -213,11 +294,12 @@ def _latency(answer: Answer, seconds: float) -> dict[str, Any]:
 
 
 def _phases(answer: Answer, owed: QueryEnergy | None) -> dict[str, float | None]:
-    """Prefill and decode; joules only where the sensor saw the phase three times."""
+    """Prefill (all until the first token, the queue included) and decode; joules only where the sensor saw the phase
+    three times."""
     first = answer.first_ns
     found: dict[str, float | None] = {}
-    ticks = (0, 0) if owed is None else (owed.prefill_ticks, owed.decode_ticks)
-    joules = (0.0, 0.0) if owed is None else (owed.prefill_j, owed.decode_j)
+    ticks = (0, 0) if owed is None else (owed.queue_ticks + owed.prefill_ticks, owed.decode_ticks)
+    joules = (0.0, 0.0) if owed is None else (owed.queue_j + owed.prefill_j, owed.decode_j)
     for name, count, amount, begin, end, tokens, each in (
         ("prefill", ticks[0], joules[0], answer.sent_ns, first, answer.input_tokens, "input"),
         ("decode", ticks[1], joules[1], first, answer.ended_ns, answer.output_tokens, "output"),
@@ -245,13 +327,14 @@ def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill:
         "dataset": plan["dataset"]["name"],
         "dataset_name": plan["dataset"]["name"],
         "hardware_label": _hardware(run),
-        "generated_at": run.started.isoformat(),
+        "generated_at": run.started.timestamp(),
         "total_queries": len(records),
         **_machine(run),
         "output_dir": out.name,
         "versions": {"everywatt": __version__, "python": platform.python_version()},
         "client_info": plan["client"],
         "energy": bill.gross.to_dict(),
+        "energy_by_device": True,  # unlike exports of older versions, in which per_query_joules was of all devices
     }
 
 

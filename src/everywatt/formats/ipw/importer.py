@@ -45,7 +45,7 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     queries = list(_queries(folder, _model(summary, options)))
     if not queries:
         raise UsageError(f"{folder} contains no queries.")
-    columns = _columns(queries, ours="everywatt" in (summary.get("versions") or {}))
+    columns = _columns(queries, summary)
     part, places = _laid_out(queries, columns, _written(summary), *_told(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
@@ -113,12 +113,14 @@ def _only(row: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, Mappin
     return name, row, metrics
 
 
-def _columns(queries: Sequence[Query], *, ours: bool) -> tuple[tuple[str, str, str, Domain], ...]:
+def _columns(queries: Sequence[Query], summary: Mapping[str, Any]) -> tuple[tuple[str, str, str, Domain], ...]:
     """What was measured: the whole chip where that is there, since its parts are in it, else its parts.
 
-    Where `export --to ipw` wrote the profile its joules are of everything that was measured.
+    Where `export --to ipw` wrote the profile of a machine without a GPU, or an older version did, its joules are of
+    everything that was measured.
     """
-    if ours:
+    ours = "everywatt" in (summary.get("versions") or {})
+    if ours and not (summary.get("energy_by_device") and (summary.get("gpu_info") or {}).get("device_type") == "gpu"):
         return ((PARTS[0][0], "node.all.energy", "node.all", Domain.NODE),)
     if any(query.value("energy_metrics", WHOLE[0]) is not None for query in queries):
         return (WHOLE,)
@@ -133,9 +135,12 @@ def _joules(query: Query, columns: Sequence[tuple[str, str, str, Domain]]) -> li
 
 def _written(summary: Mapping[str, Any]) -> int:
     """UTC nanoseconds at which the summary was made; now where it does not say."""
+    told = summary.get("generated_at")
+    if isinstance(told, int | float) and 0 < told < 1e11:
+        return int(told) * NS
     try:
-        when = datetime.fromisoformat(str(summary["generated_at"]))
-    except (KeyError, ValueError):
+        when = datetime.fromisoformat(str(told))
+    except ValueError:
         when = datetime.now(UTC)
     when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
     return int(when.timestamp()) * NS
@@ -229,7 +234,22 @@ def _record(query: Query, place: tuple[int, int], columns: Sequence[tuple[str, s
         counted=None if counts[1] is None else "usage",
     )
     span = f"{query.number + 1:08x}" if end > start and _joules(query, columns) is not None else None
-    return Record(_id(query), Level().label, span, answer, _score(query), str(query.row.get("subject") or ""))
+    return Record(
+        _id(query), Level().label, span, answer, _score(query), str(query.row.get("subject") or ""), asked=_asked(query)
+    )
+
+
+def _asked(query: Query) -> dict[str, Any]:
+    """What was asked, as a record keeps it; that tool's own scorers are not here."""
+    meta = query.row.get("dataset_metadata")
+    reference = query.row.get("answer")
+    return {
+        "prompt": query.row.get("problem"),
+        "reference": None if reference is None else str(reference),
+        "scorer": None if _score(query) is None else "exact",
+        "rules": {},
+        "columns": dict(meta) if isinstance(meta, Mapping) else {},
+    }
 
 
 def _score(query: Query) -> dict[str, Any] | None:

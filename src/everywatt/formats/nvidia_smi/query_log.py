@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +17,11 @@ from everywatt.core.errors import UsageError
 from everywatt.energy.moving import climbs
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
+from everywatt.meters.series import number
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import board_limit_w, draw_windows, facts_for
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
-from everywatt.tape.importing import Recording, usual_period_s, write_tape
+from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
 
 # The reading that looks closest, first: the instant one where the driver has it.
 POWER: tuple[tuple[str, Literal["instant", "draw", "average"]], ...] = (
@@ -40,14 +41,18 @@ STATE = {
 
 
 def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
-    """A tape from logs with a header and time stamps (also .gz).
+    """A tape from logs with a header (also .gz). A log without time stamps needs the time between two queries.
 
-    options: card (its name, where the log has no `name` column), driver, limit_w, zone_h (hours to subtract from the
-    log's local time to get UTC; 0 if left out), column (the power column to use), uuid (of the card, where the log has
-    no such column). A card that was calibrated is corrected, unless the calibration is too old or of another slot.
+    options: period_s and start (for a log without time stamps; 1970 unless set), cards (how many take turns in it where
+    it has no `index`), card (its name, where the log has no `name` column), driver, limit_w, zone_h (hours to subtract
+    from the log's local time to get UTC; 0 if left out), column (the power column to use), uuid (of the card, where the
+    log has no such column). A card that was calibrated is corrected, unless the calibration is too old or of another
+    slot.
     """
     rows = [row for path in paths for row in parse_csv(foreign.lines(path))]
     timed = [row for row in rows if row.time is not None]
+    if rows and not timed and any(column in rows[0].numbers for column, _ in POWER):
+        timed = _counted(rows, options)
     if not timed:
         raise UsageError(f"{paths[0]} contains no nvidia-smi rows with a timestamp.", cure="log with --format=csv")
     shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
@@ -66,7 +71,33 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
     last_ns = max(_utc_ns(row) for row in timed) - shift_ns
     anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
     told = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
+    if rows[0].time is None:
+        told["times"] = "counted, not logged"
     return write_tape(out, recordings, meta=told, anchors=anchors)
+
+
+def _counted(rows: Sequence[SmiRow], options: Mapping[str, Any]) -> list[SmiRow]:
+    """Rows of a log without time stamps, each at its turn: cards take turns, by their index or as many as are told."""
+    period_s = number(options.get("period_s")) or 0.0
+    if not 0 < period_s < 86_400:
+        raise UsageError(
+            "The log has no timestamps, and the time between two queries is unknown.", cure="--period 100ms"
+        )
+    cards = options.get("cards", 1)
+    if not isinstance(cards, int) or cards < 1:
+        raise UsageError(f"cards = {cards!r} is not a number of cards.", cure="--set cards=1")
+    start_ns = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
+    shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
+    seen: dict[float, int] = {}
+    found = []
+    for place, row in enumerate(rows):
+        index = row.numbers.get("index")
+        card = float(place % cards) if index is None else index
+        turn = seen[card] = seen.get(card, -1) + 1
+        at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(start_ns + shift_ns) // 1000)
+        at += timedelta(seconds=turn * period_s)
+        found.append(replace(row, time=at.replace(tzinfo=None), numbers={**row.numbers, "index": card}))
+    return found
 
 
 def _utc_ns(row: SmiRow) -> int:

@@ -25,7 +25,8 @@ LAYER_COLUMNS = (
 IMPACT = ("layer_name", "kl_divergence", "logit_l2", "accuracy_drop", "impact_score", "layer_type")
 TRIAL = (
     "total_time", "mean_latency", "throughput", "batch_size", "num_iters", "accuracy", "num_correct",
-    "num_samples_accuracy", "mean_power_w", "total_energy_j", "energy_per_inference_j", "energy_per_inference_mj",
+    "num_samples_accuracy", "mean_power_w", "std_power_w", "min_power_w", "max_power_w", "median_power_w",
+    "total_energy_j", "energy_per_inference_j", "energy_per_inference_mj", "num_power_samples", "power_samples_per_s",
     "energy_accuracy_product", "inferences_per_joule", "accuracy_per_millijoule", "num_parameters", "model_size_mb",
     "dtype", "device", "is_quantized", "model_name", "precision", "dataset_path", "warmup_steps", "trial_number",
     "timestamp",
@@ -109,7 +110,8 @@ def layers_csv(row: Row) -> str:
 def trials_csv(result: Result, now: datetime) -> str:
     """The columns of a trial's file, a line for each timed loop; "per inference" is a batch there, so it is one here.
 
-    Left out is what was never measured: power sample by sample, and the memory of a CUDA allocator.
+    Left out is what was never measured: the memory of a CUDA allocator. `power_samples_per_s` is ours: how often the
+    sensor was really read.
     """
     rows = []
     for row in result.rows:
@@ -125,6 +127,8 @@ def _trial_row(row: Row, result: Result, trial: Trial, count: int, number: int, 
     known = score.value if score is not None and score.metric == "accuracy" else None
     n = None if score is None or known is None else score.n
     weights = {} if seen is None else dict(seen.weights)
+    power = trial.power
+    spread = [None] * 4 if power is None else [power.sd_w, power.min_w, power.max_w, power.median_w]
     return [
         trial.seconds * count,
         trial.seconds,
@@ -135,9 +139,12 @@ def _trial_row(row: Row, result: Result, trial: Trial, count: int, number: int, 
         None if known is None or n is None else round(known * n),
         n,
         None if joules is None else joules / trial.seconds,
+        *spread,
         None if joules is None else joules * count,
         joules,
         None if joules is None else joules * 1e3,
+        None if power is None else power.samples,
+        None if power is None else power.rate_hz,
         None if joules is None or known is None else joules * (1 - known),
         None if not joules else 1 / joules,
         None if not joules or known is None else known / (joules * 1e3),

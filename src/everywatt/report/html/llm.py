@@ -20,6 +20,10 @@ from everywatt.core.errors import EverywattError
 MOST_POINTS = 1500
 WORST = 10
 BINS = 24
+QUERY_FIGURES = (
+    *("id", "level", "status", "error", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
+    *("joules", "low", "high", "net_joules"),
+)
 
 
 def llm_view(run: Run) -> dict[str, Any] | None:
@@ -124,4 +128,5 @@ def _worst(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The queries that cost most; where there is no energy, those that took longest."""
     known = [item for item in items if item["joules"] is not None]
     ordered = sorted(known, key=lambda item: -float(item["joules"])) or sorted(items, key=lambda item: -item["e2e_s"])
-    return [dict(item) for item in ordered[:WORST]]
+    # What was asked and answered stays in the run's folder: a page is made to be passed on.
+    return [{name: item.get(name) for name in QUERY_FIGURES} for item in ordered[:WORST]]

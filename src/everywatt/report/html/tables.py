@@ -23,3 +23,22 @@ def table_html(table: Table) -> str:
         for row in table.cells()
     )
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; white-space: nowrap; }
+.scroll { overflow-x: auto; }
+@media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }
+"""
+
+
+def table_document(table: Table) -> str:
+    """A page with one table, its title and its notes; it needs neither a script nor the network."""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+    title = escape(table.title)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{STYLE}</style></head><body><h1>{title}</h1>{table_html(table)}{notes}</body></html>\n"
+    )
