@@ -45,7 +45,7 @@ def test_figures_are_there():
     assert line.split()[1:13] == [
         *("100.0", "W", "100.0", "W", "99.00", "W", "98.00", "W"), *("6000", "J", "±1.0", "%")
     ]  # fmt: skip
-    assert "98 %" in line and "4.0/16 G" in line and "47 C" in line and "1410 MHz" in line
+    assert "98 %" in line and "4.0/16 G" in line and "47 °C" in line and "1410 MHz" in line
     assert "8400 J" in text.splitlines()[1]
 
 
