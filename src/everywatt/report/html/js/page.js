@@ -90,9 +90,7 @@ everywatt.Page = class {
 
   // The same device has the same colour in every chart.
   colours(run) {
-    const places = new Map();
-    const lines = run.charts.flatMap((chart) => chart.lines);
-    for (const line of [...lines.filter((one) => one.shown || one.in_total), ...lines]) if (!places.has(line.device)) places.set(line.device, places.size);
+    const places = everywatt.devicePlaces(run.charts.flatMap((chart) => chart.lines.map((line) => line.device)));
     return (line) => places.get(line.device) ?? places.size;
   }
 
@@ -223,8 +221,10 @@ everywatt.Page = class {
     const joules = counted.reduce((sum, line) => sum + line.integral(a, b), 0);
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
-    const exactly = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
-    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), exactly || "about " + everywatt.number(joules, "J"));
+    const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
+    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known || "about " + everywatt.number(joules, "J"));
+    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), figure);
+    if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
@@ -234,6 +234,9 @@ everywatt.Page = class {
       : "Bands show minimum to maximum, lines show means. This file contains every tick only around peaks and steps; `everywatt report --raw` keeps all of them.";
     this.depth.dataset.exact = String(exact);
   }
+
+  // The figure of a window with its interval needs the recording: a file has none, a server does (ServedPage).
+  exactly() {}
 
   toPeak() {
     const power = this.made.find((chart) => chart.about.id === "power") || this.made[0];
