@@ -44,7 +44,7 @@ everywatt.useAgainstPower = function (points) {
       everywatt.table("Mean utilisation and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
 };
 
-everywatt.batchSection = function (batch) {
+everywatt.batchSection = function (batch, page) {
   const { element, table } = everywatt;
   if (!batch) return null;
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
@@ -53,7 +53,9 @@ everywatt.batchSection = function (batch) {
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
     ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
+    ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
     ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
+    new everywatt.Cockpit(batch, page).show(),
     batch.notes.length ? element("ul.notes", {}, batch.notes.map((note) => element("li", {}, note))) : null);
 };
 

@@ -83,7 +83,7 @@ everywatt.Page = class {
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, everywatt.batchSection(run.batch), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const parts = [summary, everywatt.batchSection(run.batch, this), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
