@@ -38,7 +38,7 @@ everywatt.useAgainstPower = function (points) {
   const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
   return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Utilisation against power ", element("span.about", {}, "one dot per item"))),
     svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean utilisation against mean power" },
-      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"),
+      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"), svg("text", { transform: "translate(-12 79) rotate(-90)", "text-anchor": "middle" }, "mean power"),
       word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots),
     element("details", {}, element("summary", {}, "Table of utilisation and power"),
       everywatt.table("Mean utilisation and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
