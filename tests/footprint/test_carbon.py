@@ -137,3 +137,13 @@ def test_a_country_that_is_not_known():
 
 def test_rounding_of_nothing():
     assert math.isclose(account(energy(0.0, 0.0), Factors(price_per_kwh=1.0)).cost.value, 0.0)
+
+
+def test_the_sci_score_is_energy_times_intensity_plus_embodied_per_unit():
+    factors = Factors(intensity=Intensity(56.0, "given"), embodied_g=44.0, units=10.0, unit="item")
+    found = account(energy(), factors)
+    assert (found.sci.value, found.sci.low, found.sci.high) == pytest.approx((10.0, 9.44, 10.56))
+    assert found.sci.unit == "g CO2e/item" and found.to_dict()["sci"]["value"] == pytest.approx(10.0)
+    assert "44 g embodied" in found.sci.how and any("SCI" in line for line in carbon_lines(found))
+    assert account(energy(), Factors(intensity=Intensity(56.0, "given"))).sci is None, "not without embodied carbon"
+    assert account(energy(), Factors(pue=1.2, embodied_g=44.0)).sci is None, "nor without an intensity"

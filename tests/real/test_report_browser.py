@@ -116,6 +116,18 @@ def test_dragging_zooms_all_charts_and_a_double_click_shows_everything(show, sma
     assert window(page) == pytest.approx(before)
 
 
+def test_the_crosshair_shows_the_time_in_all_charts(show, small):
+    page = show(small)
+    page.hover('[data-chart="power"] .u-over')
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.cursor-time')].filter((one) => !one.hidden).length > 1"
+    )
+    shown = page.eval_on_selector_all(
+        ".cursor-time", "all => all.filter((one) => !one.hidden).map((one) => one.textContent)"
+    )
+    assert len(set(shown)) == 1 and shown[0].endswith(" s")
+
+
 def test_keys_move_and_zoom(show, small):
     page = show(small)
     page.focus('[data-chart="power"] figure')

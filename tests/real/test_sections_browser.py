@@ -159,6 +159,28 @@ def test_a_batch_has_its_devices_its_use_and_what_went_wrong(open_page, pages):
     assert page.eval_on_selector_all("#batch .scatter tbody tr", "rows => rows.length") == 6
 
 
+def test_the_cockpit_of_a_batch_can_be_searched_sorted_and_opened(open_page, pages):
+    page = of(open_page, pages, "batch")
+    assert filled(page, "#batch .lane-row rect") == 6
+    names = "all => all.map((one) => one.textContent)"
+    page.fill("#batch input[type=search]", "FAILED exit")
+    assert page.eval_on_selector_all("#batch .items tbody th", names) == ["i3"]
+    page.fill("#batch input[type=search]", "")
+    page.click("#batch .items button.sort >> text=Time")
+    page.click("#batch .items button.sort >> text=Time")
+    assert page.eval_on_selector_all("#batch .items tbody th", names)[0] == "i5", "the slowest first"
+    page.focus("#batch .items tbody tr:first-child button")
+    page.keyboard.press("Enter")
+    assert "i5" in page.inner_text("#batch .item-detail h4")
+    page.click("#batch .item-detail >> text=Show its power in the charts")
+    a, b = page.evaluate("[everywatt.page.view.a, everywatt.page.view.b]")
+    (attempt,) = page.evaluate("everywatt.page.report.runs[0].batch.items[5].attempts")
+    assert (
+        a <= attempt["window_s"][0] and attempt["window_s"][1] <= b < page.evaluate("everywatt.page.view.whole[1]") + 1
+    )
+    assert page.troubles == []
+
+
 def test_several_batches_have_bars_that_follow_the_theme(open_page, pages):
     page = of(open_page, pages, "scaling")
     colours = "all => all.map((one) => getComputedStyle(one).backgroundColor)"

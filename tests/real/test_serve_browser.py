@@ -205,6 +205,25 @@ def test_a_run_is_the_same_page_as_the_report(show, picture):
     picture(page, "serve-run.png")
 
 
+def test_a_selected_window_has_its_exact_figure(show):
+    page = show("/run/whole.tape")
+    assert page.get_attribute(".readout [data-figure]", "data-figure") == "exact", "that of the run itself"
+    page.focus('[data-chart="power"] figure')
+    page.keyboard.press("+")
+    page.wait_for_function("() => document.querySelector('.readout [data-figure]').dataset.figure === 'exact'")
+    found = page.evaluate("fetch('/api/window?run=whole.tape&a=2.5&b=7.5').then((answer) => answer.json())")
+    assert page.inner_text(".readout [data-figure]") == found["energy"]["shown"]
+
+
+def test_an_address_that_is_not_there_shows_a_way_back(browser, site):
+    page = browser.new_page()
+    for path in ("/nothing", "/run/nothing"):
+        assert page.goto(f"{site}{path}").status == 404
+        page.wait_for_selector("[role=alert]")
+        assert page.get_attribute("main a", "href") == "/"
+    page.close()
+
+
 def test_a_run_that_is_not_there(browser, site):
     page = browser.new_page()
     assert page.goto(f"{site}/run/nothing").status == 404

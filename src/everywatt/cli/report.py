@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, 
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
 from everywatt.core.config import Settings
+from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
 from everywatt.footprint.carbon import factors_of
 
@@ -20,10 +22,30 @@ from everywatt.footprint.carbon import factors_of
 @out_option
 @click.option("--open", "open_it", is_flag=True, help="Open the file in a browser.")
 @click.option("--raw", is_flag=True, help="Keep every tick, whatever the size of the file.")
+@click.option(
+    "--embodied",
+    "embodied_g",
+    type=click.FloatRange(0),
+    metavar="GRAMS",
+    help="SCI score: grams of CO2e of making the hardware that this use of it carries.",
+)
+@click.option(
+    "--per",
+    type=(click.FloatRange(0, min_open=True), str),
+    metavar="NUMBER UNIT",
+    help="SCI score: functional units of the run, such as 1000 request.  [default: items of a batch, else the run]",
+)
 @carbon_options
 @output_options
 def command(
-    runs: tuple[str, ...], out: Path | None, open_it: bool, raw: bool, settings: Settings, output: Output
+    runs: tuple[str, ...],
+    out: Path | None,
+    open_it: bool,
+    raw: bool,
+    embodied_g: float | None,
+    per: tuple[float, str] | None,
+    settings: Settings,
+    output: Output,
 ) -> None:
     """Write one or more runs as one self-contained HTML file that needs no network and no server.
 
@@ -35,11 +57,19 @@ def command(
 
     names = runs or ("last",)
     target = out
+    factors = factors_of(settings)
+    if embodied_g is not None:
+        if factors.intensity is None and factors.curve is None:
+            raise UsageError("--embodied requires an intensity of the grid.", cure="--country FR, or --intensity 56")
+        units, unit = per or (1.0, "run")
+        factors = replace(factors, embodied_g=embodied_g, units=units, unit=unit)
+    elif per is not None:
+        raise UsageError("--per requires --embodied.", cure="--embodied 120 --per 1000 request")
     with task(output, "report") as tell:
         opened = [load(name) for name in names]
         target = out or Path(f"{'-and-'.join(run.name for run in opened[:2])}.html")
         command = ["everywatt", "report", *names, *(["--raw"] if raw else [])]
-        data = report_document(opened, factors=factors_of(settings), raw=raw, command=command, tell=tell)
+        data = report_document(opened, factors=factors, raw=raw, command=command, tell=tell)
         text = page(data)
         write_text(target, text)
     if data["comparison"] and data["comparison"]["mixed_scopes"]:

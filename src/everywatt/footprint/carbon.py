@@ -28,13 +28,20 @@ PHONE_WH = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What joules are multiplied with. None: not asked for."""
+    """What joules are multiplied with. None: not asked for.
+
+    embodied_g  grams of CO2e of making the hardware, as much of them as this use of it has to carry
+    units       functional units that came of it, `unit` is the name of one: for the SCI score
+    """
 
     intensity: Intensity | None = None
     curve: Curve | None = None
     pue: float | None = None
     price_per_kwh: float | None = None
     currency: str = ""
+    embodied_g: float | None = None
+    units: float = 1.0
+    unit: str = "run"
 
     def __bool__(self) -> bool:
         return any(value is not None for value in (self.intensity, self.curve, self.pue, self.price_per_kwh))
@@ -55,7 +62,7 @@ class Amount:
         if self.value is None or self.low is None or self.high is None:
             return f"refused: {self.refused}"
         below, above = self.value - self.low, self.high - self.value
-        if below <= 0 and above <= 0 and self.unit not in PREFIXED:
+        if below <= 0 and above <= 0 and not self.unit.startswith(PREFIXED):
             return format_money(self.value, self.unit)
         return format_quantity(self.value, self.unit, below, above)
 
@@ -71,6 +78,7 @@ class Footprint:
 
     carbon          with one intensity for the whole run
     carbon_varying  with the intensity that the grid had while the energy was drawn
+    sci             software carbon intensity (ISO/IEC 21031): both that and the embodied carbon, per functional unit
     """
 
     energy: Amount
@@ -79,10 +87,11 @@ class Footprint:
     cost: Amount | None
     pue: float | None
     equivalents: tuple[str, ...] = ()
+    sci: Amount | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        parts = {name: getattr(self, name) for name in ("energy", "carbon", "carbon_varying", "cost")}
+        parts = {name: getattr(self, name) for name in ("energy", "carbon", "carbon_varying", "cost", "sci")}
         given = {name: amount.to_dict() for name, amount in parts.items() if amount is not None}
         return {**given, "pue": self.pue, "equivalents": list(self.equivalents)}
 
@@ -134,7 +143,23 @@ def account(energy: Energy, factors: Factors, varying_g_per_kwh: float | None = 
         unit = factors.currency or "(price units)"
         cost = amount(factors.price_per_kwh, unit, f"kWh{times} × {factors.price_per_kwh:g} {factors.currency} per kWh")
     whole = amount(1000.0, "Wh", f"measured energy{times}")
-    return Footprint(whole, carbon, varying, cost, factors.pue, _equivalents(whole))
+    sci = _sci(varying or carbon, factors)
+    return Footprint(whole, carbon, varying, cost, factors.pue, _equivalents(whole), sci)
+
+
+def _sci(operational: Amount | None, factors: Factors) -> Amount | None:
+    """(E × I + M) / R of ISO/IEC 21031; None without M, which no sensor knows, or without an intensity."""
+    if factors.embodied_g is None or operational is None:
+        return None
+    per = f"per {factors.unit}" if factors.units == 1 else f"/ {factors.units:g} {factors.unit}s"
+    how = f"({operational.unit} of the energy + {factors.embodied_g:g} g embodied, given) {per}"
+    unit = f"g CO2e/{factors.unit}"
+    if operational.value is None or operational.low is None or operational.high is None:
+        return Amount(None, None, None, unit, how, operational.refused)
+    value, low, high = (
+        (one + factors.embodied_g) / factors.units for one in (operational.value, operational.low, operational.high)
+    )
+    return Amount(value, low, high, unit, how)
 
 
 def _equivalents(energy: Amount) -> tuple[str, ...]:
@@ -179,7 +204,9 @@ def mean_intensity(run: Run, curve: Curve) -> tuple[float | None, str]:
 def carbon_lines(found: Footprint) -> list[str]:
     """Lines for a terminal: each figure with how it came about."""
     lines = []
-    for label, amount in (("carbon", found.carbon), ("carbon", found.carbon_varying), ("cost", found.cost)):
+    for label, amount in (
+        *(("carbon", found.carbon), ("carbon", found.carbon_varying), ("cost", found.cost), ("SCI", found.sci)),
+    ):
         if amount is not None:
             lines.append(f"  {label:<7} {amount}   = {amount.how}")
     if found.carbon is None and found.carbon_varying is None and found.cost is None:

@@ -53,3 +53,16 @@ def test_the_document_has_it_and_a_run_that_is_no_batch_has_none(runs, tmp_path)
     assert "everywatt.batchSection" in page(data)
     alone = everywatt.load(next(runs[0].path.glob("*.tape")))
     assert report_document([alone])["runs"][0]["batch"] is None
+
+
+def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
+    view = batch_view(runs[1], batch_of(runs[1]))
+    items = {item["id"]: item for item in view["items"]}
+    assert list(items) == [f"i{n}" for n in range(6)] and view["more_items"] == 0
+    failed = items["i3"]
+    assert (failed["status"], failed["why"], failed["attempts"][0]["exit_code"]) == ("failed", "exit code 4", 4)
+    assert view["causes"] == [["exit code 4", "1", "i3"]]
+    for item in items.values():
+        (start, end), *_ = [attempt["window_s"] for attempt in item["attempts"]]
+        assert end - start == pytest.approx(item["seconds"], abs=0.05) and start >= 0
+        assert item["joules"] > 0 and "J" in item["energy"]

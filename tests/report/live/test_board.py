@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from snapshots import OWNERS, gpu, snapshot
 
+from everywatt.report.live import format as show
 from everywatt.report.live.board import board, plain
-from everywatt.report.live.snapshot import Owners, Snapshot, WorkNow
+from everywatt.report.live.snapshot import BatchNow, Owners, Snapshot, WorkNow
 from everywatt.report.live.view import DEVICE_SORTS, OWNER_SORTS, View
 
 
@@ -44,7 +45,7 @@ def test_figures_are_there():
     assert line.split()[1:13] == [
         *("100.0", "W", "100.0", "W", "99.00", "W", "98.00", "W"), *("6000", "J", "±1.0", "%")
     ]  # fmt: skip
-    assert "98 %" in line and "4.0/16 G" in line and "47 C" in line and "1410 MHz" in line
+    assert "98 %" in line and "4.0/16 G" in line and "47 °C" in line and "1410 MHz" in line
     assert "8400 J" in text.splitlines()[1]
 
 
@@ -140,3 +141,24 @@ def test_a_batch_is_drawn_with_its_bars_also_in_ascii():
     assert "123.4 W" in drawn and "2500 J" in drawn and "▁▅█" in drawn and "chunk_1" in drawn
     plainer = plain(board(shown, View(ascii=True), 160, 12))
     assert plainer.isascii() and ".+@" in plainer and "?" not in plainer.replace("? help", "")
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_a_large_screen_has_a_large_chart_of_power(ascii_only):
+    small, large = (plain(board(snapshot(1), View(ascii=ascii_only), *size)) for size in ((100, 24), (200, 60)))
+    full = "@" if ascii_only else "█"
+    assert sum(full * 3 in line for line in large.splitlines()) > sum(full * 3 in line for line in small.splitlines())
+    assert any(line.startswith("    0.000 W") or line.strip().startswith("0") for line in large.splitlines())
+
+
+def test_the_columns_of_a_chart_are_as_high_as_their_values():
+    drawn = show.chart([0.0, 5.0, 10.0], 3, 2)
+    assert drawn == ["  █", " ██"]
+    assert show.bar(0.5, 4) == "██░░" and show.bar(0.5, 4, ascii_only=True) == "##.."
+
+
+def test_the_progress_of_a_batch():
+    worker = WorkNow("gpu.0", 4, 2, 1, 1, 2.5, None, None, "success", "chunk_1", "2026-01-02T03:04:05")
+    made = Snapshot("batch x", 0, 1.0, work=(worker,), batch=BatchNow(40, 31, 2, 4, 83.0, 12.34))
+    text = plain(board(made, View(), 120, 30))
+    assert "31/40 done  2 failed" in text and "about 0:01:23 left" in text and "12.34 J/item" in text

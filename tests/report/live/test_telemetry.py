@@ -6,6 +6,7 @@ import time
 import pytest
 
 from everywatt.report.live.faces import heading
+from everywatt.report.live.snapshot import BatchNow
 from everywatt.report.live.telemetry import TelemetrySource
 
 
@@ -160,3 +161,21 @@ def test_our_own_journal_is_read_too(log):
     assert (card.worker, card.events, card.success, card.failure, card.retries) == ("gpu.1", 4, 1, 1, 1)
     assert (card.runtime_s, card.item, card.status, card.retry_trend) == (3.0, "a", "success", (0.0, 1.0))
     assert (cpu.worker, cpu.item, shown.notes) == ("cpu", "b", ())
+
+
+def test_the_progress_of_a_batch_is_counted_by_items(log):
+    def line(kind, **more):
+        return json.dumps({"kind": kind, "at": "2026-01-02T03:04:05.000+00:00", "device": "gpu.0", **more}) + "\n"
+
+    ended = {"ended": {"runtime_s": 2.0}, "final": True}
+    log.write_text(
+        "".join(line("item", id=name, index=n) for n, name in enumerate("abcd"))
+        + line("start", id="a", attempt=1)
+        + line("end", id="a", attempt=1, status="done", **ended)
+        + line("start", id="b", attempt=1)
+        + line("end", id="b", attempt=1, status="failed", **ended)
+        + line("start", id="c", attempt=1)
+    )
+    source = TelemetrySource(log)
+    source.read()
+    assert source.batch(10.0) == BatchNow(4, 1, 1, 1, 4.0, 10.0)

@@ -151,3 +151,21 @@ def test_the_list_and_reports_are_sent_again_only_when_they_change(home):
         first = web.get(path)
         assert web.get(path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
         assert first.status_code == 200 and first.content
+
+
+def test_a_window_has_its_figure_with_an_interval(home):
+    web = TestClient(Site(RunIndex(home), Access(frozenset({HOST}), 8765), FakeSource).app(), base_url=f"http://{HOST}")
+    found = web.get("/api/window?run=20261115-000001-job&a=0.5&b=1.5").json()
+    assert found["kind"] == "window" and found["energy"]["joules"] == pytest.approx(41.0, rel=0.01)
+    assert found["energy"]["low"] < 41.0 < found["energy"]["high"] and "J" in found["energy"]["shown"]
+    for asked, status in (("run=nothing&a=0&b=1", 404), ("run=x&a=1&b=1", 400), ("run=x&a=0&b=nan", 400), ("", 400)):
+        assert web.get(f"/api/window?{asked}").status_code == status
+
+
+def test_an_address_that_is_not_there_is_a_page_with_a_way_back(home):
+    web = TestClient(Site(RunIndex(home), Access(frozenset({HOST}), 8765), FakeSource).app(), base_url=f"http://{HOST}")
+    for path in ("/nothing", "/run/nothing"):
+        answer = web.get(path)
+        assert answer.status_code == 404 and answer.headers["content-type"].startswith("text/html")
+        assert "start.js" in answer.text and "nothing" not in answer.text
+    assert web.get("/api/nothing").headers["content-type"].startswith("text/plain")

@@ -185,7 +185,7 @@ def test_a_run_that_is_called_script_is_text(web):
     assert page.status_code == 200 and "window.evil" not in page.text, "the page itself holds no name at all"
     missing = web.get("/run/<script>alert(1)</script>")
     assert missing.status_code == 404 and "<script>" not in missing.text
-    assert missing.headers["content-type"].startswith("text/plain")
+    assert missing.headers["content-type"].startswith("text/html") and "alert" not in missing.text
 
 
 def test_no_page_has_script_or_style_inside(web):

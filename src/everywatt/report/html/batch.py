@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run, union
-from everywatt.batch.figures import BatchFigures, DeviceFigures, figures
+from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, ItemFigures, figures
 from everywatt.batch.journal import DONE, JOURNAL, read_journal
-from everywatt.batch.tables import headline, item_table, range_of, scaling_table, stragglers
+from everywatt.batch.tables import headline, item_table, range_of, repeated, scaling_table, stragglers, why
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_energy
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.series import find
+from everywatt.report.html.lines import offset_ns_of
 from everywatt.report.html.tables import table_view
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10
 MOST_POINTS = 400
 MOST_ROWS = 25
+MOST_ITEMS = 2000  # of the table of all items
+MOST_STDERR = 600  # characters of an attempt that failed
 DEVICE_COLUMNS = (
     *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
     *(
@@ -48,7 +52,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     """What the page shows of a batch; None if the run is not one."""
     if found is None:
         return None
-    windows = _busy(run)
+    windows, placed = _busy(run), _placed(run)
     late = stragglers(found)[:MOST_ROWS]
     lost = [item for item in found.items if item.state.status != DONE and item.attempts]
     items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
@@ -64,8 +68,71 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "stragglers": items["rows"][: len(late)],
         "failures": items["rows"][len(late) :],
         "more_failures": max(0, len(lost) - MOST_ROWS),
-        "notes": list(found.notes),
+        "causes": _causes(found),
+        "items": [_item(one, placed) for one in found.items[:MOST_ITEMS]],
+        "more_items": max(0, len(found.items) - MOST_ITEMS),
+        "notes": [*found.notes, *repeated(found)],
     }
+
+
+def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """An item of the cockpit: what it came to, and each of its attempts."""
+    last = one.last
+    use = {} if last is None else last.use
+    memory, power = use.get("memory"), use.get("power")
+    known = one.energy.joules is not None
+    return {
+        "id": one.state.item.id,
+        "input": one.state.item.input,
+        "status": one.state.status,
+        "device": one.state.device,
+        "size": one.state.item.size,
+        "seconds": None if last is None else last.attempt.runtime_s,
+        "joules": one.energy.joules,
+        "energy": format_energy(one.energy) if known else None,
+        "memory_bytes": None if memory is None else memory.high,
+        "power": None if power is None else {"min": power.low, "mean": power.mean, "max": power.high},
+        "why": why(one),
+        "attempts": [_attempt(attempt, placed) for attempt in one.attempts],
+    }
+
+
+def _attempt(one: AttemptFigures, placed: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    attempt, ended = one.attempt, one.attempt.ended
+    device = f"{attempt.host}/{attempt.device}" if attempt.host else attempt.device
+    said = str(ended.get("stderr") or ended.get("error") or "")
+    return {
+        "number": attempt.number,
+        "status": attempt.status,
+        "device": device,
+        "lane": f"{attempt.task}:{attempt.lane}" if attempt.task else str(attempt.lane),
+        "window_s": placed.get(attempt.span or ""),
+        "exit_code": attempt.exit_code,
+        "energy": format_energy(one.energy) if one.energy.joules is not None else None,
+        "stderr": said[-MOST_STDERR:] if attempt.status != DONE else "",
+    }
+
+
+def _placed(run: Run) -> dict[str, tuple[float, float]]:
+    """Start and end of the spans of items on the axis of the charts."""
+    found: dict[str, tuple[float, float]] = {}
+    for tape in run.tapes:
+        offset_ns, high_ns = offset_ns_of(run, tape), tape.extent_ns()[1]
+        for span in tape.spans():
+            if span.attributes.get("role") == "item":
+                end_ns = high_ns if span.end_ns is None else span.end_ns
+                found[span.id] = (round((span.start_ns - offset_ns) / NS, 4), round((end_ns - offset_ns) / NS, 4))
+    return found
+
+
+def _causes(found: BatchFigures) -> list[list[str]]:
+    """Items that are not done by cause, the most frequent first: the cause, how many, some of them."""
+    causes: dict[str, list[str]] = {}
+    for item in found.items:
+        if item.state.status != DONE and item.attempts:
+            causes.setdefault(why(item) or item.state.status, []).append(item.state.item.id)
+    ordered = sorted(causes.items(), key=lambda one: -len(one[1]))[:MOST_ROWS]
+    return [[cause, str(len(ids)), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in ordered]
 
 
 def scaling_view(found: Sequence[BatchFigures | None]) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from everywatt.api.power import mean_w, power_statistics
 from everywatt.api.run import Run
+from everywatt.batch.figures import BatchFigures
+from everywatt.batch.journal import DONE
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
@@ -50,7 +52,10 @@ def report_document(
             tell((place + share) / len(runs), f"{run.name}: {text}")
 
         views.append(
-            {**run_view(run, factors or Factors(), most, told), "batch": plain(batch_view(run, batches[place]))}
+            {
+                **run_view(run, factors or Factors(), most, told, batches[place]),
+                "batch": plain(batch_view(run, batches[place])),
+            }
         )
     return document(
         "report",
@@ -66,7 +71,16 @@ def report_document(
     )
 
 
-def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -> dict[str, Any]:
+def _per_item(factors: Factors, batch: BatchFigures | None) -> Factors:
+    """The finished items of a batch are its functional units, where no other number was given."""
+    if batch is None or factors.unit != "run" or not (done := batch.count(DONE)):
+        return factors
+    return replace(factors, units=float(done), unit="item")
+
+
+def run_view(
+    run: Run, factors: Factors, most_bytes: float | None, tell: Tell, batch: BatchFigures | None = None
+) -> dict[str, Any]:
     """One run of the document."""
     energy, net, idle = run.energy(), run.energy_net(), _baseline(run)
     lines = lines_of(run, lambda share, text: tell(0.6 * share, text))
@@ -97,7 +111,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "llm": llm_view(run),
         "ledger": ledger_of(run),
         "quality": _quality(quality),
-        "carbon": _carbon(footprint(run, factors)),
+        "carbon": _carbon(footprint(run, _per_item(factors, batch))),
         "provenance": provenance(run),
         "reproduce": _reproduce(run),
     }
@@ -245,6 +259,7 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
         "carbon": "Carbon",
         "carbon_varying": "Carbon, grid intensity over time",
         "cost": "Cost",
+        "sci": "SCI score (ISO/IEC 21031)",
     }
     for name, label in labels.items():
         amount = getattr(found, name)

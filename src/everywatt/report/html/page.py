@@ -25,6 +25,7 @@ SCRIPTS = (
     "html/js/charts.js",
     "html/js/parts.js",
     "html/js/batch.js",
+    "html/js/cockpit.js",
     "html/js/llm.js",
     "html/js/page.js",
 )

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.binding import Binding
-from textual.events import Key, Resize
+from textual.events import Key, MouseScrollDown, MouseScrollUp, Resize
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
@@ -46,6 +46,7 @@ PLAIN_STYLES = {name: Style(bold=style.bold, reverse=style.reverse, underline=st
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 STEPS_S = {"left": -1.0, "right": 1.0, "shift+left": -10.0, "shift+right": 10.0}
 PAGE = 10
+WHEEL = 3  # rows
 
 
 class BoardWidget(Widget, can_focus=True):
@@ -169,6 +170,19 @@ class MonitorApp(App[int]):
             self.view = typed(self.view, event.key, event.character, self._filter_before)
         else:
             self._command(event.key, event.character or "")
+        self.draw()
+
+    def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
+        """The wheel moves through the owners."""
+        self._wheel(WHEEL)
+
+    def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
+        """The wheel moves through the owners."""
+        self._wheel(-WHEEL)
+
+    def _wheel(self, rows: int) -> None:
+        most = len(self.view.owners(self.shown)) - 1 if self.shown is not None else 0
+        self.view = self.view.scrolled(rows, max(0, most))
         self.draw()
 
     def _command(self, key: str, character: str) -> None:

@@ -84,7 +84,8 @@ class BatchSource:
                 self._seen[name].look(device.utilisation_pct, device.memory_bytes)
         work = tuple(self._with_card(one, devices.get(one.worker)) for one in self._journal.work())
         notes = (*shown.notes, *self._journal.notes())
-        return replace(shown, source=self.title, work=work, tail=self._journal.tail(), notes=notes)
+        batch = self._journal.batch(shown.total.joules)
+        return replace(shown, source=self.title, work=work, tail=self._journal.tail(), batch=batch, notes=notes)
 
     def _with_card(self, work: WorkNow, device: DeviceNow | None) -> WorkNow:
         if device is None:

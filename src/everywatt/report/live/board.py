@@ -18,6 +18,10 @@ from everywatt.report.live.snapshot import Snapshot
 from everywatt.report.live.view import View
 
 NARROW_SPARK = 12
+LABEL = 9  # columns of the axis of the large chart
+LEAST_CHART, MOST_CHART = 5, 12  # its lines
+ROOM_BELOW = 14  # lines that owners or workers keep
+WIDE = 100  # columns from which the large chart is drawn
 LEAST_OWNERS = 4
 LEAST_NAME = 36
 KEYS = "s sort  d devices  r reverse  / filter  space freeze  u unit  ? help  q quit"
@@ -53,6 +57,10 @@ def board(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]
         devices = [*devices[:kept], [(f"  … {len(devices) - kept} more devices: enlarge, or filter with /", "dim")]]
     lines += devices
     rest = height - len(lines) - 1
+    tall = min(MOST_CHART, rest - ROOM_BELOW)
+    if tall >= LEAST_CHART and width >= WIDE and len(snapshot.history_w) > 1:
+        lines += _chart(snapshot, view, width, tall)
+        rest = height - len(lines) - 1
     if snapshot.work:
         lines += _work(snapshot, view, width, rest)
     elif snapshot.owners is not None:
@@ -118,6 +126,28 @@ def _devices(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     return lines
 
 
+def _chart(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]:
+    """The power of the whole over time, on a screen that has room for it."""
+    labels = [show.watts(max(snapshot.history_w)), *[""] * (height - 2), show.watts(0.0)]
+    drawn = show.chart(snapshot.history_w, width - LABEL - 2, height, ascii_only=view.ascii)
+    return [[], *([(f"{label:>{LABEL}} ", "dim"), (line, "bar")] for label, line in zip(labels, drawn, strict=True))]
+
+
+def _progress(snapshot: Snapshot, view: View, width: int) -> list[Line]:
+    """` 31/40 done  2 failed  ████░░  about 40 s left  12.3 J/item`"""
+    batch = snapshot.batch
+    if batch is None:
+        return []
+    counts = f" {batch.done}/{batch.items} done"
+    failed = f"  {batch.failed} failed" if batch.failed else ""
+    rest = f"  about {show.clock(batch.eta_s)} left" if batch.eta_s is not None and snapshot.live else ""
+    each = f"  {show.energy(batch.joules_per_item, view.unit)}/item" if batch.joules_per_item is not None else ""
+    room = min(40, width - len(counts) - len(failed) - len(rest) - len(each) - 4)
+    share = (batch.done + batch.failed) / batch.items
+    drawn = f"  {show.bar(share, room, ascii_only=view.ascii)}" if room >= NARROW_SPARK else ""
+    return [[], [(counts, "power"), (failed, "hot"), (drawn, "bar"), (f"{rest}{each}", "")]]
+
+
 def owner_rows(height: int) -> int:
     """How many owners fit into so many lines: two are for the heads."""
     return max(0, height - 2)
@@ -145,7 +175,8 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
 def _work(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]:
     columns = chosen(WORK_COLUMNS, width - 2)
     rows = [worker for worker in snapshot.work if view.matches(worker.worker, worker.item, worker.status)]
-    lines: list[Line] = [[], [(" ", ""), *head_line(columns, ascii_only=view.ascii)]]
+    lines: list[Line] = _progress(snapshot, view, width)
+    lines += [[], [(" ", ""), *head_line(columns, ascii_only=view.ascii)]]
     lines += [[(" ", ""), *row_line(columns, worker, view.unit, ascii_only=view.ascii)] for worker in rows]
     room = height - len(lines) - 1
     if room > 0 and snapshot.tail:

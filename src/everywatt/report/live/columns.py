@@ -98,7 +98,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     ),
     Column("use", "UTIL", 5, lambda d, u: show.percent(d.utilisation_pct), 1, style=_use_style),
     Column("memory", "MEMORY", 10, lambda d, u: show.gib(d.memory_bytes, d.memory_total_bytes), 2),
-    Column("temperature", "TEMP", 5, lambda d, u: show.number(d.temperature_c, "C"), 3),
+    Column("temperature", "TEMP", 6, lambda d, u: show.number(d.temperature_c, "°C"), 3),
     Column("clock", "CLOCK", 8, lambda d, u: show.number(d.clock_mhz, "MHz"), 7),
     Column("limit", "LIMIT", 7, lambda d, u: show.number(d.power_limit_w, "W"), 9),
     Column("state", "STATE", 9, lambda d, u: _state(d), 11, style=lambda d: "hot" if d.throttled else "dim"),

@@ -56,7 +56,7 @@ def gib(used: float | None, total: float | None = None) -> str:
 
 
 def number(value: float | None, unit: str) -> str:
-    """`47 C`, `1410 MHz`."""
+    """`47 °C`, `1410 MHz`."""
     return NOTHING if value is None else f"{value:.0f} {unit}"
 
 
@@ -75,6 +75,26 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False, 
         return (palette[0] * len(newest)).rjust(max(width, 0))
     steps = len(palette) - 1
     return "".join(palette[max(0, min(steps, round(value / ceiling * steps)))] for value in newest).rjust(width)
+
+
+def chart(values: Sequence[float], width: int, height: int, *, ascii_only: bool = False) -> list[str]:
+    """The newest `width` values as columns of `height` lines, between 0 and the largest of them."""
+    palette = ASCII_BLOCKS if ascii_only else BLOCKS
+    newest = list(values)[-width:] if width > 0 else []
+    ceiling = max(newest, default=0.0)
+    steps = len(palette)
+    filled = [round(value / ceiling * steps * height) if ceiling > 0 else 0 for value in newest]
+    lines = []
+    for row in range(height - 1, -1, -1):
+        levels = [max(0, min(steps, eighths - row * steps)) for eighths in filled]
+        lines.append("".join(palette[level - 1] if level else " " for level in levels).rjust(width))
+    return lines
+
+
+def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
+    """A share between 0 and 1 as a bar."""
+    full = round(max(0.0, min(1.0, share)) * width)
+    return ("#" if ascii_only else "█") * full + ("." if ascii_only else "░") * (width - full)
 
 
 def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
@@ -99,6 +119,7 @@ _ASCII = str.maketrans(
         "—": "-",
         "–": "-",
         "µ": "u",
+        "░": ".",
         **dict(zip(BLOCKS, ASCII_BLOCKS, strict=True)),
     }
 )

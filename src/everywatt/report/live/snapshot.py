@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -199,6 +199,22 @@ class WorkNow:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchNow:
+    """How far a batch is: items, those that ended, seconds that the rest will take, and joules per finished item."""
+
+    items: int
+    done: int
+    failed: int
+    running: int
+    eta_s: float | None = None
+    joules_per_item: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything at one instant (`at_ns`, UTC). `live` is False where nothing more will come.
 
@@ -218,6 +234,7 @@ class Snapshot:
     owners: Owners | None = None
     work: tuple[WorkNow, ...] = ()
     tail: tuple[str, ...] = ()
+    batch: BatchNow | None = None
     live: bool = True
     notes: tuple[str, ...] = ()
 
@@ -245,4 +262,6 @@ class Snapshot:
         if self.work:
             data["work"] = [worker.to_dict() for worker in self.work]
             data["tail"] = list(self.tail)
+        if self.batch is not None:
+            data["batch"] = self.batch.to_dict()
         return document("snapshot", data)

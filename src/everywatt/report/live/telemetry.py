@@ -19,7 +19,7 @@ from typing import Any
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.format import format_duration
 from everywatt.report.live.lines import FIRST_BYTES, Lines
-from everywatt.report.live.snapshot import Amount, DeviceNow, Snapshot, WorkNow
+from everywatt.report.live.snapshot import Amount, BatchNow, DeviceNow, Snapshot, WorkNow
 
 TAIL = 15
 TREND = 24
@@ -140,6 +140,9 @@ class TelemetrySource:
         self._workers: dict[int | None, _Worker] = {}
         self._tail: deque[str] = deque(maxlen=tail)
         self._bad = 0
+        self._items: set[str] = set()
+        self._ended: dict[str, str] = {}
+        self._running: set[str] = set()
         self._began_s = time.monotonic()
 
     @property
@@ -184,13 +187,40 @@ class TelemetrySource:
             event = _event(line)
             if event is None:
                 self._bad += 1
+            elif "item" in event:
+                self._items.add(event["item"])
             elif "status" in event:
+                self._count(event, old)
                 gpu = event.get("gpu_index")
                 key = gpu if isinstance(gpu, int) else None
                 name = "cpu" if key is None else f"gpu.{key}"
                 self._workers.setdefault(key, _Worker(name, key)).take(event, old=old)
                 if not old:
                     self._tail.append(_sentence(event, name))
+
+    def _count(self, event: Mapping[str, Any], old: bool) -> None:
+        """Which items run and which have ended; what is read from behind changes nothing that is known already."""
+        item = str(event.get("chunk_id"))
+        if event.get("status") == "start":
+            if not old:
+                self._running.add(item)
+            return
+        self._running.discard(item)
+        if event.get("final"):
+            self._ended.setdefault(item, str(event["status"])) if old else self._ended.update({item: event["status"]})
+
+    def batch(self, joules: float | None) -> BatchNow | None:
+        """How far the batch is, with the joules that it took so far; None for a log that does not list its items."""
+        if not self._items:
+            return None
+        statuses = [self._ended.get(item) for item in self._items]
+        done, failed = statuses.count("success"), statuses.count("failure")
+        left = len(self._items) - done - failed
+        runtimes = sum(worker.runtimes for worker in self._workers.values())
+        runtime_s = sum(worker.runtime_s for worker in self._workers.values())
+        running = len(self._running & self._items)
+        eta_s = runtime_s / runtimes * left / running if runtimes and running else None
+        return BatchNow(len(self._items), done, failed, running, eta_s, joules / done if joules and done else None)
 
     def notes(self) -> tuple[str, ...]:
         """What a reader has to know."""
@@ -221,6 +251,8 @@ def _event(line: bytes) -> dict[str, Any] | None:
 def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
     """A line of batch.jsonl as an event of the old layout."""
     kind, device = record.get("kind"), str(record.get("device", ""))
+    if kind == "item":
+        return {"item": str(record.get("id"))}
     if kind not in ("start", "end"):
         return {}
     told = record.get("ended")
@@ -229,6 +261,7 @@ def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
         "chunk_id": record.get("id"),
         "gpu_index": Device.parse(device).index if is_gpu(device) else None,
         "status": "start" if kind == "start" else WORDS.get(str(record.get("status")), str(record.get("status"))),
+        "final": bool(record.get("final")),
         "timestamp": record.get("at"),
         "runtime_s": ended.get("runtime_s"),
         "details": {"attempt": record.get("attempt")},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
 from everywatt.footprint.carbon import Factors
 from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard
+from everywatt.report.html.figures import shown_energy
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell
 from everywatt.report.web.documents import MOST_RUNS, Documents
 from everywatt.report.web.events import EventStream
 from everywatt.report.web.live import INTERVAL_S, Hubs
-from everywatt.report.web.runs import RunIndex, fingerprint
+from everywatt.report.web.runs import RunIndex, close_run, fingerprint, open_run
 from everywatt.report.web.slurm import Refused, SlurmPages
 
 LIST_BUDGET_S = 0.25
@@ -58,6 +60,7 @@ class Site:
             Route("/login", self.login_page),
             Route(LOGIN_PATH, self.login),
             Route("/api/runs", self.runs),
+            Route("/api/window", self.window),
             Route("/api/report", _Reports(self.index, documents).answer),
             Route("/api/live", self.live),
             Route("/static/{name}", self.static),
@@ -67,7 +70,7 @@ class Site:
             if self.slurm.proxy is not None:
                 routes = [Route(one.path, self._for_admins(one.endpoint)) for one in routes if isinstance(one, Route)]
             routes += self.slurm.routes()
-        app = Starlette(routes=routes)
+        app = Starlette(routes=routes, exception_handlers={404: self.missing})
         app.router.redirect_slashes = False  # an address is right or it is not
         return Guard(app, self.access)
 
@@ -100,9 +103,33 @@ class Site:
         """A run that there is."""
         try:
             await asyncio.to_thread(self.index.path_of, request.path_params["name"])
-        except RunNotFound as error:
-            return PlainTextResponse(f"{error.message}\n", 404)
+        except RunNotFound:  # the page says so, with a way back
+            return Response(shell(slurm=self.slurm is not None), 404, media_type=HTML)
         return Response(shell(slurm=self.slurm is not None), media_type=HTML)
+
+    async def missing(self, request: Request, error: Exception) -> Response:
+        """An address that there is not."""
+        if request.url.path.startswith(("/api/", "/static/")):
+            return PlainTextResponse("There is nothing here.\n", 404)
+        return Response(shell(slurm=self.slurm is not None), 404, media_type=HTML)
+
+    async def window(self, request: Request) -> Response:
+        """The energy of a window of a run, with its interval: `run`, and `a` and `b` in seconds after its start."""
+        asked = request.query_params
+        try:
+            window = (float(asked["a"]), float(asked["b"]))
+        except (KeyError, ValueError):
+            window = (0.0, 0.0)
+        if not (all(map(math.isfinite, window)) and 0 <= window[0] < window[1] and asked.get("run")):
+            return JSONResponse({"error": "Give run, a and b, with a before b.", "cure": None}, 400)
+        try:
+            path = await asyncio.to_thread(self.index.path_of, asked["run"])
+            found = await asyncio.to_thread(_window_energy, path, window)
+        except RunNotFound as error:
+            return _trouble(error, 404)
+        except EverywattError as error:
+            return _trouble(error, 422)
+        return JSONResponse(document("window", {"run": path.name, "between": list(window), "energy": found}))
 
     async def login_page(self, request: Request) -> Response:
         """Where a token can be given."""
@@ -177,6 +204,14 @@ class _Stream(Response):
 
     async def __call__(self, scope: object, receive: object, send: object) -> None:
         await self._stream(scope, receive, send)  # type: ignore[arg-type]
+
+
+def _window_energy(path: Path, window: tuple[float, float]) -> dict[str, Any]:
+    run = open_run(path)
+    try:
+        return shown_energy(replace(run.energy(between=window), parts=()))
+    finally:
+        close_run(run)
 
 
 def _tape(path: Path) -> Callable[[], LiveSource]:

@@ -38,13 +38,13 @@ everywatt.useAgainstPower = function (points) {
   const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
   return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Utilisation against power ", element("span.about", {}, "one dot per item"))),
     svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean utilisation against mean power" },
-      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"),
+      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"), svg("text", { transform: "translate(-12 79) rotate(-90)", "text-anchor": "middle" }, "mean power"),
       word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots),
     element("details", {}, element("summary", {}, "Table of utilisation and power"),
       everywatt.table("Mean utilisation and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
 };
 
-everywatt.batchSection = function (batch) {
+everywatt.batchSection = function (batch, page) {
   const { element, table } = everywatt;
   if (!batch) return null;
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
@@ -53,7 +53,9 @@ everywatt.batchSection = function (batch) {
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
     ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
+    ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
     ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
+    new everywatt.Cockpit(batch, page).show(),
     batch.notes.length ? element("ul.notes", {}, batch.notes.map((note) => element("li", {}, note))) : null);
 };
 

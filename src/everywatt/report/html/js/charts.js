@@ -20,6 +20,15 @@ everywatt.theme = function () {
   };
 };
 
+// Places in the palette: cards by number, then packages, then the rest, the total last. So a device has one colour on
+// every page, live or not.
+everywatt.devicePlaces = function (names) {
+  const rank = (name) => [/(^|[ /])gpu\./, /(^|[ /])cpu\./].findIndex((kind) => kind.test(name));
+  const key = (name) => name === "total" ? 3 : rank(name) < 0 ? 2 : rank(name);
+  const ordered = [...new Set(names)].sort((a, b) => key(a) - key(b) || a.localeCompare(b, "en", { numeric: true }));
+  return new Map(ordered.map((name, i) => [name, i]));
+};
+
 everywatt.faint = (colour, share) => colour + Math.round(share * 255).toString(16).padStart(2, "0");
 
 everywatt.seconds = function (t, span) {
@@ -224,9 +233,23 @@ everywatt.Chart = class {
   }
 
   cursor(u) {
-    if (!this.told) return;
-    const left = u.cursor.left;
-    this.told(left === null || left < 0 ? null : u.posToVal(left, "x"));
+    const left = u.cursor.left, x = left === null || left < 0 ? null : u.posToVal(left, "x");
+    this.label(u, left, x);
+    if (this.told) this.told(x);
+  }
+
+  // The time beside the crosshair, which runs through all charts.
+  label(u, left, x) {
+    if (!this.timeLabel || !this.timeLabel.isConnected) {
+      this.timeLabel = everywatt.element("span.cursor-time", { "aria-hidden": "true" });
+      u.over.append(this.timeLabel);
+    }
+    this.timeLabel.hidden = x === null;
+    if (x === null) return;
+    this.timeLabel.textContent = this.time(x, this.view.b - this.view.a);
+    const right = left > u.over.clientWidth / 2;
+    this.timeLabel.style.left = right ? "" : left + 6 + "px";
+    this.timeLabel.style.right = right ? u.over.clientWidth - left + 6 + "px" : "";
   }
 
   // Spans without any inside them lie behind the curve.

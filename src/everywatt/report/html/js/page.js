@@ -83,16 +83,14 @@ everywatt.Page = class {
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, everywatt.batchSection(run.batch), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    const parts = [summary, everywatt.batchSection(run.batch, this), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
 
   // The same device has the same colour in every chart.
   colours(run) {
-    const places = new Map();
-    const lines = run.charts.flatMap((chart) => chart.lines);
-    for (const line of [...lines.filter((one) => one.shown || one.in_total), ...lines]) if (!places.has(line.device)) places.set(line.device, places.size);
+    const places = everywatt.devicePlaces(run.charts.flatMap((chart) => chart.lines.map((line) => line.device)));
     return (line) => places.get(line.device) ?? places.size;
   }
 
@@ -223,8 +221,10 @@ everywatt.Page = class {
     const joules = counted.reduce((sum, line) => sum + line.integral(a, b), 0);
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
-    const exactly = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
-    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), exactly || "about " + everywatt.number(joules, "J"));
+    const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
+    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known || "about " + everywatt.number(joules, "J"));
+    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), figure);
+    if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
@@ -234,6 +234,9 @@ everywatt.Page = class {
       : "Bands show minimum to maximum, lines show means. This file contains every tick only around peaks and steps; `everywatt report --raw` keeps all of them.";
     this.depth.dataset.exact = String(exact);
   }
+
+  // The figure of a window with its interval needs the recording: a file has none, a server does (ServedPage).
+  exactly() {}
 
   toPeak() {
     const power = this.made.find((chart) => chart.about.id === "power") || this.made[0];

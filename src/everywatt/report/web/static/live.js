@@ -70,7 +70,7 @@ everywatt.Board = class extends everywatt.Page {
     Object.assign(this, { address, box, words });
     this.lines = new Map();
     this.made = new Map();
-    this.places = new Map();
+    this.places = new Set();
     this.paused = false;
     this.spans = [60, 300, 1800];
     everywatt.shell.redraws.push(() => this.redraw());
@@ -161,7 +161,7 @@ everywatt.Board = class extends everywatt.Page {
   line(chart, name) {
     const key = chart + " " + name;
     if (!this.lines.has(key)) {
-      if (!this.places.has(name)) this.places.set(name, this.places.size);
+      this.places.add(name);
       this.lines.set(key, new everywatt.LiveLine({ label: name, device: name, chart }));
     }
     return this.lines.get(key);
@@ -245,7 +245,11 @@ everywatt.Board = class extends everywatt.Page {
     this.tiles.replaceChildren(...devices.map(tile));
   }
 
-  placeOf(name) { return this.places.get(name) ?? 0; }
+  // As in the report: a part of a device ("cpu.0 core") has the device's colour.
+  placeOf(name) {
+    const device = (one) => one.split(" ")[0];
+    return everywatt.devicePlaces([...this.places].map(device)).get(device(name)) ?? 0;
+  }
 
   // A chart comes when its first value does.
   addCharts() {

@@ -2,13 +2,27 @@
 "use strict";
 
 everywatt.ServedPage = class extends everywatt.Page {
-  constructor(report, root, before) {
+  // keys: the names of the runs in addresses
+  constructor(report, root, before, keys) {
     super(report, root);
-    this.before = before;
+    Object.assign(this, { before, keys });
     everywatt.shell.redraws.push(() => this.redraw());
   }
 
   top() { return everywatt.shell.top("/run", this.title()); }
+
+  // Asked for when the window rests; an answer that comes too late is dropped.
+  exactly(run, a, b, figure) {
+    clearTimeout(this.asking);
+    this.asking = setTimeout(async () => {
+      try {
+        const found = await everywatt.ask("/api/window?" + new URLSearchParams([["run", this.keys[this.run]], ["a", Math.max(a, 0)], ["b", b]]));
+        if (found.energy.joules === null) return;
+        figure.textContent = found.energy.shown;
+        figure.dataset.figure = "exact";
+      } catch { /* then about */ }
+    }, 250);
+  }
 
   footer() { return "State of the files at " + this.report.made.replace("T", " ").replace("+00:00", " UTC") + "; everywatt " + this.report.everywatt + ". As one HTML file: " + this.report.command; }
 
@@ -30,7 +44,7 @@ everywatt.showRuns = async function (root, names) {
     const live = list && list.runs.some((run) => run.key === names[0] && run.live);
     const report = await everywatt.ask("/api/report?" + new URLSearchParams(names.map((name) => ["run", name])));
     const before = live ? element("div.run.now-writing") : null;
-    const page = everywatt.page = new everywatt.ServedPage(report, root, before);
+    const page = everywatt.page = new everywatt.ServedPage(report, root, before, names);
     if (live) {
       const board = everywatt.board = new everywatt.Board("/api/live?" + new URLSearchParams([["run", names[0]]]), before,
         { title: "This run, now", since: "since", ended: () => location.reload() });

@@ -16,6 +16,13 @@ everywatt.open = function () {
     everywatt.board = new everywatt.Board("/api/live", box, { title: "Power now", since: "since" });
     return everywatt.board.show();
   }
+  if (path !== "/") {
+    const { element, shell } = everywatt;
+    root.replaceChildren(shell.top("", "Not found"), element("main", { id: "main" }, shell.trouble("There is no page " + path + " here."),
+      element("p", {}, element("a", { href: "/" }, "Back to the list of runs"))));
+    document.documentElement.dataset.ready = "true";
+    return null;
+  }
   everywatt.list = new everywatt.RunList(root);
   return everywatt.list.show();
 };

@@ -1,0 +1,155 @@
+// The cockpit of a batch: lanes over time, every item with search and sort, one item closely, figures against size.
+"use strict";
+
+everywatt.Cockpit = class {
+  // page: the page whose charts can show the time of an item
+  constructor(batch, page) {
+    Object.assign(this, { batch, page, words: "", sort: "id", down: false, chosen: null });
+    this.most = 200; // rows that are drawn at once
+    this.byId = new Map(batch.items.map((item) => [item.id, item]));
+  }
+
+  show() {
+    const { element } = everywatt;
+    this.lanesBox = element("div");
+    this.table = element("div");
+    this.detail = element("div.item-detail", { "aria-live": "polite" });
+    this.sizeBox = element("div.sizes");
+    this.count = element("p.about", { role: "status" });
+    const search = element("input", { type: "search", "aria-label": "Search items", placeholder: "Search items: name, status, device, reason", oninput: (event) => { this.words = event.target.value.toLowerCase(); this.drawTable(); } });
+    const again = () => { this.lanesBox.replaceChildren(...this.lanes()); this.sizeBox.replaceChildren(...this.sizes()); };
+    this.page.coloured.push(again);
+    again();
+    this.drawTable();
+    this.drawDetail();
+    return element("div.cockpit", {}, element("h3", {}, "Lanes over time"), this.lanesBox, this.sizeBox, element("h3", {}, "Items"),
+      element("div.toolbar-row", {}, search, this.count), this.table, this.detail);
+  }
+
+  colour(status) {
+    const { palette } = everywatt.theme();
+    return { done: palette[0], failed: palette[1], interrupted: palette[4], running: palette[2] }[status] || palette[7];
+  }
+
+  // One row for each lane of a device, one bar for each attempt.
+  lanes() {
+    const { element, svg, seconds, swatch } = everywatt;
+    const bars = this.batch.items.flatMap((item) => item.attempts.filter((one) => one.window_s).map((one) => ({ item, one })));
+    if (!bars.length) return [element("p.about", {}, "No attempt was recorded.")];
+    const names = [...new Set(bars.map(({ one }) => one.device + " · lane " + one.lane))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const low = Math.min(...bars.map(({ one }) => one.window_s[0])), high = Math.max(...bars.map(({ one }) => one.window_s[1]));
+    const place = (t) => 1000 * (t - low) / Math.max(high - low, 1e-9), span = high - low;
+    const rows = names.map((name) => {
+      const mine = bars.filter(({ one }) => one.device + " · lane " + one.lane === name);
+      const rects = mine.map(({ item, one }) => {
+        const [a, b] = one.window_s;
+        const rect = svg("rect", { x: place(a).toFixed(2), y: 1, width: Math.max(0.8, place(b) - place(a) - 0.6).toFixed(2), height: 18, fill: this.colour(one.status), class: "attempt" },
+          svg("title", {}, item.id + ", attempt " + one.number + ": " + one.status + ", " + seconds(b - a, b - a) + (one.energy ? ", " + one.energy : "")));
+        rect.addEventListener("click", () => this.choose(item.id));
+        return rect;
+      });
+      return element("div.lane-row", {}, element("span.name", {}, name),
+        svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", role: "img", "aria-label": name + ": " + mine.length + " attempts" }, rects),
+        element("span.value", {}, String(mine.length)));
+    });
+    const statuses = [...new Set(bars.map(({ one }) => one.status))];
+    return [element("div.heat-map.lanes", { role: "group", "aria-label": "Attempts on each lane over time" }, rows,
+      element("p.about", {}, seconds(low, span) + " to " + seconds(high, span) + ". Click an attempt, or an item in the table, for details."),
+      element("ul.key", {}, statuses.map((status) => element("li", {}, swatch(this.colour(status)), status))))];
+  }
+
+  found() {
+    const words = this.words.split(/\s+/).filter(Boolean);
+    const text = (item) => [item.id, item.input, item.status, item.device, item.why].join(" ").toLowerCase();
+    const value = { id: (item) => item.id, status: (item) => item.status, attempts: (item) => item.attempts.length, device: (item) => item.device, size: (item) => item.size,
+      seconds: (item) => item.seconds, joules: (item) => item.joules, memory: (item) => item.memory_bytes, why: (item) => item.why }[this.sort];
+    const order = (a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === null || y === null || x === undefined || y === undefined) return (x === null || x === undefined) - (y === null || y === undefined);
+      return (typeof x === "number" ? x - y : String(x).localeCompare(String(y), "en", { numeric: true })) * (this.down ? -1 : 1);
+    };
+    return this.batch.items.filter((item) => words.every((word) => text(item).includes(word))).sort(order);
+  }
+
+  drawTable() {
+    const { element, number } = everywatt, items = this.found(), sized = this.batch.items.some((item) => item.size !== null);
+    const columns = [["id", "Item"], ["status", "Status"], ["attempts", "Attempts", true], ["device", "Device"], ...(sized ? [["size", "Size", true]] : []), ["seconds", "Time", true], ["joules", "Energy", true], ["memory", "Memory", true], ["why", "Reason"]];
+    const cells = (item) => ({ id: item.id, status: item.status, attempts: String(item.attempts.length), device: item.device || "–", size: item.size === null ? "–" : number(item.size), seconds: item.seconds === null || item.seconds === undefined ? "–" : number(item.seconds, "s"),
+      joules: item.energy || "–", memory: item.memory_bytes === null ? "–" : number(item.memory_bytes / 2 ** 20, "MiB"), why: item.why });
+    const head = ([key, label, right]) => element("th" + (right ? ".number" : ""), { scope: "col", "aria-sort": key !== this.sort ? null : this.down ? "descending" : "ascending" },
+      element("button.sort", { type: "button", onclick: () => { this.down = key === this.sort ? !this.down : false; this.sort = key; this.drawTable(); } }, label, key === this.sort ? (this.down ? " ▾" : " ▴") : ""));
+    const row = (item) => {
+      const words = cells(item);
+      return element("tr" + (item.id === this.chosen ? ".chosen" : ""), {}, columns.map(([key, , right], i) => i ? element("td" + (right ? ".number" : ""), {}, words[key])
+        : element("th", { scope: "row" }, element("button.link", { type: "button", onclick: () => this.choose(item.id) }, words.id))));
+    };
+    const focused = this.table.contains(document.activeElement) && document.activeElement.textContent;
+    this.table.replaceChildren(element("div.scroll.items", { tabindex: "0", role: "region", "aria-label": "Items" }, element("table", {}, element("caption.hidden", {}, "Items"), element("thead", {}, element("tr", {}, columns.map(head))), element("tbody", {}, items.slice(0, this.most).map(row)))));
+    if (focused) [...this.table.querySelectorAll("button")].find((one) => one.textContent.replace(/ [▾▴]$/, "") === focused.replace(/ [▾▴]$/, ""))?.focus();
+    const more = this.batch.more_items ? "; " + this.batch.more_items + " further items are in the JSON of everywatt batch summary" : "";
+    this.count.textContent = items.length + " of " + this.batch.items.length + " items" + (items.length > this.most ? ", the first " + this.most + " shown" : "") + more;
+  }
+
+  choose(id) {
+    this.chosen = id;
+    this.drawTable();
+    this.drawDetail();
+    this.detail.scrollIntoView({ block: "nearest" });
+  }
+
+  // One item: its figures, its attempts, what they said, and a way to its time in the charts.
+  drawDetail() {
+    const { element, number, table } = everywatt, item = this.byId.get(this.chosen);
+    if (!item) { this.detail.replaceChildren(); return; }
+    const pair = (label, value) => value === null || value === undefined || value === "" ? null : element("div", {}, element("dt", {}, label), element("dd", {}, value));
+    const power = item.power ? number(item.power.mean, "W") + " mean, " + number(item.power.min) + " … " + number(item.power.max, "W") : null;
+    const timed = item.attempts.filter((one) => one.window_s), last = timed[timed.length - 1];
+    const rows = item.attempts.map((one) => [String(one.number), one.status, one.device + " · lane " + one.lane, one.window_s ? everywatt.seconds(one.window_s[0], 1) : "–", one.window_s ? number(one.window_s[1] - one.window_s[0], "s") : "–", one.energy || "–", one.exit_code === null ? "–" : String(one.exit_code)]);
+    const said = item.attempts.filter((one) => one.stderr);
+    const toCharts = () => {
+      const [a, b] = last.window_s, room = Math.max(0.05 * (b - a), 0.01);
+      this.page.view.set(a - room, b + room);
+      document.getElementById("charts").scrollIntoView();
+    };
+    this.detail.replaceChildren(element("div.card.inner", {},
+      element("h4", {}, item.id, " ", element("span.about", {}, item.status + (item.why ? ": " + item.why : ""))),
+      element("dl.pairs", {}, pair("Input", item.input === item.id ? null : item.input), pair("Size", item.size === null ? null : number(item.size)), pair("Energy, all attempts", item.energy), pair("Power", power),
+        pair("Peak memory of the GPU", item.memory_bytes === null ? null : number(item.memory_bytes / 2 ** 20, "MiB"))),
+      rows.length ? table("Attempts of " + item.id, ["Attempt", "Status", "Where", "Start", "Time", "Energy", "Exit code"], rows, [0, 3, 4, 5, 6]) : element("p.about", {}, "It was not started."),
+      ...said.map((one) => [element("p.about", {}, "stderr of attempt " + one.number), element("pre", { tabindex: "0" }, one.stderr)]).flat(),
+      last ? element("button.plain", { type: "button", onclick: toCharts }, "Show its power in the charts") : null));
+  }
+
+  // Time, joules and memory against size; sizes that failed are crosses. Logarithmic where sizes span decades.
+  sizes() {
+    const { element } = everywatt, sized = this.batch.items.filter((item) => item.size > 0);
+    if (new Set(sized.map((item) => item.size)).size < 3) return [];
+    const plots = [["Time", "s", (item) => item.seconds], ["Energy", "J", (item) => item.joules], ["Memory", "MiB", (item) => item.memory_bytes === null ? null : item.memory_bytes / 2 ** 20]];
+    const drawn = plots.map(([title, unit, value]) => this.against(title, unit, sized.map((item) => ({ item, x: item.size, y: value(item) })).filter((dot) => dot.y !== null && dot.y !== undefined))).filter(Boolean);
+    return drawn.length ? [element("h3", {}, "Against size ", element("span.about", {}, "one dot per item; a cross did not finish")), element("div.small-plots", {}, drawn)] : [];
+  }
+
+  against(title, unit, dots) {
+    const { element, svg, number } = everywatt;
+    if (dots.length < 3) return null;
+    const logarithmic = (values) => Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 50;
+    const axis = (values, from, to) => {
+      const log = logarithmic(values), f = log ? Math.log : (v) => v, low = log ? f(Math.min(...values)) : 0, high = f(Math.max(...values));
+      return { log, low: log ? Math.min(...values) : 0, high: Math.max(...values), place: (v) => from + (to - from) * (f(v) - low) / Math.max(high - low, 1e-12) };
+    };
+    const x = axis(dots.map((dot) => dot.x), 56, 300), y = axis(dots.map((dot) => dot.y), 140, 12);
+    const mark = ({ item, x: size, y: value }) => {
+      const [cx, cy] = [x.place(size).toFixed(1), y.place(value).toFixed(1)], colour = this.colour(item.status);
+      const words = svg("title", {}, item.id + " (" + item.status + "): size " + number(size) + ", " + number(value, unit));
+      const made = item.status === "done" ? svg("circle", { cx, cy, r: 2.6, fill: colour, "fill-opacity": 0.75 }, words)
+        : svg("path", { d: "M" + (cx - 3) + " " + (cy - 3) + "l6 6m0-6l-6 6", stroke: colour, "stroke-width": 2, fill: "none" }, words);
+      made.addEventListener("click", () => this.choose(item.id));
+      return made;
+    };
+    const word = (a, b, text, anchor) => svg("text", { x: a, y: b, "text-anchor": anchor }, text);
+    return element("figure.small-plot", {}, element("figcaption", {}, title + (y.log ? ", logarithmic" : "")),
+      svg("svg", { viewBox: "0 0 312 176", role: "img", "aria-label": title + " against size of " + dots.length + " items; the table of items has the numbers" },
+        svg("path", { d: "M56 8V140H304", class: "axis", fill: "none" }), word(56, 153, number(x.low), "start"), word(300, 153, number(x.high), "end"), word(178, 168, "size" + (x.log ? ", logarithmic" : ""), "middle"),
+        word(51, 16, number(y.high, unit), "end"), word(51, 142, number(y.low), "end"), dots.map(mark)));
+  }
+};
