@@ -404,8 +404,9 @@ def test_only_visible_gpus_are_measured(tmp_path, sim_machine, mask, devices) ->
     done = subprocess.run(words, env=environ, capture_output=True, timeout=240)
     energy = json.loads(done.stdout)["energy"]
     assert set(energy["parts"]) == devices
+    # Which cards it is, is what 15 % tell; on a machine that holds the recorder up, half a second has a wider interval.
     assert energy["joules"] / json.loads(done.stdout)["duration_s"] == pytest.approx(
-        70 if mask == "2,3" else 20, rel=0.05
+        70 if mask == "2,3" else 20, rel=0.15
     )
 
 
