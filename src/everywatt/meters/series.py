@@ -73,12 +73,12 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     told: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
     if part.host:
         told["host"] = {"name": part.host}
-    tables = []
+    processes: list[ImportedTable] = []
     if part.processes:
         frames = [(at - first, rows) for at, rows in part.processes]
-        tables = [ImportedTable(PROCESSES, frames, usual_period_s([at for at, _ in frames]))]
+        processes = [ImportedTable(PROCESSES, frames, usual_period_s([at for at, _ in frames]))]
     meta = {**told, **dict(options.get("meta", {}))}
-    return write_tape(out, recordings, meta=meta, anchors=anchors, spans=spans, tables=tables)
+    return write_tape(out, recordings, meta=meta, anchors=anchors, spans=spans, tables=processes)
 
 
 def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], options: Mapping[str, Any]) -> Path:
