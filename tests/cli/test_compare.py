@@ -166,7 +166,7 @@ def test_finished_runs_are_compared_by_their_budgets(place, tmp_path):
     rows = [line for line in (tmp_path / "runs.md").read_text().splitlines() if line.startswith(f"| {names[0][:8]}")]
     assert rows[0].split(" | ")[4:] == ["1", "- |"]
     assert rows[1].endswith(" | - |")
-    assert "above idle: refused: no idle baseline" in (tmp_path / "runs.md").read_text()
+    assert "above idle: refused: the idle power of cpu.0 is not known" in (tmp_path / "runs.md").read_text()
 
 
 def test_a_page_is_written_and_a_failure_in_trial_7_is_on_it(place, tmp_path):

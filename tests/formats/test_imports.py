@@ -11,6 +11,7 @@ from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
 from everywatt.core.errors import UsageError
 from everywatt.formats.aipowermeter import importer as aipowermeter
+from everywatt.formats.aipowermeter.exporter import export_aipowermeter
 from everywatt.formats.ipmi import importer as ipmi_log
 from everywatt.formats.nvidia_smi import monitor_log as smi_monitor
 from everywatt.formats.sage import importer as sage
@@ -28,6 +29,27 @@ def line(second, cpu, gpu=None):
 
 def cpu(watts, **more):
     return {"intel_power": watts, "psys_power": -1, "total_dram_power": 2.0, "per_process_cpu_uses": {"1": 1.0}, **more}
+
+
+def test_aipowermeter_processes_are_owners(tmp_path):
+    """Shares of CPU use, as they were written: a half and a quarter of what is above idle, the rest of others."""
+    uses = [{}] * 10 + [{"11": 0.5, "12": 0.25}] * 40
+    lines = [line(second, cpu(10 if second < 10 else 50, per_process_cpu_uses=use)) for second, use in enumerate(uses)]
+    (tmp_path / "power_metrics.json").write_text("\n".join([*lines, END]))
+    run = load(import_files("aipowermeter", [tmp_path], tmp_path / "x.tape", {}))
+    ledger = run.ledger()
+    owned = {entry.owner.label: entry.energy.value for entry in ledger.entries}
+    above_j = 40 * (50 - 10)
+    mine, yours, others = (next(v for k, v in owned.items() if k.startswith(n)) for n in ("pid 11", "pid 12", "other"))
+    assert mine == pytest.approx(above_j / 2, rel=0.05) and yours == pytest.approx(above_j / 4, rel=0.05)
+    assert others == pytest.approx(above_j / 4, rel=0.05)
+    assert sum(entry.microjoules for entry in ledger.entries) == ledger.microjoules
+    # Written again, they are the shares that they were.
+    export_aipowermeter(run, tmp_path / "again")
+    written = [json.loads(text) for text in (tmp_path / "again" / "power_metrics.json").read_text().splitlines()]
+    late = [entry["metrics"]["cpu"]["per_process_cpu_uses"] for entry in written[20:45]]
+    assert all(one["11"] == pytest.approx(0.5, abs=0.02) and one["12"] == pytest.approx(0.25, abs=0.02) for one in late)
+    assert written[30]["metrics"]["cpu"]["rel_intel_power"]["11"] == pytest.approx(25, rel=0.05)
 
 
 def smi_card(watts):

@@ -13,10 +13,11 @@ from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.core.spans import Span
 from everywatt.sensors.calibrations import calibrated
-from everywatt.tape.importing import Recording, usual_period_s, write_tape
+from everywatt.tape.importing import ImportedTable, Recording, usual_period_s, write_tape
 from everywatt.tape.run_store import slug
 
 SEGMENT: Final = "import-0001.tape"
+PROCESSES: Final = GroupInfo("use.processes", "import", "host", (), table=True)
 
 
 @dataclass
@@ -45,6 +46,7 @@ class Part:
     host: str = ""
     spans: list[tuple[str, int, int, Mapping[str, Any]]] = field(default_factory=list)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    processes: Sequence[tuple[int, Sequence[Mapping[str, Any]]]] = ()  # UTC ns, rows of `use.processes`
 
 
 def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[str, Any]) -> Path:
@@ -71,7 +73,12 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     told: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
     if part.host:
         told["host"] = {"name": part.host}
-    return write_tape(out, recordings, meta={**told, **dict(options.get("meta", {}))}, anchors=anchors, spans=spans)
+    processes: list[ImportedTable] = []
+    if part.processes:
+        frames = [(at - first, rows) for at, rows in part.processes]
+        processes = [ImportedTable(PROCESSES, frames, usual_period_s([at for at, _ in frames]))]
+    meta = {**told, **dict(options.get("meta", {}))}
+    return write_tape(out, recordings, meta=meta, anchors=anchors, spans=spans, tables=processes)
 
 
 def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], options: Mapping[str, Any]) -> Path:

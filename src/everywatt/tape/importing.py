@@ -26,6 +26,7 @@ from everywatt.tape.writer import TapeWriter
 Importer = Callable[[Sequence[Path], Path, Mapping[str, Any]], Path]
 FOLDERS: Final = ("aipowermeter", "labia", "ipw")  # kinds whose recordings are folders
 _FLUSH_ROWS: Final = 1024
+_FLUSH_FRAMES: Final = 1000
 
 
 def kinds() -> dict[str, str]:
@@ -59,6 +60,15 @@ class Recording:
     expected_period_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedTable:
+    """A table of processes: frames of changed rows with their instants, oldest first."""
+
+    info: GroupInfo
+    frames: Sequence[tuple[int, Sequence[Mapping[str, Any]]]]
+    expected_period_s: float
+
+
 def write_tape(
     out: Path,
     recordings: Sequence[Recording],
@@ -67,6 +77,7 @@ def write_tape(
     anchors: Sequence[Anchor],
     spans: Iterable[Span] = (),
     points: Iterable[Point] = (),
+    tables: Sequence[ImportedTable] = (),
 ) -> Path:
     """A sealed tape of recordings. The half-written file goes away where something is wrong with them."""
     writer = TapeWriter(out, meta, clock=FakeClock(now_ns=anchors[-1].monotonic_ns if anchors else 0))
@@ -78,6 +89,12 @@ def write_tape(
             for batch in _batches(recording.rows):
                 writer.append(group, batch)
                 writer.flush()
+        for table in tables:
+            group = writer.add_group(table.info, table.expected_period_s)
+            for number, (at_ns, rows) in enumerate(table.frames):
+                writer.append_table(group, at_ns, rows)
+                if number % _FLUSH_FRAMES == _FLUSH_FRAMES - 1:
+                    writer.flush()
         for span in spans:
             writer.span_open(span)
         for point in points:

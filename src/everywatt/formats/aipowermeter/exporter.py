@@ -16,7 +16,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists
 from everywatt.energy.sources import Source, sources
-from everywatt.formats.aipowermeter.importer import CPU, END, FILE, day_text
+from everywatt.formats.aipowermeter.importer import CPU, END, FILE, REST_PID, day_text
+from everywatt.ledger.split.stretches import cut, process_use
+from everywatt.ledger.use.account import tape_use
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
 
@@ -77,10 +79,17 @@ def _segment(run: Run, period_s: float) -> list[str]:
     at_ns = first_ns + np.round(edges_s * NS).astype(np.int64)
     cards = [source.channel.device for source in found if source.domain is Domain.GPU]
     beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
+    uses = _cpu_uses(tape, at_ns)
     lines = []
     for place, edge_s in enumerate(edges_s):
         watts = [float(power[max(place - 1, 0)]) for power in powers]  # the first line covers no time
         metrics = _metrics(found, watts)
+        if uses:
+            shares = {str(pid): float(share[max(place - 1, 0)]) for pid, share in uses.items()}
+            whole_w = metrics["cpu"].get("intel_power")
+            metrics["cpu"]["per_process_cpu_uses"] = shares
+            if whole_w is not None:
+                metrics["cpu"]["rel_intel_power"] = {pid: share * whole_w for pid, share in shares.items()}
         for key, readings in beside.items():
             now = {card: float(values[place]) for card, values in readings.items() if np.isfinite(values[place])}
             if now:
@@ -89,6 +98,29 @@ def _segment(run: Run, period_s: float) -> list[str]:
                 metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
         lines.append(json.dumps({"date": day_text(started_ns + round(edge_s * NS)), "metrics": metrics}))
     return [*lines, json.dumps(END)]
+
+
+def _cpu_uses(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
+    """The share of each process in the CPU time that was used between neighbouring instants, by pid."""
+    use = tape_use(tape)
+    if use.processes is None:
+        return {}
+    starts_ns, ends_ns, count = at_ns[:-1], at_ns[1:], len(at_ns) - 1
+    pieces = cut(list(zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)), use.processes.edges)
+    subject = np.ones(len(use.processes.processes), dtype=np.bool_)
+    found = process_use(pieces, use.processes, use.period_s, use.runs, subject)
+    step = np.searchsorted(at_ns, pieces.starts_ns[found.stretch], side="right") - 1
+    used: dict[int, npt.NDArray[np.float64]] = {}
+    for number, facts in enumerate(use.processes.processes):
+        mine = found.owner == number
+        if mine.any():
+            seconds = np.bincount(step[mine], found.amount[mine], count)
+            used[facts.pid] = used.get(facts.pid, np.zeros(count)) + seconds
+    whole = np.sum(list(used.values()), axis=0) if used else np.zeros(count)
+    if use.busy is not None:
+        whole = np.fmax(whole, use.busy.used(starts_ns, ends_ns))
+    used.pop(REST_PID, None)
+    return {pid: seconds / np.maximum(whole, 1e-9) for pid, seconds in used.items()}
 
 
 def _readings(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

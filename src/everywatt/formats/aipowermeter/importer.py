@@ -24,6 +24,7 @@ from everywatt.tape.importing import parse_utc_ns
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
 LONGEST_LINE: Final = 16 << 20
+REST_PID: Final = (1 << 22) + 1  # above all numbers of processes on Linux: those that were not followed
 # Of the machine: key, channel, device, domain.
 CPU: Final = (
     ("intel_power", "cpu.0.package.energy", "cpu.0", Domain.PACKAGE),
@@ -115,7 +116,8 @@ def _part(file: Path, options: Mapping[str, Any]) -> Part:
     spans: list[tuple[str, int, int, Mapping[str, Any]]] = [
         (f"segment {place}", start, end, {}) for place, (start, end) in enumerate(segments_of(log), 1)
     ]
-    return Part(tables, spans=spans, meta={key: value for key, value in told.items() if value})
+    meta = {key: value for key, value in told.items() if value}
+    return Part(tables, spans=spans, meta=meta, processes=processes_of(log))
 
 
 def _job(file: Path, options: Mapping[str, Any]) -> Part:
@@ -172,6 +174,54 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
             table.add(at, values)
         last = at
     return [machine, *tables.values()]
+
+
+def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Rows of `use.processes` for every line: each process with its share of CPU use, added up over time.
+
+    Shares are all that is known, so a second in which every busy CPU was a process's counts as one CPU second. What the
+    shares leave is the use of other processes. Empty where no line has shares.
+    """
+    lines = [line for line in log.lines if line is not None]
+    if not any(_shares(metrics) for _, metrics in lines):
+        return []
+    frames: list[tuple[int, list[dict[str, Any]]]] = []
+    used_s: dict[int, float] = {}
+    alive: set[int] = set()
+    last: int | None = None
+    following = iter([*(_shares(metrics) for _, metrics in lines[1:]), {}])
+    for line in log.lines:
+        if line is None:
+            last = None
+            continue
+        at, metrics, coming = line[0], line[1], next(following)
+        if frames and at <= frames[-1][0]:
+            continue
+        shares = _shares(metrics)
+        for pid, share in shares.items():
+            used_s[pid] = used_s.get(pid, 0.0) + (0.0 if last is None else share * (at - last) / NS)
+        here = {*shares, *coming}
+        rows: list[dict[str, Any]] = [{"pid": pid, "start": 0, "gone": True} for pid in sorted(alive - here)]
+        for pid in sorted(here):
+            names = {"name": "other processes"} if pid == REST_PID else {}
+            memory = number(_section(_section(metrics, "cpu"), "per_process_mem_use_abs").get(str(pid)))
+            sizes = {} if memory is None or memory < 0 else {"rss_bytes": memory}
+            rows.append({"pid": pid, "start": 0, "cpu_s": used_s.get(pid, 0.0), **names, **sizes})
+        frames.append((at, rows))
+        alive, last = here, at
+    return frames
+
+
+def _shares(metrics: Mapping[str, Any]) -> dict[int, float]:
+    """Share of CPU use by process, and of the others; empty where a line has none."""
+    found: dict[int, float] = {}
+    for name, value in _section(_section(metrics, "cpu"), "per_process_cpu_uses").items():
+        share = number(value)
+        if str(name).isdecimal() and 0 < int(name) < REST_PID and share is not None and share >= 0:
+            found[int(name)] = share
+    if found:
+        found[REST_PID] = max(1.0 - sum(found.values()), 0.0)
+    return found
 
 
 def _risen(sums: list[float], watts: Sequence[float | None], step_s: float) -> list[float | None]:
