@@ -123,9 +123,9 @@ class Store:
             first_s = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
             folder = self.path / "nodes" / f"date={day.isoformat()}"
             path = folder / COMPACT
-            if first_s >= since_s and first_s + 86_400 <= until_s and path not in self.leave_out and not _parts(folder):
-                if sums := _stored_sums(path):
-                    found[day] = sums
+            inside = first_s >= since_s and first_s + 86_400 <= until_s
+            if inside and path not in self.leave_out and not _parts(folder) and (sums := _stored_sums(path)):
+                found[day] = sums
         return found
 
     def compact(self, day: date, kind: str = "jobs") -> int:
