@@ -12,7 +12,6 @@ import click
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
-from everywatt.slurm.site.pseudonyms import read_key
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import folder_of, user_name
 
@@ -27,9 +26,9 @@ spool_option = click.option(
 store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 pseudonyms_option = click.option(
     "--pseudonyms",
+    "key_file",
     metavar="KEYFILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    callback=lambda _ctx, _param, path: None if path is None else read_key(path),
     help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",
 )
 

@@ -19,7 +19,7 @@ from everywatt.formats.labia.job_tree import write_job
 from everywatt.formats.labia.users_csv import Grams, append, row_of
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import hours_of, intensity_of
-from everywatt.slurm.site.pseudonyms import Pseudonyms
+from everywatt.slurm.site.pseudonyms import read_key
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name
 
@@ -43,7 +43,7 @@ def command(
     user: str | None,
     since: int | None,
     until: int | None,
-    pseudonyms: Pseudonyms | None,
+    key_file: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -54,6 +54,7 @@ def command(
     --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
     labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
+    pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - LAST_S if since is None else since / NS

@@ -19,7 +19,7 @@ from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
 from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
-from everywatt.slurm.site.pseudonyms import Pseudonyms
+from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
@@ -55,7 +55,7 @@ def command(
     waste: bool,
     url: str | None,
     limit: int | None,
-    pseudonyms: Pseudonyms | None,
+    key_file: Path | None,
     store: Path | None,
     output: Output,
 ) -> None:
@@ -65,6 +65,7 @@ def command(
     its allocation draw when idle. --waste shows the part of that which the job did not use. The last line shows that
     jobs, idle and system add up to what the nodes drew in those hours.
     """
+    pseudonyms = None if key_file is None else read_key(key_file)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - WEEK_S if since is None else since / NS
     wanted = Wanted(since_s, until_s, user, account, state, partition, node)

@@ -18,7 +18,7 @@ from everywatt.report.html.site import site_page
 from everywatt.slurm.site.figures import amount, short
 from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
 from everywatt.slurm.site.periods import month_of
-from everywatt.slurm.site.pseudonyms import Pseudonyms
+from everywatt.slurm.site.pseudonyms import read_key
 
 LAST_S = 30 * 86_400.0
 
@@ -35,7 +35,7 @@ def command(
     monthly: bool,
     month: str | None,
     out: Path | None,
-    pseudonyms: Pseudonyms | None,
+    key_file: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -47,6 +47,7 @@ def command(
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm", ".csv"):
         raise UsageError(f"{out}: a report ends in .html or .csv.", cure="-o month.html or -o month.csv")
+    pseudonyms = None if key_file is None else read_key(key_file)
     factors = factors_of(settings)
     opened, now_s = readable_store(store), time.time()
     if monthly or month is not None:
