@@ -15,7 +15,7 @@ from everywatt.cli.main import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = ROOT / "deploy" / "container" / "Containerfile"
 FILES = [AGENT, ROOT / "deploy" / "kubernetes" / "stress" / "Containerfile"]
-KNOWN = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "STOPSIGNAL", "ENTRYPOINT", "CMD"}
+KNOWN = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "STOPSIGNAL", "ENTRYPOINT", "ARG", "CMD"}
 
 
 def instructions(path: Path) -> list[tuple[str, str]]:

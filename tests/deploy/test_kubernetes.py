@@ -19,6 +19,7 @@ KUBERNETES = ROOT / "deploy" / "kubernetes"
 AGENT = KUBERNETES / "agent"
 OVERLAYS = AGENT / "overlays"
 FOLDERS = [AGENT / "base", OVERLAYS / "nvidia", OVERLAYS / "jetson-small", AGENT / "monitor", KUBERNETES / "stress"]
+FOLDERS.append(KUBERNETES / "stress-gpu")
 VARIANTS = {"base": "plain", "nvidia": "nvidia", "jetson-small": "small"}
 WITHOUT_NAMESPACE = ("Namespace", "RuntimeClass")
 LISTED = ("resources", "patches", "images", "namespace", "configMapGenerator", "generatorOptions")
@@ -236,6 +237,17 @@ def test_the_job_has_its_program():
     (program,) = [one for one in found["Job"]["spec"]["template"]["spec"]["volumes"] if "configMap" in one]
     assert program["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
     assert "program.toml" in found["ConfigMap"]["data"]
+
+
+def test_the_load_of_a_card_asks_for_one():
+    from everywatt.stress import load_program
+
+    (job,) = [one for one in resources(KUBERNETES / "stress-gpu") if one["kind"] == "Job"]
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["runtimeClassName"] == "nvidia" and container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "compute" in {one["name"]: one["value"] for one in container["env"]}["NVIDIA_DRIVER_CAPABILITIES"]
+    assert load_program(KUBERNETES / "stress-gpu" / "program.toml")
 
 
 def test_the_schemas_are_here():

@@ -266,3 +266,16 @@ def test_a_state_that_was_broken_is_put_aside(world) -> None:
     agent = world.agent()
     agent.wait_for(ENERGY)
     assert any("was moved aside" in line for line in agent.said)
+
+
+def test_names_of_other_exporters_are_sent_too(world) -> None:
+    """Also by a small agent, which has no page to show them on."""
+    with Receiver() as receiver:
+        agent = world.agent(profile="small", listen=None, remote_write=receiver.url, period_s=1.0, compat=("dcgm",))
+        world.sleep(30)
+        agent.end()
+    sent = {dict(labels)["__name__"]: samples for labels, samples in receiver.samples.items()}
+    counted = [value for _, value in sent["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] if value == value]
+    assert counted == sorted(counted) and counted[-1] > 0
+    powers = [value for _, value in sent["DCGM_FI_DEV_POWER_USAGE"] if value == value]
+    assert powers and all(100 <= value <= 300 for value in powers)

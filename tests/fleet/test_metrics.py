@@ -67,3 +67,20 @@ def test_numbers_are_short_and_exact(value, text):
 def test_a_name_that_is_none_of_ours_is_refused():
     with pytest.raises(KeyError):
         Registry().set("everywatt_nothing", 1.0)
+
+
+def test_names_of_others_are_taken_for_the_tape_and_not_printed_twice():
+    registry = Registry()
+    registry.set("everywatt_build_info", 1.0, ("version", "1"))
+    registry.take_text(
+        '# TYPE a_total counter\na_total{x="q\\"\\\\\\n,y=1",z=""} 2.5 1700\nb 3\neverywatt_build_info{version="1"} 9\n'
+    )
+    found = {(one.family.name, one.family.type, one.labels): one.value for one in registry}
+    assert found == {
+        ("everywatt_build_info", "gauge", (("version", "1"),)): 1.0,
+        ("a_total", "counter", (("x", 'q"\\\n,y=1'), ("z", ""))): 2.5,
+        ("b", "gauge", ()): 3.0,
+    }
+    assert "a_total" not in registry.text() and set(registry.counters().values()) == {(2.5, None)}
+    registry.take_text("b 4\n")
+    assert {one.family.name: one.value for one in registry} == {"everywatt_build_info": 1.0, "a_total": None, "b": 4.0}

@@ -12,7 +12,7 @@ import click
 from everywatt.cli.common.options import DURATION, Verb
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.fleet.options import DEFAULT_LISTEN, AgentOptions, combine, parse_size
+from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine, parse_size
 
 if TYPE_CHECKING:
     from everywatt.fleet.http import Http
@@ -41,8 +41,9 @@ FILE = click.Path(path_type=Path)
 @click.option("--listen", metavar="ADDR:PORT", help=f"Address of /metrics; {DEFAULT_LISTEN} by default.")
 @click.option("--remote-write", metavar="URL", help="Send all samples to this URL (Prometheus remote write 1.0).")
 @click.option(
-    "--remote-write-token-file", type=FILE, help="File whose first line is the bearer token for remote write."
+    "--remote-write-format", type=click.Choice(FORMATS), help="Format to send: Influx lines or Sage records instead."
 )
+@click.option("--remote-write-token-file", type=FILE, help="File whose first line is the token for remote write.")
 @click.option(
     "--remote-write-ca", type=FILE, help="CA certificate (PEM) to trust for remote write, instead of the system's."
 )
@@ -94,7 +95,7 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
         if name in flags:
             flags[name] = tuple(part.strip() for part in flags[name].split(",") if part.strip())
     options = combine(flags, config)
-    if options.remote_write is not None:
+    if options.remote_write is not None and options.remote_write_format == FORMATS[0]:
         need("cramjam")
     if options.small and not check:
         _small(flags, config)

@@ -289,6 +289,8 @@ class Agent:
         self.exporter.more = self._more()
         steps = self.exporter.utc.steps
         self.exporter.update(now_ns)
+        if self.options.remote_write is not None:
+            self.exporter.registry.take_text(self._others())
         if self.exporter.utc.steps != steps:
             self.say(
                 f"The clock was set back by {self.exporter.utc.back_s:.0f} s. A receiver that requires ordered samples "
@@ -461,11 +463,17 @@ class Agent:
         if not self.options.compat or not self._written:  # the others' counters would go back after a restart
             return self.exporter.registry.text(open_metrics=open_metrics)
         ours = self.exporter.registry.text(open_metrics=open_metrics)
+        return ours.removesuffix("# EOF\n") + self._others(open_metrics) + ("# EOF\n" if open_metrics else "")
+
+    def _others(self, open_metrics: bool = False) -> str:
+        """The same figures under the names of other exporters, where they were asked for."""
+        if not self.options.compat:
+            return ""
+        assert self.exporter is not None
         source = MetricSource(self.watcher, self._reports, self.exporter.utc, self.watcher.clock.monotonic_ns())
-        theirs = "".join(
+        return "".join(
             load_plugin(METRIC_NAMES, name)(source, open_metrics=open_metrics) for name in self.options.compat
         )
-        return ours.removesuffix("# EOF\n") + theirs + ("# EOF\n" if open_metrics else "")
 
     def trouble(self, silent_s: float) -> str | None:
         """Why this agent is not well; None where it is."""

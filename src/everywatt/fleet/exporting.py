@@ -255,7 +255,9 @@ class Exporter:
         """Owners and jobs that ended come back under another number, if ever."""
         with self.registry.lock:
             for series in dead:
-                if series.family.name.startswith(("everywatt_owner_", "everywatt_job_")) and series.told is None:
+                name = series.family.name
+                passing = name.startswith(("everywatt_owner_", "everywatt_job_")) or name not in self.registry.families
+                if passing and series.told is None:
                     self.registry.remove(series)
                     self._defined.discard(series.id)
 

@@ -6,6 +6,7 @@ a difference between two samples is the energy between the two ticks, whenever t
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -64,12 +65,18 @@ FAMILIES: Final[dict[str, Family]] = {
         ),
     )
 }
+_SAMPLE: Final = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 def escape(value: str) -> str:
     """A label's value as both texts want it: backslash, quote and newline escaped, and nothing that is no UTF-8."""
     return value.encode("utf-8", "replace").decode().translate(_ESCAPES)
+
+
+def _unescaped(value: str) -> str:
+    return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], value)
 
 
 def labels_text(labels: Labels) -> str:
@@ -127,6 +134,33 @@ class Registry:
         """Give a series its value, and the time of its tick where it has one."""
         series = self.series(name, *labels)
         series.value, series.at_ms = value, at_ms
+
+    def take_text(self, text: str) -> None:
+        """Series that another exporter's text tells, for the tape and remote write: `text` does not print them again.
+
+        Those of its metrics that it does not tell any more have no value.
+        """
+        kinds: dict[str, str] = {}
+        told: set[Series] = set()
+        for line in text.split("\n"):
+            if line.startswith("# TYPE "):
+                _, _, name, kind = line.split(" ", 3)
+                kinds[name] = kind
+            match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+            if match is None or match["name"] in self.families:
+                continue
+            labels = tuple((key, _unescaped(value)) for key, value in _LABEL.findall(match["labels"] or ""))
+            mine = self._series.setdefault(match["name"], {})
+            series = mine.get(labels)
+            if series is None:
+                self._count += 1
+                family = Family(match["name"], kinds.get(match["name"], "gauge"), "", "")
+                series = mine[labels] = Series(family, labels, self._count, match["name"] + labels_text(labels))
+            series.value = float(match["value"])
+            told.add(series)
+        for name in self._series.keys() - self.families.keys():
+            for series in self._series[name].values():
+                series.value = series.value if series in told else None
 
     def known(self, name: str) -> list[Series]:
         """All series of a metric, also those without a value now."""

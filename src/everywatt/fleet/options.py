@@ -16,12 +16,13 @@ from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.plugins import METRIC_NAMES, registered
 from everywatt.core.units import parse_duration_s
 
+FORMATS: Final = ("prometheus", "influx", "sage")
 DEFAULT_LISTEN: Final = "127.0.0.1:9876"
 TABLES: Final = ("agent", "sensor")
 """Options that a file may contain."""
 RELOADABLE: Final = (
-    "remote_write", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key",
-    "compat", "owners", "programs", "retention_s", "disk_bytes",
+    "remote_write", "remote_write_format", "remote_write_token_file", "remote_write_ca", "remote_write_cert",
+    "remote_write_key", "compat", "owners", "programs", "retention_s", "disk_bytes",
 )  # fmt: skip
 """Options that a reload may change; the others require a restart."""
 _SIZES: Final = {
@@ -42,8 +43,8 @@ class AgentOptions:
     """How an agent runs.
 
     listen      ADDR:PORT of /metrics; None: no HTTP (the small profile)
-    remote_write  URL to send samples to, None: nowhere; with a file that holds a bearer token, a CA, a client's
-                certificate and key
+    remote_write  URL to send samples to, None: nowhere; with a format (one of FORMATS), a file that holds a token, a
+                CA, a client's certificate and key
     state       folder of the state file; segments are in `tape` below it
     period_s    how often sensors are read
     profile     "normal" or "small"
@@ -58,6 +59,7 @@ class AgentOptions:
 
     listen: str | None = DEFAULT_LISTEN
     remote_write: str | None = None
+    remote_write_format: str = "prometheus"
     remote_write_token_file: Path | None = None
     remote_write_ca: Path | None = None
     remote_write_cert: Path | None = None
@@ -103,6 +105,12 @@ class AgentOptions:
             raise UsageError("The tape needs at least 1 MB.", cure="--disk 2GB")
         if self.remote_write is not None:
             check_url(self.remote_write)
+        if self.remote_write_format not in FORMATS:
+            raise UsageError(
+                f"'{self.remote_write_format}' is not a format to send.", cure=f"one of: {', '.join(FORMATS)}"
+            )
+        if self.remote_write is None and self.remote_write_format != FORMATS[0]:
+            raise UsageError("A format is for what is sent, and nothing is.", cure="--remote-write URL")
         if self.listen is None and self.remote_write is None:
             raise UsageError(
                 "There is no output: the small profile has no HTTP server, and remote write is not configured.",

@@ -8,8 +8,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from everywatt.core.errors import NetworkError
+from everywatt.fleet.encodings import ENCODINGS
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.protobuf import Sample, write_request
+from everywatt.fleet.protobuf import Sample
 from everywatt.net.client import Client, Limits
 from everywatt.net.http1 import retry_after_s
 from everywatt.net.tls import ClientTls
@@ -44,10 +45,13 @@ class Poster:
 
     def __init__(self, options: AgentOptions, *, timeout_s: float = TIMEOUT_S) -> None:
         assert options.remote_write is not None
+        self._encoding = ENCODINGS[options.remote_write_format]
+        token, scheme = read_token(None, options.remote_write_token_file), self._encoding.scheme
+        own = {} if token is None or scheme == "Bearer" else {"Authorization": f"{scheme} {token}"}
         self._client = Client(
             options.remote_write,
-            token=read_token(None, options.remote_write_token_file),
-            headers={"Content-Encoding": "snappy", "X-Prometheus-Remote-Write-Version": "0.1.0"},
+            token=None if own else token,
+            headers={**self._encoding.headers, **own},
             tls=ClientTls(options.remote_write_ca, options.remote_write_cert, options.remote_write_key),
             limits=Limits(
                 connect_s=timeout_s,
@@ -61,14 +65,15 @@ class Poster:
 
     def post(self, series: Sequence[tuple[bytes, tuple[Sample, ...]]]) -> Answer:
         """Send these series."""
-        import cramjam
-
-        return self.send(bytes(cramjam.snappy.compress_raw(write_request(series))))
+        body = self._encoding.write(series)
+        # Ends of series alone: there may be nothing to say of them.
+        return self.send(body) if body else Answer(Verdict.TAKEN)
 
     def send(self, body: bytes) -> Answer:
-        """Send a request that is compressed already. Receivers know samples that come twice, so it may be repeated."""
+        """Send a request that is written already. Receivers know samples that come twice, so it may be repeated."""
         try:
-            response = self._client.request("POST", body=body, content_type="application/x-protobuf", repeatable=True)
+            kind = self._encoding.content_type
+            response = self._client.request("POST", body=body, content_type=kind, repeatable=True)
         except NetworkError as error:
             return Answer(Verdict.LATER, error.reason)
         text = response.text.strip()

@@ -46,6 +46,35 @@ def labels_bytes(name: str, labels: Mapping[str, str]) -> bytes:
     return b"".join(out)
 
 
+def labels_of(data: bytes) -> dict[str, str]:
+    """The inverse of `labels_bytes`.
+
+    >>> labels_of(labels_bytes("up", {"node": "n1"}))
+    {'__name__': 'up', 'node': 'n1'}
+    """
+    found = {}
+    for pair in _parts(data):
+        key, value = _parts(pair)
+        found[key.decode()] = value.decode()
+    return found
+
+
+def _parts(data: bytes) -> list[bytes]:
+    """The fields of a message of which all are texts or messages."""
+    parts, at = [], 0
+    while at < len(data):
+        at, length, shift = at + 1, 0, 0
+        while True:
+            byte = data[at]
+            length |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        parts.append(data[at : at + length])
+        at += length
+    return parts
+
+
 def series_bytes(labels: bytes, samples: Sequence[Sample]) -> bytes:
     """One series with samples in order of time, as a field of the request."""
     out = [labels]

@@ -47,13 +47,13 @@ def test_deleted_is_what_was_counted(store: Store, compact: bool) -> None:
     if compact:
         daily(store, DAY, Factors())
         store.append([replace(known_site.jobs()[0], job_id=8, user=ME)], "n1")
-    others, hours = rows(store, ME), store.query("SELECT * FROM nodes", [], 0, 2e9).to_pylist()
+    others, hours = rows(store, ME), store.query("SELECT * FROM nodes ORDER BY hour_s", [], 0, 2e9).to_pylist()
     counted = forget(store, None, Whose(ME, LATER), delete=False)
     assert (len(counted.jobs), counted.records) == ((3, 4) if compact else (2, 3))
     deleted = forget(store, None, Whose(ME, LATER), delete=True)
     assert deleted.to_dict() == counted.to_dict() and not deleted.left
     assert rows(store) == others
-    assert store.query("SELECT * FROM nodes", [], 0, 2e9).to_pylist() == hours
+    assert store.query("SELECT * FROM nodes ORDER BY hour_s", [], 0, 2e9).to_pylist() == hours
     assert forget(store, None, Whose(ME, LATER), delete=False).nothing
 
 

@@ -26,6 +26,7 @@ spool_option = click.option(
 store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 pseudonyms_option = click.option(
     "--pseudonyms",
+    "key_file",
     metavar="KEYFILE",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",

@@ -43,7 +43,7 @@ def command(
     user: str | None,
     since: int | None,
     until: int | None,
-    pseudonyms: Path | None,
+    key_file: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -54,15 +54,14 @@ def command(
     --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
     labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
+    pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - LAST_S if since is None else since / NS
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[str]())
     table = opened.jobs(since_s, until_s, where, values)
     jobs = [JobOnNode.of_row(row) for row in table.to_pylist()]
-    if pseudonyms is not None:
-        names = read_key(pseudonyms)
-        jobs = [names.job(job) for job in jobs]
+    jobs = jobs if pseudonyms is None else [pseudonyms.job(job) for job in jobs]
     named = [is_name(job.user) for job in jobs]
     if kind == "labia-tree":
         with writing(out):

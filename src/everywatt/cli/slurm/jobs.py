@@ -19,7 +19,7 @@ from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
 from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
-from everywatt.slurm.site.pseudonyms import read_key
+from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
@@ -55,7 +55,7 @@ def command(
     waste: bool,
     url: str | None,
     limit: int | None,
-    pseudonyms: Path | None,
+    key_file: Path | None,
     store: Path | None,
     output: Output,
 ) -> None:
@@ -65,6 +65,7 @@ def command(
     its allocation draw when idle. --waste shows the part of that which the job did not use. The last line shows that
     jobs, idle and system add up to what the nodes drew in those hours.
     """
+    pseudonyms = None if key_file is None else read_key(key_file)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - WEEK_S if since is None else since / NS
     wanted = Wanted(since_s, until_s, user, account, state, partition, node)
@@ -82,7 +83,7 @@ def command(
     nodes = node_sums(opened, since_s, until_s)
     if by is not None:
         rows = sums(opened, wanted, by)
-        rows = rows if pseudonyms is None else read_key(pseudonyms).groups(by, rows)
+        rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
         output.json("slurm-sums", {"by": by, "groups": [group_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
@@ -100,11 +101,8 @@ def command(
         output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
 
 
-def _hidden(rows: list[dict[str, Any]], keyfile: Path | None) -> list[dict[str, Any]]:
-    if keyfile is None:
-        return rows
-    names = read_key(keyfile)
-    return [names.row(row) for row in rows]
+def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[dict[str, Any]]:
+    return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
 
 
 def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:

@@ -35,7 +35,7 @@ def command(
     monthly: bool,
     month: str | None,
     out: Path | None,
-    pseudonyms: Path | None,
+    key_file: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -47,13 +47,14 @@ def command(
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm", ".csv"):
         raise UsageError(f"{out}: a report ends in .html or .csv.", cure="-o month.html or -o month.csv")
+    pseudonyms = None if key_file is None else read_key(key_file)
     factors = factors_of(settings)
     opened, now_s = readable_store(store), time.time()
     if monthly or month is not None:
         found = month_of_site(opened, month or month_of(now_s), factors)
     else:
         found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
-    found = found if pseudonyms is None else read_key(pseudonyms).month(found)
+    found = found if pseudonyms is None else pseudonyms.month(found)
     if out is not None:
         page = out.suffix.lower() != ".csv"
         write_text(out, site_page(found, factor_lines(factors), factors.currency) if page else found.csv())

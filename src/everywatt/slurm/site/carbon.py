@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.store import Store, connect
+from everywatt.slurm.site.store import Store, connect, plain_rows, whole
 from everywatt.slurm.site.totals import COUNTED
 
 Floats = npt.NDArray[np.float64]
@@ -182,7 +182,7 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     connection = connect()
     try:
         connection.register("charged_table", table)
-        return list(connection.sql(sql).to_arrow_table().to_pylist())
+        return plain_rows(connection.sql(sql).to_arrow_table())
     finally:
         connection.close()
 
@@ -196,7 +196,7 @@ def in_all(table: Any) -> dict[str, Any]:
 
 
 def _whole(name: str) -> str:
-    return f"CAST(sum({name}) AS BIGINT)" if name.endswith("_uj") else f"sum({name})"
+    return whole(f"sum({name})") if name.endswith("_uj") else f"sum({name})"
 
 
 def _floats(table: Any, name: str) -> Floats:

@@ -32,6 +32,8 @@ COMPACT: Final = "compact.parquet"
 SUFFIXES: Final = (".jsonl", ".parquet")
 MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
 TRIES: Final = 3
+SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
+_SUMS: Final = "everywatt_sums"
 COMPACTING: Final = ".compacting"  # the lock of a day's files
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
@@ -77,14 +79,16 @@ class Store:
         sql = f"SELECT * FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where}) ORDER BY end_s, job_id, node"
         return self.query(sql, [since_s, until_s, *values], since_s, until_s)
 
-    def query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
-        """The answer of DuckDB over views `jobs` and `nodes` of those days, as an Arrow table.
+    def query(
+        self, sql: str, values: Sequence[Any], since_s: float, until_s: float, without: Collection[date] = ()
+    ) -> Any:
+        """The answer of DuckDB over views `jobs` and `nodes` of those days (but for some), as an Arrow table.
 
         A file that is broken is left out, and is in `leave_out` from then on.
         """
         for left in reversed(range(TRIES)):
             try:
-                return self._query(sql, values, since_s, until_s)
+                return self._query(sql, values, since_s, until_s, without)
             except (_duckdb().Error, arrow()[0].ArrowInvalid, FileNotFoundError) as error:
                 new = {path for path, _ in broken_files(self.path)} - self.leave_out
                 self.leave_out |= new
@@ -94,12 +98,14 @@ class Store:
                     raise EverywattError(f"The store cannot be read: {why}") from None
         raise AssertionError
 
-    def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float) -> Any:
+    def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float, without: Collection[date]) -> Any:
         connection = connect()
         try:
             connection.execute("SET TimeZone = 'UTC'")
             for kind, key, schema in (("jobs", JOB_KEY, job_schema()), ("nodes", HOUR_KEY, hour_schema())):
-                self._view(connection, kind, key, schema, since_s, until_s)
+                if re.search(rf"\bFROM {kind}\b", sql):  # a view opens all of its files
+                    days = [day for day in self._between(kind, since_s, until_s) if day not in without]
+                    self._view(connection, kind, key, schema, days)
             return connection.sql(sql, params=list(values)).to_arrow_table()
         finally:
             connection.close()
@@ -109,6 +115,18 @@ class Store:
         folder = self.path / kind
         found = (_DAY.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else iter(())
         return sorted(date.fromisoformat(match[1]) for match in found if match)
+
+    def day_sums(self, since_s: float, until_s: float) -> dict[date, dict[str, int]]:
+        """Microjoules of all nodes of days that are compact and whole within a time, as their files' heads say."""
+        found = {}
+        for day in self._between("nodes", since_s, until_s):
+            first_s = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+            folder = self.path / "nodes" / f"date={day.isoformat()}"
+            path = folder / COMPACT
+            inside = first_s >= since_s and first_s + 86_400 <= until_s
+            if inside and path not in self.leave_out and not _parts(folder) and (sums := _stored_sums(path)):
+                found[day] = sums
+        return found
 
     def compact(self, day: date, kind: str = "jobs") -> int:
         """Make one file of a day's; gives how many there were. 0 where there was nothing to do, or another does it."""
@@ -131,13 +149,11 @@ class Store:
             files.append(path)
         return files
 
-    def _view(
-        self, connection: Any, kind: str, key: Sequence[str], schema: Any, since_s: float, until_s: float
-    ) -> None:
+    def _view(self, connection: Any, kind: str, key: Sequence[str], schema: Any, days: Iterable[date]) -> None:
         """A view of some days. Days that are compact need no search for doubles, so they are cheap."""
         pieces = []
         whole: list[Path] = []
-        for day in self._between(kind, since_s, until_s):
+        for day in days:
             folder = self.path / kind / f"date={day.isoformat()}"
             parts = [path for path in _parts(folder) if path not in self.leave_out]
             compact = [path for path in (folder / COMPACT,) if path.exists() and path not in self.leave_out]
@@ -156,6 +172,23 @@ class Store:
     def _between(self, kind: str, since_s: float, until_s: float) -> list[date]:
         first, last = _as_date(since_s), _as_date(until_s)
         return [day for day in self.days(kind) if first <= day <= last]
+
+
+def whole(sum_: str) -> str:
+    """SQL for a sum of microjoules. A site of a thousand nodes draws more than 64 bits of them in a year."""
+    return f"CAST({sum_} AS DECIMAL(38, 0))"
+
+
+def plain_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of an answer, sums of microjoules as whole numbers."""
+    pa, _ = arrow()
+    sums = [
+        name for name, kind in zip(table.schema.names, table.schema.types, strict=True) if pa.types.is_decimal(kind)
+    ]
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for row in rows if sums else ():
+        row.update({name: int(row[name]) for name in sums if row[name] is not None})
+    return rows
 
 
 def broken_files(store: Path) -> Iterator[tuple[Path, str]]:
@@ -231,10 +264,28 @@ def _join(folder: Path, kind: str, into: Path) -> int:
             table = connection.sql(sql).to_arrow_table().cast(schema)
         finally:
             connection.close()
-        replace_parquet(into, table)
+        replace_parquet(into, with_sums(table) if kind == "nodes" else table)
         for part in parts:
             part.unlink(missing_ok=True)
     return len(files)
+
+
+def with_sums(table: Any) -> Any:
+    """Hours of nodes with their sums in the head of the table: a year of them need not be read for its total."""
+    import pyarrow.compute as pc
+
+    sums = {name: pc.sum(table.column(name)).as_py() or 0 for name in SUMMED}
+    return table.replace_schema_metadata({_SUMS: json.dumps(sums)})
+
+
+def _stored_sums(path: Path) -> dict[str, int] | None:
+    """The sums in the head of a file; None where there are none: it is of an earlier version, or broken."""
+    pa, pq = arrow()
+    try:
+        kept = json.loads((pq.read_metadata(path).metadata or {})[_SUMS.encode()])
+        return {name: int(kept[name]) for name in SUMMED}
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
+        return None
 
 
 def _join_lines(folder: Path, kind: str, node: str) -> Path | None:

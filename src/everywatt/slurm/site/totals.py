@@ -6,16 +6,19 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.periods import day_of
+from everywatt.slurm.site.store import SUMMED, Store, plain_rows, whole
 
 UJ: Final = 1_000_000
 GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
-_PERIODS: Final = {"month": "%Y-%m", "day": "%Y-%m-%d"}  # in UTC, by the end of a job
+# In UTC, by the end of a job; as numbers, since to write a date for each job takes longer than the sum.
+_DAY: Final = "CAST(floor(end_s / 86400) AS INTEGER)"
+_PERIODS: Final = {"month": f"datediff('month', DATE '1970-01-01', DATE '1970-01-01' + {_DAY})", "day": _DAY}
 SORTS: Final = {
     "end": "end_s",
     "latest": "end_s DESC, job_id DESC",
@@ -100,10 +103,53 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
     if sort not in SORTS:
         raise UsageError(f"Jobs cannot be sorted by '{sort}'.", cure=f"one of: {', '.join(SORTS)}")
     where, values = wanted.sql()
-    sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
     if limit is not None:
-        sql += f" LIMIT {int(limit)}"
-    return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+        keys = _first(store, wanted, sort, limit)
+        if not keys:
+            return []
+        # What else is known of these jobs is read of their days only: a job's nodes end between its start and its end.
+        since_s = max(min(row["start_s"] for row in keys), wanted.since_s)
+        until_s = min(max(row["end_s"] for row in keys) + 1, wanted.until_s)
+        where += f" AND job_id IN ({', '.join(str(row['job_id']) for row in keys)})"
+        wanted = replace(wanted, since_s=since_s, until_s=until_s)
+    sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
+    rows = _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+    if limit is None:
+        return rows
+    chosen = {(row["cluster"], row["job_id"], row["restart"]) for row in keys}
+    return [row for row in rows if (row["cluster"], row["job_id"], row["restart"]) in chosen]
+
+
+def _first(store: Store, wanted: Wanted, sort: str, limit: int) -> list[dict[str, Any]]:
+    """The first jobs of an order: key, start and end of each. Of a year that is all that is read of the others.
+
+    Only jobs of several nodes have several records and have to be put together. The latest jobs are looked for in the
+    last days first.
+    """
+    where, values = wanted.sql()
+    columns = "cluster, job_id, restart"
+    sums_of = ", ".join(f"CASE WHEN count({n}) = count(*) THEN sum({n}) END AS {n}" for n in ("energy_uj", "waste_uj"))
+    sql = f"""
+      SELECT {columns}, start_s, end_s FROM (
+        SELECT {columns}, start_s, end_s, end_s - start_s AS elapsed_s, energy_uj, waste_uj, "user" FROM jobs
+          WHERE end_s >= ? AND end_s < ? AND ({where}) AND nodes <= 1
+        UNION ALL BY NAME
+        SELECT {columns}, min(start_s) AS start_s, max(end_s) AS end_s, max(end_s) - min(start_s) AS elapsed_s,
+          {sums_of}, first("user") AS "user" FROM jobs
+          WHERE end_s >= ? AND end_s < ? AND ({where}) AND nodes > 1 GROUP BY {columns})
+      ORDER BY {SORTS[sort]} LIMIT {int(limit)}"""
+    since_s = wanted.since_s
+    if sort == "latest":
+        length_s = 86_400.0
+        while (since_s := max(wanted.until_s - length_s, wanted.since_s)) > wanted.since_s:
+            part = [since_s, wanted.until_s, *values]
+            found = plain_rows(store.query(sql, [*part, *part], since_s, wanted.until_s))
+            # One that has nodes before this is at its place all the same: it is the end of the last that counts.
+            if len(found) >= limit:
+                return found
+            length_s *= 8
+    part = [since_s, wanted.until_s, *values]
+    return plain_rows(store.query(sql, [*part, *part], since_s, wanted.until_s))
 
 
 def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
@@ -115,25 +161,32 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
         raise UsageError(f"Jobs cannot be added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
-    group = f"strftime(to_timestamp(end_s), '{_PERIODS[by]}')" if by in _PERIODS else f'"{by}"'
+    group = _PERIODS.get(by, f'"{by}"')
     order = "1 DESC" if by in _PERIODS else "energy_uj DESC NULLS LAST, 1"
     sql = f"""
       SELECT {group} AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
-        {", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in sums_of)},
+        {", ".join(f"{whole(f'sum({name})')} AS {name}" for name in sums_of)},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
         sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
         sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
       FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY {order}"""
-    return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+    rows = _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+    return [{**row, "group": _period(by, row["group"])} for row in rows] if by in _PERIODS else rows
+
+
+def _period(by: str, number: int) -> str:
+    """`2026-11` or `2026-11-15`, by the number of months or days since 1970."""
+    return f"{1970 + number // 12}-{number % 12 + 1:02d}" if by == "month" else day_of(number * 86_400).isoformat()
 
 
 def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
     """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj."""
-    names = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
-    terms = ", ".join(f"CAST(coalesce(sum({name}), 0) AS BIGINT) AS {name}" for name in names)
+    known = store.day_sums(since_s, until_s)
+    terms = ", ".join(f"{whole(f'coalesce(sum({name}), 0)')} AS {name}" for name in SUMMED)
     sql = f"SELECT {terms} FROM nodes WHERE hour_s > ? AND hour_s < ?"
-    return dict(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s).to_pylist()[0])
+    (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s, known.keys()))
+    return {name: rest[name] + sum(sums[name] for sums in known.values()) for name in SUMMED}
 
 
 def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
@@ -174,4 +227,4 @@ def shown_id(row: Mapping[str, Any]) -> str:
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:
-    return list(store.query(sql, values, wanted.since_s, wanted.until_s).to_pylist())
+    return plain_rows(store.query(sql, values, wanted.since_s, wanted.until_s))
