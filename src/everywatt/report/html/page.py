@@ -92,6 +92,7 @@ def _filled(title: str, scripts: Sequence[str], data: Mapping[str, Any], plain: 
 def _plain(data: Mapping[str, Any]) -> list[str]:
     """What a reader without scripts sees."""
     return [
-        f"{run['name']}: {run['energy']['shown']} · {run['energy']['scope']} · {run['energy']['pedigree']}"
+        f"{run['name']}: {run['energy']['shown']}{' (sampling only)' if run['energy'].get('sampling_only') else ''} · "
+        f"{run['energy']['scope']} · {run['energy']['pedigree']}"
         for run in data["runs"]
     ]

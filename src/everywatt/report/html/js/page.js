@@ -101,7 +101,7 @@ everywatt.Page = class {
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, energy.big.interval ? "95 % interval: " + energy.big.interval : ""));
+        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
