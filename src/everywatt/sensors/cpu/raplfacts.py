@@ -20,9 +20,9 @@ PERIOD_S = 1e-3
 # The usual energy status unit, 2^-14 J. Some parts count finer (AMD and server DRAM: 2^-16 J); this is the coarser one.
 QUANTUM_J = 2.0**-14
 
-# 95 % half-widths of gain (percent) and offset (watts) by domain and processor, each row with its source. The first row
-# that fits is the one. Where microcode filters the counters against side channels (SGX enabled) they may be far worse for
-# short windows.
+# 95 % half-widths of gain (percent) and offset (watts) by domain and processor, each row with its source; the first row
+# that fits is the one. Where microcode filters the counters against side channels (SGX enabled) they may be far worse
+# for short windows.
 _ACCURACY: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("rapl_accuracy.json").read_text(encoding="utf-8")
 )["accuracy"]
