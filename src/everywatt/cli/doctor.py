@@ -15,6 +15,7 @@ from everywatt.cli.common.options import DURATION, Verb, output_options, setting
 from everywatt.cli.common.output import Output
 from everywatt.cli.sensors import report_row
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
@@ -35,6 +36,12 @@ from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 )
 @click.option("--column", default=None, help="Column of the log to analyse, such as power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
+@click.option(
+    "--share",
+    "shared",
+    type=click.Path(path_type=Path),
+    help="Write what the sensors are to this file, without names: to report a machine, or to simulate it.",
+)
 @click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to show its averaging.")
 @output_options
 def command(
@@ -44,6 +51,7 @@ def command(
     marks: Path | None,
     column: str | None,
     time_s: float,
+    shared: Path | None,
     load: bool,
     output: Output,
 ) -> int:
@@ -55,6 +63,8 @@ def command(
         raise UsageError("--marks and --column require --characterise --from FILE.")
     if load and (source is not None or not characterise):
         raise UsageError("--load requires --characterise with live sensors.")
+    if shared is not None:
+        return _share(shared, time_s, output)
     if characterise or source is not None:
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
@@ -142,6 +152,23 @@ def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Map
     for step in done:
         output.say(step.what if step.done else f"FAILED: {step.what}: {step.problem}")
     return [asdict(step) for step in done]
+
+
+def _share(path: Path, time_s: float, output: Output) -> int:
+    from everywatt.doctor.share import share
+
+    if path.exists():
+        raise UsageError(f"{path} already exists.", cure="another file name")
+    document = share(time_s)
+    path.write_text(dumps(document, indent=1) + "\n", encoding="utf-8")
+    devices = {
+        channel["device"] for group in document["groups"] for channel in group["channels"] if channel.get("domain")
+    }
+    output.say(
+        f"{path}: {len(document['measured'])} channels of {len(devices)} devices, without names. Please look at it"
+    )
+    output.say("before you send it. Simulate the machine: everywatt sim --like FILE -- COMMAND")
+    return 0
 
 
 def _characterise(

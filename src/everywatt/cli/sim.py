@@ -26,6 +26,12 @@ MEMBERS = {"truth": "everywatt.cli.sim_truth"}
 @click.option("--package", "packages", multiple=True, metavar="CURVE", help="Add a processor package; repeat for more.")
 @click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="Properties of the sensors; see above.")
 @click.option(
+    "--like",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Simulate the machine that `everywatt doctor --share` described in this file.",
+)
+@click.option(
     "--truth",
     "truth_file",
     type=click.Path(path_type=Path),
@@ -38,6 +44,7 @@ def sim(
     number: int | None,
     packages: Sequence[str],
     sensors: Sequence[str],
+    like: Path | None,
     truth_file: Path | None,
     command: Sequence[str],
 ) -> None:
@@ -65,13 +72,19 @@ def sim(
 
     Query a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
     """
+    from everywatt.core.foreign import read_json
     from everywatt.sim import launch
     from everywatt.sim import truth as truths
     from everywatt.sim.machine import SimMachine
 
     if not command:
         raise UsageError("No command was given.", cure="everywatt sim --gpu constant:100W -- CMD")
-    machine = SimMachine.of(gpus=gpus, packages=packages, replicate=number, sensor=sensors)
+    if like is None:
+        machine = SimMachine.of(gpus=gpus, packages=packages, replicate=number, sensor=sensors)
+    elif gpus or packages or sensors or number is not None:
+        raise UsageError("--like describes the whole machine; leave out --gpu, --gpus, --package and --sensor.")
+    else:
+        machine = SimMachine.like(read_json(like))
     with machine.start() as lab:
         outcome = launch.run(lab, command)
         if outcome.why:

@@ -207,10 +207,23 @@ def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[dict[str, A
         entry["quantum"] = _step(raw, channel) or entry["quantum"]
         if counter:
             entry["notes"] = [n for n in entry["notes"] if "load marks" not in n] + ["a counter does not average"]
+        entry["mean_w"] = _mean_w(t_s, raw * channel.scale, counter)
         entry["read_s"] = float(np.median(polls.took_ns)) / NS if polls.took_ns else None
         entry["notes"] += [f"{polls.failures} reads failed"] if polls.failures else []
         found.append(entry)
     return found
+
+
+def _mean_w(t_s: Any, values: Any, counter: bool) -> float | None:
+    """Watts over the polls: the slope of a counter between its first and last change, the mean of a gauge."""
+    if not counter:
+        known = values[np.isfinite(values)]
+        return round(float(known.mean()), 3) if len(known) else None
+    changed = np.flatnonzero(np.diff(values) > 0) + 1
+    if len(changed) < 2:
+        return None
+    first, last = changed[0], changed[-1]
+    return round(float((values[last] - values[first]) / (t_s[last] - t_s[first])), 3)
 
 
 def _step(raw: Any, channel: Channel) -> float | None:

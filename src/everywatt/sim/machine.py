@@ -19,7 +19,7 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
 from everywatt.sim import powercap
@@ -79,6 +79,19 @@ class SimMachine:
             packages=tuple(settings.package_at(i, Package(curve)) for i, curve in enumerate(boxes)),
             **settings.machine,
         )
+
+    @classmethod
+    def like(cls, document: Mapping[str, Any]) -> SimMachine:
+        """A machine with the sensors that a file of `everywatt doctor --share` describes, at their powers then."""
+        from everywatt.sim.shared import gpus_of, packages_of
+
+        try:
+            found = cls(gpus=gpus_of(document), packages=packages_of(document))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UsageError(f"This does not look like a file of everywatt doctor --share: {error!r}.") from None
+        if not found.gpus and not found.packages:
+            raise UsageError("The file describes no card and no package that can be simulated.")
+        return found
 
     def start(self, folder: Path | None = None) -> Lab:
         """Make the machine's folder and start its clock; a temporary folder where none is given."""

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from everywatt.sensors.nvidia.gpu_known import CARDS, facts_for, model_of, row_for, spread, timing
+from everywatt.sensors.nvidia.gpu_known import _DATA, CARDS, facts_for, model_of, row_for, spread, timing
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,20 @@ from everywatt.sensors.nvidia.gpu_known import CARDS, facts_for, model_of, row_f
 )
 def test_period_and_window(name, driver, reading, period_s, window_s):
     assert timing(name, driver, reading) == (period_s, window_s)
+
+
+def test_every_row_says_where_it_comes_from():
+    for row in (*_DATA["sensors"], *_DATA["cards"]):
+        assert row["source"] and set(row["source"]) <= set(_DATA["sources"]), row
+    assert all(row["note"] for row in _DATA["sensors"])
+
+
+def test_what_is_not_published_is_unknown():
+    """Of Blackwell and GB10 only the average is documented; their gain is that of an unknown card."""
+    for name in ("NVIDIA GB10", "NVIDIA GB200", "NVIDIA GeForce RTX 5090", "NVIDIA B300 SXM6 AC"):
+        assert timing(name, "580.95.05", "instant") == (None, None)
+        assert timing(name, "580.95.05", "draw") == (None, 1.0)
+        assert timing(name, "580.95.05", "counter") == (None, None)
 
 
 def test_families_are_told_apart_by_whole_words():

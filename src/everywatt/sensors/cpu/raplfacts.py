@@ -7,9 +7,11 @@ Devices are `cpu.0` for a package, `cpu.0-1` for die 1 of package 0, `dram.0` (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, Kind
 from everywatt.sensors.sysfs import read_text
@@ -18,33 +20,13 @@ PERIOD_S = 1e-3
 # The usual energy status unit, 2^-14 J. Some parts count finer (AMD and server DRAM: 2^-16 J); this is the coarser one.
 QUANTUM_J = 2.0**-14
 
-# 95 % half-widths: gain in percent, offset in watts.
-#
-# Since Haswell the package counter comes from measurement in the voltage regulators instead of a model (Hackenberg et
-# al., "An Energy Efficiency Feature Survey of the Intel Haswell Processor", IPDPSW 2015), and Khan et al. ("RAPL in
-# Action", ACM TOMPECS 2018) find it accurate on Haswell and Skylake. Neither gives one figure for every part: 5 % and
-# 1 W is our cautious reading. Sandy and Ivy Bridge use a model: on Intel's forum an Ivy Bridge counted 60.1 W where the
-# CPU's 12 V connector took 55.2 W (9 %) at load, and 8.1 W for 3.6 W when idle. AMD's counter is a model too.
-# DRAM: Desrochers et al. ("A Validation of DRAM RAPL Power Measurements", MEMSYS 2016) find the trend right with a
-# constant offset, worst when idle; the notes of Intel's Power Gadget warn of up to about 30 % on some platforms.
-# Recordings of DIMMs behind a meter (github.com/lukalt/icpe-2024-rapl-validation, ICPE 2024): on both Broadwell sockets
-# 20 % and 1 W hold in all windows of 1 s; an Ice Lake-SP server counts 1.3 to 3.4 W more than its one DIMM a socket
-# takes, and no line fits both sockets. Generations without a comparison get the 4 W of the worse one.
-# Where microcode filters the counters against side channels (SGX enabled) they may be far worse for short windows.
-# Nobody can meter core and uncore apart from the package, and psys depends on the board maker: cautious choices.
-_ACCURACY: dict[Domain, tuple[float, float]] = {
-    Domain.PACKAGE: (5.0, 1.0),
-    Domain.CORE: (10.0, 1.0),
-    Domain.UNCORE: (10.0, 1.0),
-    Domain.DRAM: (20.0, 4.0),
-    Domain.NODE: (10.0, 2.0),
-}
-RAPL_DOMAINS = tuple(_ACCURACY)
-_MODELLED: dict[Domain, tuple[float, float]] = {**_ACCURACY, Domain.PACKAGE: (10.0, 4.5), Domain.CORE: (10.0, 4.5)}
-_SANDY_AND_IVY_BRIDGE = {42, 45, 58, 62}
-# Haswell and Broadwell, whose DRAM counters were compared with meters.
-_DRAM_COMPARED = {60, 63, 69, 70, 61, 71, 79, 86}
-_DRAM_COMPARED_ACCURACY = (20.0, 1.0)
+# 95 % half-widths of gain (percent) and offset (watts) by domain and processor, each row with its source; the first row
+# that fits is the one. Where microcode filters the counters against side channels (SGX enabled) they may be far worse
+# for short windows.
+_ACCURACY: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("rapl_accuracy.json").read_text(encoding="utf-8")
+)["accuracy"]
+RAPL_DOMAINS = (Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.NODE)
 _UNLIMITED_W = 4000.0
 _AMD_FAMILY = 21
 
@@ -81,11 +63,13 @@ class Cpu:
         # Intel stayed with family 6; AMD's processors that have RAPL are of family 23 and later.
         return cls("GenuineIntel" if int(family) < _AMD_FAMILY else "AuthenticAMD", int(family), int(model))
 
-    @property
-    def counts_by_model(self) -> bool:
-        """True where the package counter is known to come from a model of activity rather than from measurement."""
-        old = self.vendor == "GenuineIntel" and self.family == 6 and self.model in _SANDY_AND_IVY_BRIDGE
-        return old or self.vendor in ("AuthenticAMD", "HygonGenuine")
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row of facts is about this processor."""
+        return (
+            self.vendor in row.get("vendors", (self.vendor,))
+            and self.family == row.get("family", self.family)
+            and self.model in row.get("models", (self.model,))
+        )
 
 
 def _whole(text: str) -> int:
@@ -112,14 +96,12 @@ def name_of(domain: Domain, socket: str, path: str = "") -> str:
 
 def counter_facts(domain: Domain, cpu: Cpu) -> Facts:
     """What is known of a RAPL counter of a domain of this processor."""
-    gain_pct, offset_w = (_MODELLED if cpu.counts_by_model else _ACCURACY)[domain]
-    if domain is Domain.DRAM and cpu.vendor == "GenuineIntel" and cpu.family == 6 and cpu.model in _DRAM_COMPARED:
-        gain_pct, offset_w = _DRAM_COMPARED_ACCURACY
+    row = next(row for row in _ACCURACY if domain.value in row["domains"] and cpu.fits(row))
     return Facts(
         period_s=PERIOD_S,
         quantum=QUANTUM_J,
-        gain_pct=gain_pct,
-        offset_w=offset_w,
+        gain_pct=row["gain_pct"],
+        offset_w=row["offset_w"],
         # Parts of one design share the errors of that design, so two sockets do not average them away.
         cards=f"{cpu.vendor}/{cpu.family}/{cpu.model}/{domain.value}" if cpu.vendor else None,
     )

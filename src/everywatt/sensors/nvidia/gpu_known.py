@@ -1,20 +1,17 @@
-"""Known GPU power sensors, as data: how often they publish, what a reading averages, how far cards are off.
+"""Known GPU power sensors: how often they publish, what a reading averages, how far cards are off.
 
-Sources
-  [Y]  Z. Yang, K. Adamek, W. Armour, "Accurate and Convenient Energy Measurements for GPUs" (SC 2024, arXiv 2312.02741)
-       and its measurements of over 70 cards (github.com/JimZeyuYang/GPU_Power_Benchmark, Overall_Results.xlsx).
-  [N]  NVML API reference, nvmlDeviceGetPowerUsage: a 1 s average on Ampere (except GA100) or newer.
-  [Z]  ml.energy blog on NVML: the energy counter moves about every 100 ms (A100 and later).
-
-A reading that averages `window_s` of every `period_s` has seen window/period of the time. None: unknown.
+The facts are data, each row with its source: `known_cards.json`. A row names what is known and leaves out what is not.
+A reading that averages `window_s` of every `period_s` has seen window/period of the time.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from everywatt.core.channels import Facts
 from everywatt.core.stats import student_factor
@@ -41,53 +38,8 @@ class Row(NamedTuple):
     driver_to: int = 10_000
 
 
-_GA10X = r"\bRTX 30[5-9]0|\bRTX A\d{3,4}\b|\bA(2|10|10G|16|40)\b"
-_ADA = r"\bRTX 40\d\d|\bL(2|4|20|40|40S|40G)\b|\bRTX \d000.* Ada|\bRTX 5880"
-
-# The first row that fits is the one.
-TABLE: tuple[Row, ...] = (
-    # Blackwell: [N] only.
-    Row("Blackwell", r"\bRTX 50\d\d|\bG?B(100|200|300)\b|\bRTX PRO \d000 Blackwell", None, None, 1.0, 1.0),
-    # H100 PCIe, 10 cards, drivers 525.105 and 525.116 [Y]: instant 22 to 25 ms of every 100 ms.
-    Row("Hopper", r"\bG?H(20|100|200|800)\b", 0.1, 0.025, 1.0, 1.0, 0.1),
-    # RTX 4090 [Y]: the driver of 530 has no average, and its power.draw is what later ones call instant.
-    Row("Ada", _ADA, 0.1, 0.1, 1.0, 0.1, 0.1, 530, 531),
-    Row("Ada", _ADA, 0.1, 0.1, 1.0, 1.0, 0.1),
-    # GA100 [Y]: 16 cards, 18 to 25 ms of every 100 ms, on every driver; there is no average.
-    Row("GA100", r"\bA(100|800|30)X?\b", 0.1, 0.025, None, 0.025, 0.1),
-    # RTX A5000 [Y]: 80 ms of every 100 ms.
-    Row("Ampere", r"\bRTX A5000\b", 0.1, 0.08, 1.0, 0.08, 0.1, 530, 531),
-    Row("Ampere", r"\bRTX A5000\b", 0.1, 0.08, 1.0, 1.0, 0.1),
-    # RTX 3090, 3070 Ti [Y]: 100 ms; four 3090 of one computer maker 78 to 80 ms, under the same name.
-    Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 0.1, 0.1, 530, 531),
-    Row("Ampere", _GA10X, 0.1, 0.1, 1.0, 1.0, 0.1),
-    # Quadro RTX 8000, 4 cards [Y]: 20 ms of every 100 ms, unlike other Turing cards. Others of the line: unknown.
-    Row("Turing", r"\bQuadro RTX 8000\b", 0.1, 0.02, None, 0.02),
-    Row("Turing", r"\bQuadro (RTX|T)|\bT4G?\b|\bT(400|600|1000|1200)\b", 0.1),
-    # RTX 2080 Ti, 2060 S, TITAN RTX, GTX 1650 Ti [Y].
-    Row("Turing", r"\bRTX 20\d\d|\bGTX 16\d\d|\bTITAN RTX\b", 0.1, 0.1, None, 0.1),
-    # V100, 4 cards [Y].
-    Row("Volta", r"\bV100|\bTITAN V\b|\bGV100\b", 0.02, 0.01, None, 0.01),
-    # P100, GTX 1080, 1080 Ti, TITAN X (Pascal) [Y].
-    Row(
-        "Pascal",
-        r"\bGTX 10\d\d|\bP(100|40|6|4)\b|\bTITAN Xp|\bTITAN X \(Pascal\)|\bG?P[12456]000\b",
-        0.02,
-        0.01,
-        None,
-        0.01,
-    ),
-    # M40 [Y]: 14 of 31 ms. Other Maxwell boards follow a charging curve, which is no window.
-    Row("Maxwell", r"\bM40\b", 0.031, 0.014, None, 0.014),
-    Row("Maxwell", r"\bGTX 9\d\d|\bGTX TITAN X\b|\bM(4|6|10|60)\b|\bK620\b", 0.1),
-    # K40m, K80 [Y]: a charging curve too.
-    Row("Kepler", r"\bK40", 0.015),
-    Row("Kepler", r"\bK80", 0.1),
-)
-
-
 class Card(NamedTuple):
-    """One card measured against an external meter [Y]: reading = (1 + gradient_pct/100) × watts + offset_w."""
+    """One card measured against an external meter: reading = (1 + gradient_pct/100) × watts + offset_w."""
 
     model: str
     offset_w: float
@@ -95,27 +47,16 @@ class Card(NamedTuple):
     limit_w: float  # of the board, by its maker's data sheet (K80: of one of its two GPUs)
 
 
-CARDS: tuple[Card, ...] = (
-    Card("RTX 3090", 3.47, -5.49, 350),
-    Card("RTX 3090", -1.66, -0.65, 350),
-    Card("RTX 3090", 3.92, -1.77, 350),
-    Card("RTX 3090", -5.07, 1.48, 350),
-    Card("RTX 3090", -8.53, 1.72, 350),
-    Card("RTX 4090", -12.35, 4.45, 450),
-    Card("RTX 3070 Ti", -4.80, 0.39, 290),
-    Card("RTX 2080 Ti", -5.80, -3.34, 250),
-    Card("RTX 2060 S", 11.85, -1.30, 175),
-    Card("GTX TITAN Xp", 2.54, -2.59, 250),
-    Card("GTX 1080 Ti", -0.33, -0.12, 250),
-    Card("GTX 1080", -5.16, 6.36, 180),
-    Card("GTX TITAN X", 1.23, 1.06, 250),
-    Card("RTX A5000", 8.76, -9.50, 230),
-    Card("A100 40G", -1.21, -4.58, 250),
-    Card("P100 16G", 0.88, -0.72, 250),
-    Card("M40", 1.45, -2.87, 250),
-    Card("K80", -6.29, -3.63, 150),
-    Card("K40m", 0.81, 2.41, 235),
-)
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_name("known_cards.json").read_text(encoding="utf-8"))
+
+
+def _rows(table: str) -> list[dict[str, Any]]:
+    """The rows of a table without where they come from."""
+    return [{key: value for key, value in row.items() if key not in ("source", "note")} for row in _DATA[table]]
+
+
+TABLE: tuple[Row, ...] = tuple(Row(**row) for row in _rows("sensors"))  # the first row that fits is the one
+CARDS: tuple[Card, ...] = tuple(Card(**row) for row in _rows("cards"))
 
 # Words by which a board differs from the one that has all its other words: limits do not carry over.
 _OTHER_BOARD = {"Ti", "S", "D", "SXM2", "SXM3", "SXM4", "SXM5", "Laptop", "Max-Q"}

@@ -111,6 +111,23 @@ class Nvml:
         alone = [(card.device, source) for card in self._cards for source in card.power.sources]
         return [PowerGroup(device, [source], _nothing) for device, source in alone if source.channel.carries_energy]
 
+    def field_support(self) -> dict[str, dict[str, str]]:
+        """Which fields of energy and power a driver gives in which scope, by GPU: `{"gpu.0": {"186/1": "ok"}}`."""
+        found: dict[str, dict[str, str]] = {}
+        if not self.probe().usable:
+            return found
+        asked = [(field, scope) for field in (FIELD_ENERGY, FIELD_AVERAGE, FIELD_INSTANT) for scope in range(3)]
+        for card in self._cards:
+            fields = Fields(self._nvml, asked)
+            try:
+                fields.read(card.handle)
+                told = {key: words_for(code) for key, code in fields.errors.items()}
+            except Exception as error:  # noqa: BLE001 - a driver's border
+                told = dict.fromkeys(asked, words_for(error))
+            found[f"gpu.{card.device.index}"] = {f"{f}/{s}": told.get((f, s), "ok") for f, s in asked}
+        self.close()
+        return found
+
     def close(self) -> None:
         """Shut NVML down; `groups` do it by themselves when the last of them is closed."""
         if self._nvml is not None:
