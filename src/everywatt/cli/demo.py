@@ -14,10 +14,12 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, program, write_text
+from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps
 from everywatt.report.text import summary
+from everywatt.tape.run_store import find_run
 from everywatt.tape.run_store import home as runs_home
 
 SIZE = 512
@@ -25,15 +27,21 @@ PRECISIONS = ("float64", "float32")
 
 
 @click.command(cls=Verb)
+@click.argument("what", type=click.Choice(("products", "precision")), default="products", required=False)
 @click.option("--time", "work_s", type=DURATION, default=3.0, help="Duration of each of the two loads.")
 @output_options
-def command(work_s: float, output: Output) -> int:
+def command(what: str, work_s: float, output: Output) -> int:
     """Measure a small real workload: the same matrix products in double and in single precision.
+
+    `demo precision` measures a packaged sentence encoder on bundled reviews in fp32 and int8 instead: joules, accuracy
+    and size, in about two minutes on a CPU (requires everywatt[precision]).
 
     Uses the sensors of this machine or, if there are none, a modelled estimate that is labelled as such. The run is
     kept like any other, with its report beside the tape.
     """
     settings = settings_here(quiet=output.quiet)
+    if what == "precision":
+        return _precision(work_s, settings, output)
     home = runs_home(settings.home)
     if home.why:
         output.warn(home.why)
@@ -94,6 +102,26 @@ def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) ->
         found = each_j[0].ratio(each_j[1])
         lines.append(f"        and {found} times the energy; errors of the sensor or model that both share cancel")
     return lines
+
+
+def _precision(loop_s: float, settings: Settings, output: Output) -> int:
+    """A small `bench precision`, with its page beside the tape."""
+    from everywatt.bench.precision.lab import Conduct
+    from everywatt.bench.precision.plan import Job, require_torch
+    from everywatt.cli.bench.precision import KIND, experiment, show, write
+
+    require_torch()
+    output.say("everywatt demo: a sentence encoder in fp32 and int8, three timed loops of each")
+    job = Job(precisions=("fp32", "int8"), loop_s=loop_s, limit=128)
+    result = experiment(job, Conduct(trials=3, cool=False), settings, "demo precision", output)
+    show(result, output)
+    output.json(KIND, result.to_dict())
+    if result.run is not None:
+        folder = find_run(result.run, runs_home(settings.home).path)
+        write(folder / "report.html", result, settings)
+        output.say(f"next:   {program()} why {result.run}    {program()} bench precision --model DIR")
+        output.say(f"report: {folder / 'report.html'}")
+    return 0 if result.baseline is not None else MeasurementRefused.exit_code
 
 
 def _report(run: Run, folder: Path) -> Path:
