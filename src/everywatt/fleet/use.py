@@ -60,6 +60,9 @@ class CpuBook:
         self.readings = 0
         self.at_ns = 0
         self.memory: dict[OwnerKey, float] = {}
+        self._living: dict[OwnerKey, int] = {}  # processes of each owner when they were counted last
+        self._left: dict[OwnerKey, int] = {}  # and how many ended since
+        self.may_have_ended = False  # the last process of some owner
 
     # What the tables say.
 
@@ -174,6 +177,10 @@ class CpuBook:
         if self._owed_s > 0:
             uses[UNATTRIBUTED] = uses.get(UNATTRIBUTED, 0.0) + self._owed_s
             self._owed_s = 0.0
+        for process, _ in self._gone:
+            owner = self.owner(process)
+            left = self._left[owner] = self._left.get(owner, 0) + 1
+            self.may_have_ended |= left >= self._living.get(owner, 0)
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
         self._taken = uses
@@ -213,12 +220,14 @@ class CpuBook:
             seen[path] = seen.get(path, 0.0) + more
 
     def count_memory(self) -> None:
-        """Add up what owners hold, into `memory`."""
+        """Add up what living owners hold, into `memory`."""
         memory: dict[OwnerKey, float] = {}
+        living: dict[OwnerKey, int] = {}
         for process in self.processes.values():
             owner = self.owner(process)
             memory[owner] = memory.get(owner, 0.0) + process.rss_bytes
-        self.memory = memory
+            living[owner] = living.get(owner, 0) + 1
+        self.memory, self._living, self._left, self.may_have_ended = memory, living, {}, False
 
 
 @dataclass(slots=True)
