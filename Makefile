@@ -43,12 +43,13 @@ demo: $(VENV)/.stamp-base ## measure something small, here and now: no root, no 
 .PHONY: test
 test: ## lint, types and tests (CI=true: all that can run here)
 	@began=$$(date +%s); $(MAKE) --no-print-directory --jobs=2 ready-for-tests && \
-	echo "== environments, lint and types: $$(($$(date +%s) - began)) s"
+	echo "== environments and style: $$(($$(date +%s) - began)) s"
 	scripts/run_tests.sh '$(VENV)/bin/python' $(WORKERS)
 
-# Two at a time: the environments beside each other, then lint beside the compiling of all that the tests import.
+# Two at a time: the environments beside each other, then style beside the compiling of all that the tests import. Types
+# are checked beside the tests.
 .PHONY: ready-for-tests
-ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) lint collected
+ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) style collected
 
 .PHONY: collected
 collected: $(VENV)/.stamp-dev
@@ -68,10 +69,13 @@ bench: $(VENV)/.stamp-dev bench-venv ## all benchmarks beside other tools; NAME=
 		$(if $(DATA),--data '$(DATA)')
 
 .PHONY: lint
-lint: $(VENV)/.stamp-dev ## ruff and mypy
+lint: style ## ruff and mypy
+	'$(VENV)/bin/mypy'
+
+.PHONY: style
+style: $(VENV)/.stamp-dev
 	'$(VENV)/bin/ruff' check .
 	'$(VENV)/bin/ruff' format --check .
-	'$(VENV)/bin/mypy'
 
 .PHONY: format
 format: $(VENV)/.stamp-dev ## let ruff rewrite the sources

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run the tests, each once: run_tests.sh PYTHON WORKERS. With CI=true those that need torch run among the others.
-# First all that can share the machine, then the few that need it for themselves. Both parts always run, so that one run
-# reports everything that fails.
+# First all that can share the machine, beside mypy, then the few that need it for themselves. All parts always run, so
+# that one run reports everything that fails.
 set -u
 python=$1 workers=$2
 status=0
@@ -23,6 +23,19 @@ part() {
     echo "== $name: $(($(date +%s) - began)) s"
 }
 
+types() {
+    began=$(date +%s)
+    nice "$python" -m mypy
+    code=$?
+    echo "== types: $(($(date +%s) - began)) s"
+    return $code
+}
+
+told=$(mktemp)
+trap 'rm -f "$told"' EXIT
+types >"$told" 2>&1 &
 part "tests that share the machine" "not serial and $marks" -n "$workers"
+wait $! || status=1
+cat "$told"
 part "tests that need it for themselves" "serial and $marks"
 exit $status

@@ -2,9 +2,9 @@
 
     import everywatt
 
-    with everywatt.measure("training") as run:
+    with everywatt.measure("training") as m:
         train()
-    print(run.energy())
+    print(m.energy)
 
 The public names are imported when they are first used, so that `import everywatt` itself loads nothing.
 """

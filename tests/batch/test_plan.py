@@ -1,5 +1,7 @@
 """Longest first, spread as free lanes would take them."""
 
+import pytest
+
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, Attempt, State
 from everywatt.batch.plan import Pace, in_order, plan_lines, plan_table, shares
@@ -47,3 +49,23 @@ def test_one_of_each_is_told_in_the_singular():
         "1 lane of 2 gets no items",
         "1 item on 1 lane (gpu.0), about 90.0 s",
     ]
+
+
+def test_time_that_does_not_follow_size_is_not_scaled_by_it():
+    pace = Pace()
+    for item, seconds in zip(items(1000, 900, 500), (2.0, 2.0, 2.0), strict=True):
+        pace.learn(item, seconds)
+    assert pace.seconds(items(1, 2, 3)) == pytest.approx(6.0)
+
+
+def test_time_that_follows_size_from_a_start_up_time_is_extrapolated_so():
+    pace = Pace()
+    for item, seconds in zip(items(100, 200, 300), (6.0, 7.0, 8.0), strict=True):
+        pace.learn(item, seconds)
+    assert pace.seconds(items(10)) == pytest.approx(5.1)
+
+
+def test_with_one_size_time_is_taken_to_be_proportional():
+    pace = Pace()
+    pace.learn(items(100)[0], 5.0)
+    assert pace.seconds(items(20)) == pytest.approx(1.0)

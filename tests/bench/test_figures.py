@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from everywatt.bench.candidates import candidates
+from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.fail_if import failing, parse_rule, unjudged
 from everywatt.bench.figures import decided, figures, narrow
-from everywatt.bench.tables import far_off
+from everywatt.bench.tables import far_off, table, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Budget, Term
@@ -98,6 +99,11 @@ def test_outliers_are_told_by_their_place():
     assert far_off(replace(a, outliers=(0, 5))) == "trials 1, 6 are outliers; kept"
 
 
+def test_very_many_outliers_are_summarised():
+    a = figures(candidates(["a"]), [trial(0, n, joules(10.0)) for n in range(3000)])[0]
+    assert far_off(replace(a, outliers=tuple(range(0, 2700, 3)))) == "900 of 3000 trials are outliers; kept"
+
+
 @pytest.mark.parametrize(
     ("rule", "fails"),
     [
@@ -154,3 +160,25 @@ def test_a_gate_on_a_ratio_that_does_not_exist_is_not_judged():
     found = figures(TWO, NEAR_IDLE)
     assert failing(rule, found) == []
     assert unjudged(rule, found) == ["B: net > baseline * 1.05 cannot be decided: no ratio for net"]
+
+
+def test_where_energy_is_modelled_cpu_time_leads_and_decides():
+    trials = [
+        replace(trial(which, block, replace(joules(10.0 + which), pedigree="modelled")), cpu_s=cpu_s)
+        for which, cpus in ((0, (1.0, 1.01, 0.99, 1.0)), (1, (2.0, 2.02, 1.98, 2.0)))
+        for block, cpu_s in enumerate(cpus)
+    ]
+    found = figures(TWO, trials)
+    assert found[1].decisive is found[1].cpu and found[1].cpu.ratio == pytest.approx(2.0, abs=1e-3)
+    result = Result(Plan(), tuple(TWO), tuple(found), "decided", None)
+    assert verdicts(result)[0].startswith("B uses 100") and verdicts(result)[0].endswith("more CPU time")
+    assert verdicts(result)[1].endswith("(modelled)")
+    assert list(table(result).headers[3:6]) == ["CPU time", "ratio of CPU time", "energy"]
+    measured = figures(TWO, series([10.0, 10.1, 9.9], [20.0, 20.1, 19.9]))
+    assert measured[1].decisive is measured[1].gross
+    assert "CPU time" not in table(Result(Plan(), tuple(TWO), tuple(measured), "decided", None)).headers
+
+
+def test_a_mean_energy_is_never_below_zero():
+    a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([1.0, 9.0, 1.0])])[0]
+    assert a.energy.low == 0.0

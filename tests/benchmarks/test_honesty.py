@@ -7,12 +7,7 @@ import pytest
 from benchmark_labs import honesty, product  # noqa: F401 - fixtures
 
 SPAN_PATHS = ("span", "ledger by span", "batch item", "LLM query")
-# Not honest yet: the path, and why.
-UNKNOWN = "a card that is in no table may average over far more than its period"
-PART_TIME = "a counter is taken as exact also where the sensor behind it sees a part of each period"
-KINDS = {"": "", ", card unknown": UNKNOWN, ", counter of a part-time sensor": PART_TIME}
-WAITS = {f"{path}{kind}": why for kind, why in KINDS.items() if why for path in ("Run.energy", *SPAN_PATHS)}
-WAITS["LLM query"] = "a query's interval is that of all queries, scaled by its joules; bounds shrink with it (92.7 %)"
+KINDS = ("", ", card unknown", ", counter of a part-time sensor")
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +37,7 @@ PATHS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(p, marks=pytest.mark.xfail(reason=WAITS[p], strict=True)) if p in WAITS else p for p in PATHS],
-)
+@pytest.mark.parametrize("path", PATHS)
 def test_a_path_holds_the_truth(found, path):
     row = found[path]
     assert row.verdict == "", row.cells(path)
@@ -60,7 +52,6 @@ def test_modelled_figures_are_a_path_too(honesty):  # noqa: F811
     assert "modelled" in honesty.SPAN_PATHS
 
 
-@pytest.mark.xfail(reason="an edge of a span that is an edge of the ledger's window too is taken as known", strict=True)
 def test_a_ledger_by_span_of_a_run_without_a_root_span(product, tmp_path):  # noqa: F811
     rng = np.random.default_rng(1)
     sensor, spans = product.SENSORS["gauge 100 of 100 ms"], product.spans_of(0.5, 0.73)

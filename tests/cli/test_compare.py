@@ -197,3 +197,15 @@ def test_a_file_that_cannot_be_written_is_told_before_the_trials(place, tmp_path
 @pytest.mark.parametrize("more", [["--target", "x", "true"], ["--fail-if", "nonsense", "true"], ["'"], []])
 def test_wrong_words_end_with_2(place, more):
     compare(place, *more, code=2)
+
+
+def test_what_is_neither_a_run_nor_a_program_is_named(place):
+    done = compare(place, "train-2026-11", code=2)
+    assert "'train-2026-11' is neither a run nor a program" in done.stderr
+
+
+def test_one_command_runs_ten_times_at_most(place):
+    done = compare(place, "--json", "--target", "0.0001%", "--verbose", "true")
+    found = json.loads(done.stdout)
+    assert found["ended"] == "trials" and len(found["candidates"][0]["trials"]) == 10
+    assert "10 trials at most" in done.stderr

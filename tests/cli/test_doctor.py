@@ -12,6 +12,8 @@ import pytest
 from everywatt.cli import doctor as module
 from everywatt.cli.common.output import Output
 from everywatt.core.machine import Machine
+from everywatt.doctor.diagnose import Check, Diagnosis, Verdict
+from everywatt.sensors.base import Report, State
 from everywatt.sim.build import NVML, compile_library, compiler
 
 
@@ -182,3 +184,24 @@ def test_characterise_without_sensors_says_so(environ) -> None:
     assert (
         done.returncode == 0 and json.loads(done.stdout)["sensors"] == [] and "nothing to characterise" in done.stderr
     )
+
+
+def test_the_verdict_comes_first_and_absent_sensors_share_a_reason() -> None:
+    checks = (
+        Check("CPU energy (RAPL)", Verdict.FAIL, "denied", "sudo everywatt doctor --fix"),
+        Check("clock", Verdict.PASS, "synchronised"),
+    )
+    found = Diagnosis(checks, (), ("cpu.0: core (inside package)", "gpu.0: gpu"))
+    assert module.outlook(found) == [
+        "You will get: gpu.0: gpu, measured.",
+        "CPU energy (RAPL): fix with: sudo everywatt doctor --fix",
+    ]
+    assert "estimate" in module.outlook(Diagnosis((), (), ("host: node (modelled)",)))[0]
+    assert "no energy" in module.outlook(Diagnosis((), (), ()))[0]
+    reports = [Report(name, State.ABSENT, f"not configured: [sensor.{name}]") for name in ("ipmi", "snmp")]
+    assert module.absent(reports) == [("ipmi, snmp", "not configured: [sensor.NAME]")]
+    assert module.absent(reports[:1]) == [("ipmi", "not configured: [sensor.ipmi]")]
+
+
+def test_the_first_line_is_what_a_run_will_measure(environ) -> None:
+    assert run(environ).stdout.startswith("You will get")

@@ -9,8 +9,9 @@ import click
 import pytest
 
 from everywatt.cli.common import group as frame
-from everywatt.cli.main import COMMANDS, help_text, main
+from everywatt.cli.main import COMMANDS, GROUPS, help_text, main
 from everywatt.core import errors
+from everywatt.doctor.preflight import CpuLoad
 
 
 def everywatt(*words, **settings):
@@ -110,8 +111,16 @@ def test_what_a_verb_returns_is_the_exit_code():
     assert frame.dispatch(["go"], group_that(lambda: click.get_current_context().exit(4))) == 4
 
 
+def test_a_verb_gets_the_load_that_was_watched_since_the_call():
+    load = CpuLoad()
+    found = []
+    look = group_that(lambda: found.append(click.get_current_context().find_object(CpuLoad)))
+    assert frame.dispatch(["go"], look, load=load) == 0
+    assert found == [load]
+
+
 def test_interrupt_is_130(monkeypatch):
-    def interrupt(args):
+    def interrupt(args, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(frame, "dispatch", interrupt)
@@ -149,3 +158,8 @@ def test_the_module_runs_as_a_program():
     result = everywatt("config", "show", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith('{\n  "schema": "everywatt/1",\n  "kind": "config"')
+
+
+def test_no_command_is_in_two_groups_of_the_help():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert len(grouped) == len(set(grouped)) and set(grouped) <= set(COMMANDS)

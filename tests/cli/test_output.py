@@ -9,7 +9,7 @@ import pytest
 
 from everywatt.cli.common.output import Output, emit_json, fitting, style_of, write_text
 from everywatt.core.errors import UsageError
-from everywatt.core.tables import Table
+from everywatt.core.tables import Column, Table
 
 
 class Screen(io.StringIO):
@@ -154,3 +154,16 @@ def test_progress_on_a_terminal_rewrites_one_line_and_elsewhere_says_nothing():
     speaker, _, err = output()
     speaker.progress()("one")
     assert err.getvalue() == ""
+
+
+@pytest.mark.parametrize("columns", [80, 99])
+def test_a_table_that_does_not_fit_a_narrow_terminal_becomes_cards(columns, monkeypatch):
+    stream = Screen()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    made = Table.of(
+        *("run", *(Column(f"a rather long column {n}", "J") for n in range(8))), rows=[["first", *[1.5] * 8]]
+    )
+    Output(stdout=stream, environ={"TERM": "xterm", "NO_COLOR": "1"}).table(made)
+    lines = [line.rstrip() for line in stream.getvalue().split("\n") if line.strip()]
+    assert len(lines) == 9 and lines[1].split("  ")[1:] and "1.500 J" in lines[1], lines
+    assert all(len(line) <= columns for line in lines)

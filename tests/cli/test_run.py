@@ -178,9 +178,12 @@ def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
     done = place.run("--json", "--idle", "1s", "--", "sleep", "0.3", check=0)
     took_s = time.monotonic() - began
     out = json.loads(done.stdout)
-    assert out["baseline"]["method"] == "measured" and out["baseline"]["duration_s"] >= 0.7
-    assert out["duration_s"] + out["baseline"]["duration_s"] <= took_s, "idle time is not the command's"
     net = out["energy_net"]
+    assert out["duration_s"] + 1.0 <= took_s, "idle time is not the command's"
+    if out["baseline"] is None:  # other programs keep this machine busy
+        assert "busy" in net["refused"] and "everywatt run --idle 10s -- sleep 0.3" in net["refused"]
+        return
+    assert out["baseline"]["method"] == "measured" and out["baseline"]["duration_s"] >= 0.7
     assert net["low"] <= 0.0 <= net["high"], "a constant 50 W leaves nothing above idle"
 
 

@@ -83,7 +83,23 @@ def test_why_names_each_source_and_a_cure(two_runs, capsys):
     assert "HOW TO NARROW IT" in capsys.readouterr().out
 
 
-def test_why_of_a_net_figure_has_no_offset(two_runs, capsys):
+@pytest.fixture
+def idle_first(own_home):
+    """A run of 30 W after an idle baseline of 10 W."""
+    write_tape(
+        own_home / "everywatt-runs" / "20260101-000003-x" / "box-0001.tape",
+        [
+            (
+                counter_group(gain_pct=5.0, offset_w=1.0),
+                0.1,
+                rows(lambda t: 10 * min(t, 6) + 30 * max(t - 6, 0), 0, 12, 0.1),
+            )
+        ],
+        [("idle", 0, 5, None, {"role": "idle"}), ("run", 7, 11, None, {})],
+    )
+
+
+def test_why_of_a_net_figure_has_no_offset(idle_first, capsys):
     data = run_json(capsys, "why", "last", "--net")
     assert all(entry["half_width_j"] < 1e-6 for entry in data["budget"] if entry["source"] == "offset")
 
@@ -114,7 +130,7 @@ def test_sums_of_a_tag_that_no_run_has_say_so(two_runs, capsys):
     assert "No run has the tag nothing" in told.err
 
 
-def test_what_cancels_is_shown_as_nothing(two_runs, capsys):
+def test_what_cancels_is_shown_as_nothing(idle_first, capsys):
     assert main(["why", "--net"]) == 0
     assert "µJ" not in capsys.readouterr().out
 

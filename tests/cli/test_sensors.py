@@ -101,10 +101,26 @@ def test_everything_known_is_probed_except_replay(capsys):
 
 
 def test_a_missing_module_is_unusable_and_says_so():
-    (report,) = probe_all({"gone": "no_such_module_here:Gone"}, Request())
+    ((report,), _) = probe_all({"gone": "no_such_module_here:Gone"}, Request())
     assert report.state is State.UNUSABLE and "no_such_module_here" in report.why
     with pytest.raises(UsageError):
         probe_all({}, Request(), ["gone"])
+
+
+def test_it_leads_with_the_total_and_folds_what_is_absent(sim_machine):
+    lab = sim_machine(gpus=["constant:100W"], packages=["constant:60W"])
+    words = [sys.executable, "-m", "everywatt", "sensors"]
+    text = subprocess.run(words, env=lab.environment(), capture_output=True, text=True, check=True).stdout
+    lines = text.split("\n")
+    assert lines[0] == "total   cpu+gpu: cpu.0 + gpu.0 (counter)"
+    assert lines[1] == "beside  cpu.0 core (inside cpu.0)"
+    (folded,) = [line for line in lines if line.startswith("absent")]
+    assert "tegrastats" in folded and "everywatt sensors --all" in folded
+    assert text.count("tegrastats") == 1 and "nvidia-smi  gpu.0" not in text
+    document = subprocess.run([*words, "--json"], env=lab.environment(), capture_output=True, text=True, check=True)
+    assert json.loads(document.stdout)["total"] == {"scope": "cpu+gpu", "parts": ["cpu.0", "gpu.0"]}
+    text = subprocess.run([*words, "--all"], env=lab.environment(), capture_output=True, text=True, check=True).stdout
+    assert "tegrastats was not found" in text and "nvidia-smi  gpu.0" in text
 
 
 def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):

@@ -253,6 +253,17 @@ def test_the_wall_of_a_bmc(said: Any, own_site: Path, tmp_path: Path) -> None:
     assert said("slurm", "wall", "--run", "n1=none-such", "--store", own_site)[0] == 2
 
 
+def test_the_bmc_beside_the_chips(said: Any, own_site: Path, tmp_path: Path) -> None:
+    """2000 W over two hours in which the chips drew 5.6 MJ, and Slurm counted 5 MJ of a job of 4 MJ."""
+    assert said("import", "ipmi", bmc_log(tmp_path / "bmc.log", range(124)), "--out", tmp_path / "bmc")[0] == 0
+    words = ("slurm", "reconcile", "--run", f"n1={tmp_path / 'bmc'}", "--store", own_site, *SINCE)
+    (day,) = data(said, *words)["days"]
+    assert (day["node"], day["hours"], sorted(day["figures"])) == ("n1", 2, ["chips", "psu"])
+    assert day["figures"]["chips"]["joules"] == pytest.approx(5.6e6)
+    assert day["figures"]["psu"]["joules"] == pytest.approx(2 * 7.2e6, rel=1e-3)
+    assert [(one["kind"], one["outer"], one["ratio"]) for one in day["findings"]] == [("scope", "slurm", 0.8)]
+
+
 def test_a_bmc_that_was_silent_for_long_gives_no_figure(said: Any, own_site: Path, tmp_path: Path) -> None:
     for name, minutes in (("half", [*range(10), *range(40, 124)]), ("most", [*range(10), *range(14, 124)])):
         assert said("import", "ipmi", bmc_log(tmp_path / name, minutes), "--out", tmp_path / f"{name}.run")[0] == 0

@@ -16,7 +16,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "batch": ("probe", "summary"),
     "bench": ("precision", "train", "llm", "agents", "leaderboard"),
     "slurm": (
-        "jobs", "job", "summary", "report", "daily", "validate", "export", "import", "wall", "install", "node",
+        "jobs", "job", "top", "summary", "report", "daily", "forget", "validate", "export", "import", "wall",
+        "annotate", "reconcile", "install", "check", "node",
     ),
     "stress": (),
     "show": (),

@@ -42,6 +42,8 @@ def test_the_agent_is_a_plain_user_without_capabilities():
     assert (given["User"], given["Group"], given["CapabilityBoundingSet"]) == (USER, USER, "")
     assert given["NoNewPrivileges"] == "yes" and given["ProtectSystem"] == "strict"
     assert f"/var/lib/{given['StateDirectory']}" == STATE
+    assert given["Environment"] == f"EVERYWATT_RUNTIME_DIR=/run/{given['RuntimeDirectory']}"
+    assert given["RuntimeDirectoryMode"] == "0700"
     # What would hide that which is measured: devices of GPUs and of others' processes.
     assert not {"PrivateDevices", "DeviceAllow", "ProtectClock", "ProtectProc", "PrivateNetwork"} & set(given)
     (line,) = [line for line in (SYSTEMD / "everywatt.sysusers").read_text().splitlines() if line.startswith("u ")]

@@ -10,6 +10,7 @@ import pytest
 from agents import Receiver, microjoules, told_on
 from virtual_world import RunningAgent, VirtualWorld
 
+from everywatt.api.run import load
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet import state
@@ -153,6 +154,57 @@ def test_killed_at_random_moments(world) -> None:
         for (name, labels), samples in told_on(found).items():
             if name in (ENERGY, OWNERS):
                 assert sent[name, labels] == samples, (name, labels)
+
+
+def test_counters_go_on_while_the_agent_is_dead(tmp_path) -> None:
+    """100 W, twice killed for 6 s: every joule is in the series, and in the tapes."""
+    with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:100W") as world:
+        agent = world.agent(period_s=0.2)
+        first_j, first_ms = agent.wait_for(key("gpu.0", "gpu"))[key("gpu.0", "gpu")]
+        for _ in range(2):
+            world.sleep(3)
+            before = agent.values()
+            agent.kill()
+            world.sleep(6)
+            agent = world.agent(period_s=0.2)
+            world.sleep(3)
+            values = agent.values()
+            for device, (_, domain) in DEVICES.items():
+                assert values[key(device, domain)][0] >= before[key(device, domain)][0]
+                assert values[f'everywatt_coverage_ratio{{device="{device}",domain="{domain}"}}'][0] > 0.99
+        last_j, last_ms = values[key("gpu.0", "gpu")]
+        truth = world.machine.energy_j("gpu", monotonic_ns(world, first_ms), monotonic_ns(world, last_ms))
+        assert truth > 1500 and last_j - first_j == pytest.approx(truth, rel=1e-4)
+        assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+        assert any("while the agent was not running" in text for text in agent.said)
+        agent.end()
+        check_stored(segments(agent.folder / "tape"))
+        run = load(agent.folder / "tape")
+        assert run.duration_s > truth / 100
+        assert run.energy(device="gpu.0").joules == pytest.approx(100 * run.duration_s, rel=0.01)
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_what_cannot_be_bridged_is_time_that_was_not_observed(tmp_path, monkeypatch, reboot) -> None:
+    """A gauge says nothing of the time without the agent, and after a reboot counters do not either."""
+    with VirtualWorld(tmp_path, gpu="constant:100W", board="constant:100W") as world:
+        agent = world.agent(period_s=0.2)
+        agent.wait_for(key("gpu.0", "gpu"))
+        world.sleep(3)
+        agent.kill()
+        if reboot:
+            monkeypatch.setattr(state, "boot_id", lambda proc: "another")
+        world.sleep(6)
+        agent = world.agent(period_s=0.2)
+        world.sleep(3)
+        values = agent.values()
+        covered = {
+            device: values[f'everywatt_coverage_ratio{{device="{device}",domain="gpu"}}'][0]
+            for device in ("gpu.0", "gpu.1")
+        }
+        assert covered["gpu.1"] == pytest.approx(1 / 3, abs=0.1)
+        assert covered["gpu.0"] == pytest.approx(1 / 3 if reboot else 1.0, abs=0.1)
+        agent.end()
 
 
 def test_a_receiver_that_is_away_for_a_minute_gets_everything_then(world) -> None:

@@ -3,13 +3,7 @@
 import pytest
 
 from everywatt.fleet import idle
-from everywatt.ledger import idle as ledger
 from everywatt.ledger.engine import Level
-
-
-def test_the_priors_are_the_ledgers():
-    assert {kind: middle for kind, (middle, _, _) in ledger.PRIORS.items()} == idle.PRIORS
-    assert (idle.QUIET_USE, idle.QUIET_S, idle.FEW_CELLS) == (ledger.QUIET_USE, ledger.QUIET_S, ledger.FEW_CELLS)
 
 
 def test_quiet_time_gives_idle():

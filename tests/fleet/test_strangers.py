@@ -13,6 +13,8 @@ from sites import write_home
 from strangers import KINDS, besiege
 from webserver import certificate
 
+from everywatt.sim.machine import SimMachine
+
 pytest.importorskip("starlette")
 pytestmark = [
     pytest.mark.realtime,
@@ -24,14 +26,15 @@ MOST_GROWN_BYTES = 20_000_000
 MOST_LINES = 100  # a minute
 
 
-@pytest.fixture
-def agent(sim_machine, tmp_path):
-    """An agent as on a node: TLS and a token."""
-    lab = sim_machine(gpus=["square:100W,300W,2s"], packages=["constant:60W"])
-    cert, key = certificate(tmp_path)
-    (tmp_path / "token").write_text(TOKEN)
-    words = ("--state", str(tmp_path / "s"), "--token-file", str(tmp_path / "token"), "--cert", str(cert))
-    with AgentProcess(home_of(tmp_path, lab.environment()), *words, "--key", str(key)) as process:
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory):
+    """An agent as on a node, TLS and a token: one for all sieges, as a node has one for all its days."""
+    folder = tmp_path_factory.mktemp("agent")
+    cert, key = certificate(folder)
+    (folder / "token").write_text(TOKEN)
+    words = ("--state", str(folder / "s"), "--token-file", str(folder / "token"), "--cert", str(cert))
+    machine = SimMachine.of(gpus=["square:100W,300W,2s"], packages=["constant:60W"])
+    with machine.start() as lab, AgentProcess(home_of(folder, lab.environment()), *words, "--key", str(key)) as process:
         yield process.url, process.process.pid, lambda: len(process.log)
 
 
@@ -81,7 +84,7 @@ def withstands(server, kind, count, seconds):
     ("server", "kind"), [*(("agent", kind) for kind in KINDS), ("plain_agent", "scrapes"), ("pages", "idle")]
 )
 def test_strangers_do_not_keep_others_out(server, kind, request):
-    withstands(request.getfixturevalue(server), kind, count=300, seconds=4)
+    withstands(request.getfixturevalue(server), kind, count=300, seconds=2)
 
 
 @pytest.mark.long

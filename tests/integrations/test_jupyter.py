@@ -79,3 +79,16 @@ def test_the_result_is_a_table_in_a_notebook():
 
     assert _Shown(Fake())._repr_html_() == "<b>1 J</b>"
     assert repr(_Shown(Fake())) == "1 J"
+
+
+def test_an_energy_is_a_line_of_text_in_a_notebook(shell):
+    shell.run_cell("%%energy -q --out kept\nsum(range(1000))")
+    text = shell.display_formatter.format(shell.user_ns["kept"].energy)[0]["text/plain"]
+    assert text == str(shell.user_ns["kept"].energy)
+
+
+def test_a_cell_shows_its_name_and_duration_in_html(shell):
+    shell.run_cell("%%energy -q --out kept <b>\nsum(range(1000))".replace(" <b>", " 'a <b>'"))
+    kept = shell.user_ns["kept"]
+    html = kept._repr_html_()
+    assert "a &lt;b&gt;" in html and " in " in html.split("<table>")[0]

@@ -8,6 +8,7 @@ import pytest
 
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
+from everywatt.integrations import pytest_energy
 from everywatt.integrations.pytest_energy import Baselines, over, over_baseline
 
 TESTS = """
@@ -102,3 +103,29 @@ def test_on_one_machine_the_gain_does_not_count(tmp_path):
     assert over_baseline(figure(12, 0.1, 9), stored | {"host": "another"}, 0.1)[0] is None
     assert over_baseline(Energy(1.0, scope="gpu"), stored, 0.1)[0] is None
     assert list(tmp_path.iterdir()) == [tmp_path / "b.json"]
+
+
+MODELLED = Energy(0.3, Budget((Term("model", "m", 0.25),)), "machine", "modelled")
+
+
+def test_where_energy_is_modelled_cpu_time_decides(tmp_path):
+    file = Baselines(tmp_path / "b.json", update=False)
+
+    def verdict(limit, cpu_s, cpu=None, energy=MODELLED):
+        return pytest_energy.decide(energy, limit, "t", file, cpu_s=cpu_s, cpu=cpu)[0]
+
+    assert verdict("0.2 J", 1.0) is None, "the interval of the model holds the limit"
+    assert verdict("0.2 J", 1.0, cpu="0.5 s") is True
+    assert verdict("0.2 J", 0.4, cpu="0.5 s") is False
+    assert verdict("0.2 J", 0.501, cpu="0.5 s") is None
+    assert verdict("0.2 J", 0.4, cpu="0.5 s", energy=figure(10, 1, 0)) is True, "where it is measured, energy decides"
+    file.put("t", MODELLED, 2.0)
+    assert verdict("+10%", 3.0) is True
+    assert verdict("+10%", 2.1) is False
+    assert verdict("+10%", 2.1, energy=Energy.refuse("no sensor")) is False
+
+
+def test_an_undecided_limit_is_shown_and_fails_when_strict(suite):
+    out = suite("-k", "stored")
+    assert "1 passed" in out and "1 limit undecided" in out and "--energy-strict" in out
+    assert "1 failed" in suite("-k", "stored", "--energy-strict")

@@ -38,7 +38,7 @@ def test_labels_say_what_the_figures_cover(measured):
     assert found["scope"] == "gpu" and found["pedigree"] == "counter"
     assert found["tag.project"] == "alpha" and found["run"].endswith("-summary")
     assert found["energy"] == str(measured.run.energy())
-    assert "no idle baseline" in found["net_refused"] and "refused" not in found
+    assert "the idle power of gpu.0 is not known" in found["net_refused"] and "refused" not in found
 
 
 def test_a_refused_run_has_no_joules_and_a_reason(sim_machine, monkeypatch, tmp_path):

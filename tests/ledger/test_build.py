@@ -152,7 +152,7 @@ def test_idle_that_was_measured_on_a_busy_machine_is_not_idle(tmp_path):
     check(ledger)
     idle = ledger.idle["cpu.0"]
     assert (idle["method"], idle["watts"]) == ("quiet", pytest.approx(20.0, rel=0.02))
-    assert "busy during the idle baseline; baseline rejected" in idle["note"]
+    assert "baseline rejected: it was 50.0 % busy" in idle["note"]
     assert ledger.entry("mine").energy.value == pytest.approx(40.0, rel=0.05)
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 import pytest
 import yaml
 from agents import SRC, told_on
+from collector_rules import check_collector, told
 from engines import MARKS
 from fleet_lab import ODD, running
 from waiting import until
@@ -279,14 +280,11 @@ def test_the_collector_maps_names_to_hw(fleet):
     """The relabelling and the collector's renaming, as the test reads their rules: the collector itself is not here."""
     config = yaml.safe_load((ROOT / "deploy/otel/collector.yaml").read_text())
     assert check_collector(config)
-    scrape = config["receivers"]["prometheus"]["config"]["scrape_configs"][0]
     texts = [fleet.node.text(), fleet.board.text()]
     found = {}
     for text in texts:
         for name, labels, value in text_samples(text):
-            kept = relabelled({"__name__": name, **labels}, scrape["metric_relabel_configs"])
-            if kept is not None:
-                metric, attributes = transformed(kept, config["processors"]["metricstransform"]["transforms"])
+            for metric, attributes in told(config, {"__name__": name, **labels}):
                 key = (metric, attributes["hw.id"])
                 assert key not in found, "an identity is told once"
                 found[key] = (attributes["hw.type"], value)
@@ -304,41 +302,3 @@ def text_samples(text):
     from everywatt.report.live.agent_source import samples
 
     return list(samples(text))
-
-
-def relabelled(labels, rules):
-    """Prometheus' rules for `keep` and `replace`, with the collector's $$ for $."""
-    for rule in rules:
-        value = rule.get("separator", ";").join(labels.get(name, "") for name in rule["source_labels"])
-        match = re.fullmatch(rule["regex"], value)
-        if rule.get("action") == "keep":
-            if not match:
-                return None
-        elif match:
-            labels = {**labels, rule["target_label"]: match.expand(rule["replacement"].replace("$$", "\\"))}
-    return labels
-
-
-def transformed(labels, transforms):
-    """The collector's metricstransform: rename a metric and its labels."""
-    labels = dict(labels)
-    name = labels.pop("__name__")
-    for one in transforms:
-        if one["include"] == name:
-            for step in one["operations"]:
-                assert step["action"] == "update_label"
-                labels[step["new_label"]] = labels.pop(step["label"])
-            return one["new_name"], labels
-    raise AssertionError(name)
-
-
-def check_collector(config) -> bool:
-    """Whether every part that a pipeline names is there, and every part there is used."""
-    for pipeline in config["service"]["pipelines"].values():
-        for kind in ("receivers", "processors", "exporters"):
-            assert set(pipeline[kind]) == set(config[kind]), kind
-    statements = config["processors"]["transform"]["metric_statements"][0]["statements"]
-    units = dict(
-        re.fullmatch(r'set\(unit, "(\w)"\) where name == "([\w.]+)"', one).groups()[::-1] for one in statements
-    )
-    return units == {"hw.energy": "J", "hw.power": "W"}

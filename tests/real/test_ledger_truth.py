@@ -146,11 +146,11 @@ def conserved(ledger):
 
 @pytest.mark.serial
 def test_spinners_owe_what_their_rusage_says_while_others_come_and_go(machine):
-    """Twenty seconds; two packages of which one draws twice as much, so each owner owes twice as much of it."""
+    """Fourteen seconds; two packages of which one draws twice as much, so each owner owes twice as much of it."""
     run, document = machine.run(
-        f"$PYTHON spinner.py full 1.0 20 0 & $PYTHON spinner.py half 0.5 20 {LAST} & "
-        f"$PYTHON spinner.py quarter 0.25 20 {LAST} & $PYTHON churn.py churn 19 & "
-        "$PYTHON on_gpu.py much 0.5 19 & $PYTHON on_gpu.py little 0.25 19 & wait",
+        f"$PYTHON spinner.py full 1.0 14 0 & $PYTHON spinner.py half 0.5 14 {LAST} & "
+        f"$PYTHON spinner.py quarter 0.25 14 {LAST} & $PYTHON churn.py churn 13 & "
+        "$PYTHON on_gpu.py much 0.5 13 & $PYTHON on_gpu.py little 0.25 13 & wait",
         hardware=[*package(), *package(2.0), "--gpu", f"load:20W,{20 + GPU_W:g}W"],
         options=["--idle", "4s"],
     )

@@ -18,13 +18,13 @@ pytest.importorskip("cramjam")
 pytestmark = [*MARKS, pytest.mark.serial]
 POWER = "everywatt_power_watts"
 TARGET = "cpu.0.package.power"
-SECONDS = 44
-# Another share of one core every two seconds.
+SECONDS = 30
+# Another share of one core every second, as often as it is scraped.
 LOAD = """
 import random, time
 for step in range(99):
     share = random.Random(step).random()
-    until = time.time() + 2
+    until = time.time() + 1
     while time.time() < until:
         begin = time.perf_counter()
         while time.perf_counter() - begin < 0.05 * share:

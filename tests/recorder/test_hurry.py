@@ -16,6 +16,9 @@ class Table:
     def read_table(self):
         return 0, []
 
+    def ask_all(self):
+        pass
+
     def close(self):
         pass
 

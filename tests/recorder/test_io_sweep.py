@@ -71,6 +71,13 @@ def test_a_full_disk_is_seen_by_other_processes_too(tmp_path: Path, nth: int) ->
     assert found.plan.programs[0].shown.coverage < 0.9
 
 
+@pytest.mark.parametrize("nth", [6, 8, 12])
+def test_a_program_that_can_send_nothing_more_is_recorded_to_its_end(tmp_path: Path, nth: int) -> None:
+    found = carried_out(tmp_path / "w", Fault("program", nth, errno.EMFILE, None, LASTING))
+    assert not found.wrong
+    assert found.plan.programs[0].shown.joules is not None
+
+
 def test_a_recorder_at_its_limit_of_descriptors_does_not_spin(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
         listener.bind(str(tmp_path / "s"))

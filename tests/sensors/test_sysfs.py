@@ -22,12 +22,12 @@ def group(tmp_path: Path):
 
 
 def test_what_is_snapped_becomes_the_row_that_a_read_gives(group, tmp_path: Path) -> None:
-    assert group.snap() is None  # nothing is open before the first read
+    assert group.read_raw() is None  # nothing is open before the first read
     read = group.read()
     (tmp_path / "a").write_text("2000\n")
-    snapped = group.snap()
+    snapped = group.read_raw()
     (tmp_path / "a").write_text("3000\n")
-    rows = group.develop([(9_000, 9_500, snapped), (10_000, 10_000, group.snap())])
+    rows = group.to_rows([(9_000, 9_500, snapped), (10_000, 10_000, group.read_raw())])
     assert [row.values for row in rows] == [(2000.0, 1000.0), (3000.0, 1000.0)]
     assert (rows[0].early_ns, rows[0].late_ns, rows[0].read_ns) == (8_000, 9_500, 9_500)
     assert rows[1] == read[0]._replace(values=(3000.0, 1000.0))
@@ -37,17 +37,17 @@ def test_a_file_that_was_replaced_wants_a_careful_read(group, tmp_path: Path) ->
     group.read()
     (tmp_path / "b").unlink()
     (tmp_path / "b").write_text("4000\n")
-    assert group.snap() is None
+    assert group.read_raw() is None
     assert group.read()[0].values == (1000.0, 4000.0)
-    assert group.snap() is not None
+    assert group.read_raw() is not None
 
 
 def test_garbage_is_found_when_it_is_made_sense_of(group, tmp_path: Path) -> None:
     group.read()
     (tmp_path / "a").write_text("9999\n")
-    (row,) = group.develop([(1, 2, group.snap())])
+    (row,) = group.to_rows([(1, 2, group.read_raw())])
     assert row.values[0] != row.values[0]
     assert row.values[1] == 1000.0
     (tmp_path / "b").write_text("-7\n")
     with pytest.raises(SensorError, match="outside its range"):
-        group.develop([(1, 2, group.snap())])
+        group.to_rows([(1, 2, group.read_raw())])

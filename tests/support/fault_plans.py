@@ -315,9 +315,12 @@ class Outcome:
             whole = not any("is lost" in fault for fault in self.plan.faults)
             if whole and program.energy is not None and program.folder is not None:
                 try:
-                    program.shown = load(program.folder).energy()
+                    run = load(program.folder)
+                    program.shown = run.energy()
                 except EverywattError:
                     continue  # says what is missing
+                if not run.spans:  # none of its messages arrived: the figure is of the whole recording
+                    program.began_ns = min(start_ns for tape in run.windows() for start_ns, _ in tape)
                 self.wrong += [f"{name}, shown: {text}" for text in self._doubts(program, program.shown)]
 
     def _doubts(self, program: Program, energy: Energy) -> Iterator[str]:

@@ -19,6 +19,7 @@ TOGETHER = {
     "tests/real/test_batch_on_slurm.py": "slurm",
     "tests/real/*_browser.py": "browser",
     "tests/real/test_llm_server.py": "browser",
+    "tests/benchmarks/test_honesty.py": "honesty",  # one fixture computes for all its cases, most of a minute
 }
 
 # Files whose tests share nothing and take long: each test goes where there is room.

@@ -20,6 +20,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 AGAIN_S = 0.25  # until a connection that was closed is opened again
+AHEAD_S = 2.0  # strangers have this long to open their connections before the first honest request
+AFTER_S = 1.0  # and stay so much longer than honest requests are made, whose program takes a while to start
 HELLO = b"\x16\x03\x01\x02\x00\x01"  # the beginning of a TLS handshake
 KINDS = ("mute", "half-hello", "half-head", "idle", "scrapes")
 
@@ -118,8 +120,10 @@ def besiege(
     me = [sys.executable, __file__]
     _ask(url, 0.1, token)  # what the first request loads is no fault of strangers
     before, lines, most = rss_bytes(pid), log(), 0
-    strangers = subprocess.Popen([*me, kind, url, str(count), str(seconds + 4)], stdout=subprocess.PIPE, text=True)
-    time.sleep(2)
+    strangers = subprocess.Popen(
+        [*me, kind, url, str(count), str(AHEAD_S + seconds + AFTER_S)], stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(AHEAD_S)
     words = [*me, "honest", url, "0", str(seconds), *([token] if token else [])]
     honest = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     while honest.poll() is None:

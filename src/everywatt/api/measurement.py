@@ -26,8 +26,15 @@ def _now_ns() -> int:
     return SystemClock().monotonic_ns()
 
 
+def _cpu_s() -> float:
+    import resource
+
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 class Measurement:
-    """What `measure()` gives: after the block, `energy`, `duration_s` and the `run`.
+    """What `measure()` gives: after the block, `energy`, `duration_s`, `cpu_s` and the `run`.
 
     Inside another measurement or Meter of the same program it is a span of that recording, and its energy is known when
     the outer one has ended.
@@ -41,6 +48,8 @@ class Measurement:
         self._outer: Meter | None = None
         self._started_ns: int | None = None
         self._ended_ns: int | None = None
+        self._started_cpu_s = 0.0
+        self._ended_cpu_s: float | None = None
         self.error: BaseException | None = None
 
     def start(self) -> Measurement:
@@ -57,6 +66,7 @@ class Measurement:
         else:
             self._meter = Meter(self.name, **self._options).start()
         self._started_ns, self._ended_ns = _now_ns(), None
+        self._started_cpu_s, self._ended_cpu_s = _cpu_s(), None
         return self
 
     def stop(self) -> Energy:
@@ -65,7 +75,7 @@ class Measurement:
             raise UsageError("This measurement was not started.")
         if self._ended_ns is not None:
             return self.energy
-        self._ended_ns = _now_ns()
+        self._ended_ns, self._ended_cpu_s = _now_ns(), _cpu_s()
         if self._span is not None:
             self._span.close()
         elif self._meter is not None:
@@ -101,6 +111,16 @@ class Measurement:
         return ((self._ended_ns or _now_ns()) - self._started_ns) / 1e9
 
     @property
+    def cpu_s(self) -> float:
+        """CPU seconds of this process, all its threads, and the children that it waited for, between start and stop.
+
+        A count of the kernel, which is exact also where no sensor measures power.
+        """
+        if self._started_ns is None:
+            return 0.0
+        return (_cpu_s() if self._ended_cpu_s is None else self._ended_cpu_s) - self._started_cpu_s
+
+    @property
     def run(self) -> Run:
         """The recording it is part of."""
         meter = self._outer or self._meter
@@ -110,7 +130,12 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"name": self.name, "duration_s": self.duration_s, "energy": self.energy.to_dict()}
+        return {
+            "name": self.name,
+            "duration_s": self.duration_s,
+            "cpu_s": self.cpu_s,
+            "energy": self.energy.to_dict(),
+        }
 
     def __enter__(self) -> Measurement:
         return self.start()
@@ -145,7 +170,12 @@ class Measurement:
         return f"<Measurement {self}>"
 
     def _repr_html_(self) -> str:
-        return self.energy._repr_html_()
+        import html
+
+        from everywatt.core.format import format_duration
+
+        head = f"<b>{html.escape(self.name or 'measure')}</b> in {format_duration(self.duration_s)}"
+        return f"<div>{head}, {format_duration(self.cpu_s)} of CPU time</div>{self.energy._repr_html_()}"
 
 
 @overload

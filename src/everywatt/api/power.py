@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,11 @@ import numpy.typing as npt
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import repeated
 from everywatt.energy.combine import combine
 from everywatt.energy.loading import load_ticks
+from everywatt.energy.medians import median
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.energy.window import source_energy
@@ -118,7 +119,7 @@ def power_statistics(watts: Floats, energy: Energy | None, seconds: float) -> di
     found = {"mean": mean_w(energy, seconds), "sd": None, "min": None, "median": None, "max": None}
     if len(watts):
         sd = float(np.std(watts, ddof=1)) if len(watts) > 1 else None
-        found |= {"sd": sd, "min": float(watts.min()), "median": float(np.median(watts)), "max": float(watts.max())}
+        found |= {"sd": sd, "min": float(watts.min()), "median": median(watts), "max": float(watts.max())}
     return {**found, "samples": len(watts)}
 
 
@@ -152,7 +153,7 @@ def _recorded(source: Source) -> PowerLine | None:
     at_ns, width_ns, values = found[0], found[1], found[2][channel.name]
     if group.info.tracked and channel.kind is Kind.COUNTER:
         # Until it has been found when a card publishes, a count may be a whole period old. Repeated ones are no news.
-        known = width_ns <= np.median(width_ns) + UNEVEN * group.expected_period_s * NS
+        known = width_ns <= median(width_ns) + UNEVEN * group.expected_period_s * NS
         known &= ~repeated(values)
         at_ns, values = at_ns[known], values[known]
     if len(at_ns) < 2:
@@ -170,7 +171,7 @@ def held_line(at_ns: Ints, values: Floats, expected_s: float) -> PowerLine:
     period_ns = max(round(expected_s * NS), 1)
     steps = np.diff(at_ns)
     late = np.flatnonzero(steps > GAP_PERIODS * period_ns) + 1
-    first_ns = at_ns[0] - min(period_ns, round(float(np.median(steps))))
+    first_ns = at_ns[0] - min(period_ns, round(median(steps)))
     places, starts = np.concatenate(([0], late)), np.concatenate(([first_ns], at_ns[late] - period_ns))
     return PowerLine(np.insert(at_ns, places, starts), np.insert(values, late, np.nan))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,19 +16,17 @@ import numpy.typing as npt
 from everywatt.api.power import device_table
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
-from everywatt.energy.baseline import Baseline, idle_energy, quietest
 from everywatt.energy.combine import combine
-from everywatt.energy.loading import load_line
 from everywatt.energy.quality import quality
-from everywatt.energy.sources import Source, addable, sources
-from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import source_energy, together, windows_energy
-from everywatt.ledger.use.series import busy_share
+from everywatt.energy.sources import Source, addable, scope_of, sources
+from everywatt.energy.window import source_energy, together, windows_energy, windows_joules
+from everywatt.ledger.idle import Idle, net_energy, sum_levels
+from everywatt.ledger.levels import idle_levels
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import existing_home, find_run, segments
@@ -53,6 +51,7 @@ class Run:
         self.tapes = tuple(tapes)
         self._trouble = tuple(trouble)
         self._known: dict[Path, tuple[Span, ...]] = {}
+        self._levels: tuple[tuple[tuple[int, int], ...], list[dict[str, Idle]]] | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +62,11 @@ class Run:
     def meta(self) -> dict[str, Any]:
         """Host, versions, command, git state, tags, note: as recorded at the start."""
         return dict(self.tapes[0].meta)
+
+    @property
+    def shared_with(self) -> list[str]:
+        """Runs of other programs that recorded the same devices meanwhile, such as ranks of one node."""
+        return list(dict.fromkeys(str(name) for tape in self.tapes for name in tape.meta.get("shared_with") or ()))
 
     @property
     def spans(self) -> list[Span]:
@@ -121,6 +125,10 @@ class Run:
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures)
+        if others := len(self.shared_with):
+            programs = "another program" if others == 1 else f"{others} other programs"
+            note = f"{programs} recorded the same devices meanwhile: this energy is theirs as well, so count it once"
+            combined = replace(combined, notes=(*combined.notes, note))
         if lost and combined.joules is not None and asked_ns:
             # What a segment should have told and has no reading of is time that was not observed.
             combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
@@ -157,25 +165,26 @@ class Run:
         return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
-        """Energy above idle: gross minus the idle baseline over the same time. Refused if there is no baseline."""
+        """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""
         figures = []
-        for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
-            found = sources(tape)
-            baseline = self._baseline(tape, found)
-            if baseline is None:
-                return Energy.refuse("no idle baseline: record one with --idle 10s, or measure for longer than 10 s")
-            if not windows:
-                continue
-            gross = windows_energy(found, windows)
-            idle = idle_energy(found, baseline, sum(end - start for start, end in windows) / NS, gross)
-            if gross.joules is None or idle.joules is None:
-                return gross if gross.joules is None else idle
-            net = gross - idle
-            if baseline.restless:
-                note = f"idle is {baseline.where}, so net energy is underestimated; record idle with --idle 10s"
-                net = replace(net, notes=(*net.notes, note))
-            figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
+        for tape, levels, windows in zip(self.tapes, self._idle_levels(), self._windows(span, between), strict=True):
+            if windows:
+                gross = windows_energy(sources(tape), windows)
+                net = net_energy(gross, levels, sum(end - start for start, end in windows) / NS)
+                if net.joules is None:
+                    return (
+                        net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
+                    )
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
         return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
+
+    def _how_to_idle(self) -> str:
+        """What to do for an idle level that is accepted."""
+        if self.meta.get("imported_from"):
+            return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
+        command = [str(word) for word in self.meta.get("command") or ()]
+        example = f": everywatt run --idle 10s -- {shlex.join(command)}" if command else " with --idle 10s"
+        return f"stop other programs and record again{example}"
 
     def ledger(
         self,
@@ -197,18 +206,17 @@ class Run:
         return ledger(self.tapes, windows, by, idle_policy=idle_policy, baseline=baseline, notes=self.trouble)
 
     @property
-    def baseline(self) -> Baseline | None:
-        """The idle stretch that net figures use: a span recorded by `--idle`, else the quietest stretch."""
-        return self._baseline(self.tapes[0], sources(self.tapes[0]))
+    def baseline(self) -> Idle | None:
+        """The idle level that net figures use, of all devices together; None where it was not observed."""
+        levels = self._idle_levels()[0]
+        return sum_levels(levels) if all(idle.observed for idle in levels.values()) else None
 
-    def _baseline(self, tape: Tape, found: list[Source]) -> Baseline | None:
-        for span in tape.spans():
-            if span.attributes.get("role") == IDLE_ROLE and span.end_ns is not None:
-                return Baseline(span.start_ns, span.end_ns, "measured")
-        baseline = quietest(found, *tape.extent_ns())
-        return (
-            None if baseline is None else replace(baseline, busy=busy_share(tape, baseline.start_ns, baseline.end_ns))
-        )
+    def _idle_levels(self) -> list[dict[str, Idle]]:
+        """Idle of the devices of each tape, found again when a tape has grown."""
+        versions = tuple(tape.version for tape in self.tapes)
+        if self._levels is None or self._levels[0] != versions:
+            self._levels = versions, idle_levels(self.tapes)
+        return self._levels[1]
 
     def energies(
         self, starts_s: npt.ArrayLike, ends_s: npt.ArrayLike, *, device: str | None = None
@@ -218,20 +226,13 @@ class Run:
             raise UsageError("energies() works on one tape; load the file of a segment.")
         tape = self.tapes[0]
         origin = tape.extent_ns()[0]
-        starts = origin + (np.asarray(starts_s, dtype=np.float64) * NS).astype(np.int64)
-        ends = origin + (np.asarray(ends_s, dtype=np.float64) * NS).astype(np.int64)
-        joules = np.zeros(len(starts))
+        starts, ends = (
+            origin + np.rint(np.asarray(side, dtype=np.float64) * NS).astype(np.int64) for side in (starts_s, ends_s)
+        )
         chosen = addable(sources(tape)) if device is None else [s for s in sources(tape) if s.label == device]
         if not chosen:
             raise UsageError(f"This run has no device '{device}' that measures energy.")
-        lookup = _Lookup(starts, ends)
-        low, high = int(starts.min(initial=origin)), int(ends.max(initial=origin))
-        for source in chosen:
-            line = load_line(source.tape, source.group, source.channel, low, high)
-            if line is None:
-                return np.full(len(starts), np.nan)
-            joules += line.many(starts, ends)[0] if isinstance(line, Ticks) else lookup.joules(*line)
-        return joules
+        return windows_joules(chosen, starts, ends)
 
     @property
     def duration_s(self) -> float:
@@ -272,12 +273,14 @@ class Run:
     def _between(self, tape: Tape, start_s: float, end_s: float) -> list[tuple[int, int]]:
         if not (math.isfinite(start_s) and math.isfinite(end_s)):
             raise UsageError(f"A window must be two times in seconds, not {start_s} and {end_s}.")
-        origin_utc = self.tapes[0].to_utc_ns(self.tapes[0].extent_ns()[0])
-        start = tape.from_utc_ns(origin_utc + round(start_s * NS))
-        end = tape.from_utc_ns(origin_utc + round(end_s * NS))
-        low, high = self._extent_ns(tape)
+        origin_ns = self.tapes[0].extent_ns()[0]
+        start, end = (origin_ns + round(at_s * NS) for at_s in (start_s, end_s))
         if len(self.tapes) > 1:
-            start, end = max(start, low), min(end, high)
+            # Clocks of several tapes are compared by UTC; of one tape its own clock counts, which nothing sets.
+            low, high = self._extent_ns(tape)
+            origin_utc = self.tapes[0].to_utc_ns(origin_ns)
+            start = max(tape.from_utc_ns(origin_utc + start - origin_ns), low)
+            end = min(tape.from_utc_ns(origin_utc + end - origin_ns), high)
         return [(start, end)] if end > start else []
 
     def _extent_ns(self, tape: Tape) -> tuple[int, int]:
@@ -382,6 +385,8 @@ class Run:
             if baseline is None
             else {
                 "method": baseline.method,
+                "watts": baseline.watts,
+                "spread_w": baseline.spread_w,
                 "duration_s": baseline.duration_s,
                 "busy": baseline.busy,
             }
@@ -407,26 +412,10 @@ class Run:
         return f"<Run {self.name} at {self.path}>"
 
     def _repr_html_(self) -> str:
-        head = f"<b>{html.escape(self.name)}</b> · {html.escape(format_duration(self.duration_s))}"
+        from html import escape  # only notebooks need it
+
+        head = f"<b>{escape(self.name)}</b> · {escape(format_duration(self.duration_s))}"
         return f"<div>{head}{self.energy()._repr_html_()}</div>"
-
-
-class _Lookup:
-    """Many windows, put in order once: looking up instants in order is several times faster than at random."""
-
-    def __init__(self, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> None:
-        self._starts, self._ends = starts, ends
-        self._order = np.argsort(starts), np.argsort(ends)
-        self._sorted = starts[self._order[0]].astype(np.float64), ends[self._order[1]].astype(np.float64)
-
-    def joules(self, at_ns: npt.NDArray[np.int64], joules: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Joules of every window by straight lines; NaN where a window lies outside of everything."""
-        at = at_ns.astype(np.float64)
-        result = np.empty(len(self._starts))
-        result[self._order[1]] = np.interp(self._sorted[1], at, joules)
-        result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
-        result[(self._ends <= at_ns[0]) | (self._starts >= at_ns[-1])] = np.nan
-        return result
 
 
 def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -453,13 +442,41 @@ def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]
     return left
 
 
+def sum_runs(runs: Sequence[Run]) -> Energy:
+    """The energy of several runs of one scope. Time that runs recorded on one device beside each other counts once."""
+    figures: list[Energy] = []
+    names = {run.name for run in runs}
+    taken: list[tuple[Tape, str, list[tuple[int, int]]]] = []
+    for run in runs:
+        if not names & set(run.shared_with):
+            figures.append(run.energy())
+            continue
+        for tape, windows in zip(run.tapes, run.windows(), strict=True):
+            parts = {}
+            for source in addable(sources(tape)):
+                before = [done for other, label, done in taken if label == source.label and _same_boot(tape, other)]
+                left = without(windows, union([window for done in before for window in done]))
+                taken.append((tape, source.label, list(windows)))
+                if left:
+                    parts[source.label] = windows_energy([source], left)
+            if parts:
+                figures.append(total(parts, scope=scope_of(addable(sources(tape)))))
+    if not figures:
+        return Energy.refuse("there are no runs to add up")
+    whole = combine([("", figure) for figure in figures])
+    note = "runs were recorded beside each other on the same devices; the time that they share counts once"
+    return replace(whole, notes=(*whole.notes, note)) if taken and whole.joules is not None else whole
+
+
 def _alike(tape: Tape, other: Tape) -> bool:
     """Whether two tapes have the same devices of the same host, since the same boot."""
-    if tape.meta.get("host", {}).get("name") != other.meta.get("host", {}).get("name"):
-        return False
-    starts_ns = [one.to_utc_ns(0) for one in (tape, other)]
     devices = [{source.label for source in sources(one)} for one in (tape, other)]
-    return abs(starts_ns[0] - starts_ns[1]) < SAME_CLOCK_NS and devices[0] == devices[1]
+    return devices[0] == devices[1] and _same_boot(tape, other)
+
+
+def _same_boot(tape: Tape, other: Tape) -> bool:
+    hosts = [one.meta.get("host", {}).get("name") for one in (tape, other)]
+    return hosts[0] == hosts[1] and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
 
 
 def _is_path(run: str | Path) -> bool:

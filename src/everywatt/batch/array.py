@@ -66,7 +66,7 @@ def prepare(run: Path, command: Sequence[str], items: Sequence[Item], array: Arr
         folder = part / str(share.lane)
         folder.mkdir(parents=True)
         journal = Journal(folder)
-        journal.batch(command, share.items, [])
+        journal.batch(command, share.items, [], options={})
         if why := journal.close():
             raise EverywattError(why)
     file = part / SCRIPT

@@ -1,7 +1,8 @@
 """The journal: what became of each item, as JSON lines in the run's folder.
 
 A line is written by one call, at the end of the file, so a kill loses no line that was written and a torn last one is
-recognised. The newest state of an item is its last line.
+recognised. The newest state of an item is its last line. Beside it, workers write the end of each command as soon as
+they see it (`EXITS`): an item that ended while the batch was being killed is then known to be done.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.core.jsonio import dumps
 
 JOURNAL = "batch.jsonl"
+EXITS = "batch-exits.jsonl"
 DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 PENDING, RUNNING = "pending", "running"
 
@@ -76,14 +78,20 @@ class State:
 class History:
     """A journal as read: the command, the items with their states, the lanes' devices, and sentences on what is off.
 
-    `collected` are the submissions of a job array whose results are in it.
+    options    what the command line said, by the names of options; None where an earlier version wrote the journal
+    source     where the items were read from, as given
+    collected  the submissions of a job array whose results are in it
+    late       items whose end is known from their worker alone
     """
 
     command: list[str] = field(default_factory=list)
+    options: dict[str, Any] | None = None
+    source: str | None = None
     states: dict[str, State] = field(default_factory=dict)
     devices: list[dict[str, Any]] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     collected: set[str] = field(default_factory=set)
+    late: list[State] = field(default_factory=list)
 
 
 class Journal:
@@ -100,9 +108,19 @@ class Journal:
             raise UsageError(f"{folder.name} is in use by another everywatt batch.") from None
         self._unwritten = b"\n" if torn else b""
 
-    def batch(self, command: Sequence[str], items: Sequence[Item], devices: Sequence[Mapping[str, Any]]) -> None:
+    def batch(
+        self,
+        command: Sequence[str],
+        items: Sequence[Item],
+        devices: Sequence[Mapping[str, Any]],
+        *,
+        options: Mapping[str, Any] | None = None,
+        source: str | None = None,
+    ) -> None:
         """A session begins; the items are those that the journal does not have yet."""
-        self._write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices)})
+        more: dict[str, Any] = {"options": dict(options)} if options is not None else {}
+        more |= {"source": source} if source is not None else {}
+        self._write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
         for item in items:
             self._write({"kind": "item", **item.to_dict()})
 
@@ -164,7 +182,28 @@ def read_journal(folder: Path) -> History:
             _apply(history, record)
         except (KeyError, TypeError, ValueError) as error:
             history.trouble.append(f"line {number} of the journal is damaged and was skipped: {error!r}")
+    _apply_exits(history, folder / EXITS)
     return history
+
+
+def _apply_exits(history: History, path: Path) -> None:
+    """An attempt without an end whose worker saw it succeed is done. One that failed stays open, to be tried again."""
+    if not any(state.status == RUNNING for state in history.states.values()):
+        return
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return
+    for _, record in _records(data, []):
+        state = history.states.get(str(record.get("id")))
+        if state is None or state.status != RUNNING or record.get("exit_code") != 0 or record.get("timed_out"):
+            continue
+        last = state.attempts[-1]
+        if last.number == record.get("attempt"):
+            ended: dict[str, Any] = {key: record[key] for key in ("exit_code", "runtime_s", "cpu_s") if key in record}
+            state.attempts[-1] = replace(last, status=DONE, ended=ended)
+            state.status = DONE
+            history.late.append(state)
 
 
 def _records(data: bytes, trouble: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -187,6 +226,9 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
         history.command = [str(word) for word in record.get("command", ())]
         known = {_identity(one) for one in history.devices}
         history.devices += [one for one in record.get("devices", ()) if _identity(one) not in known]
+        if isinstance(record.get("options"), dict):
+            history.options = record["options"]
+        history.source = record.get("source", history.source)
         return
     if kind == "collected":
         history.collected.add(str(record.get("part")))

@@ -106,26 +106,49 @@ def _count(number: int, what: str) -> str:
 
 @dataclass(slots=True)
 class Pace:
-    """How long items take: seconds a unit of size, or seconds an item, learnt from those that are done."""
+    """How long items take, learnt from those that are done.
+
+    A straight line over size where two sizes or more are known, so that time that does not follow size is not scaled by
+    it; neither its slope nor its start-up time is below zero. With one size, time is taken to be proportional to it.
+    """
 
     seconds_done: float = 0.0
     items_done: int = 0
+    sized: int = 0
     sized_s: float = 0.0
     size_done: float = 0.0
+    squares: float = 0.0  # of sizes
+    products: float = 0.0  # of sizes and seconds
 
     def learn(self, item: Item, seconds: float) -> None:
         """An item took so long."""
         self.seconds_done += seconds
         self.items_done += 1
         if item.size is not None and item.size > 0:
+            self.sized += 1
             self.sized_s += seconds
             self.size_done += item.size
+            self.squares += item.size**2
+            self.products += item.size * seconds
 
     def weight(self, item: Item) -> float:
         """A number that grows with how long the item takes; seconds where these are known."""
         if item.size is not None and item.size > 0:
-            return item.size * (self.sized_s / self.size_done if self.size_done else 1.0)
+            start_s, slope = self._line()
+            return start_s + slope * item.size
         return self.seconds_done / self.items_done if self.items_done else 1.0
+
+    def _line(self) -> tuple[float, float]:
+        """Seconds of start-up, and seconds a unit of size."""
+        if not self.sized:
+            return 0.0, 1.0
+        mean_s, mean = self.sized_s / self.sized, self.size_done / self.sized
+        spread = self.squares / self.sized - mean**2
+        if spread <= 1e-9 * mean**2:
+            return 0.0, mean_s / mean
+        slope = max((self.products / self.sized - mean * mean_s) / spread, 0.0)
+        start_s = mean_s - slope * mean
+        return (start_s, slope) if start_s >= 0 else (0.0, mean_s / mean)
 
     def seconds(self, items: Sequence[Item]) -> float | None:
         """Seconds of these items one after the other; None while nothing is known."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
-from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
+from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
 from everywatt.batch.nvtx_ranges import Ranges
 from everywatt.batch.oom import out_of_memory
 from everywatt.batch.orphans import MARK
@@ -44,6 +44,7 @@ class Settings:
     hash_files   whether the content of files is kept, so that a resumed batch sees what has changed
     wrap         words before the command, such as a profiler's
     wrap_items   ids or indices of the items that get them; None: all
+    options      what the command line said, for the journal and whoever resumes; `source` is where the items are from
     """
 
     command: tuple[str, ...]
@@ -53,6 +54,8 @@ class Settings:
     hash_files: bool = True
     wrap: tuple[str, ...] = ()
     wrap_items: frozenset[str] | None = None
+    options: Mapping[str, Any] | None = None
+    source: str | None = None
 
     def wraps(self, item: Item) -> bool:
         """Whether the item runs under `wrap`."""
@@ -117,6 +120,7 @@ class Runner:
         env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
+        self._exits = str(journal.path.with_name(EXITS).resolve())
         devices = devices[: max(len(states), 1)]  # more lanes than items would only be waited for
         self._lanes = [lane(number, device, env) for number, device in enumerate(devices)]
         self._watch = watch or (lambda event, progress: None)
@@ -224,7 +228,8 @@ class Runner:
         self._journal.start(item, attempt)
         settings = self._settings
         words = (*settings.wrap, *settings.command) if settings.wraps(item) else settings.command
-        job: dict[str, Any] = {"words": fill(words, item, lane.device.index)}
+        exits = {"file": self._exits, "id": item.id, "attempt": number}
+        job: dict[str, Any] = {"words": fill(words, item, lane.device.index), "exit": exits}
         if self._inline:
             job["prompt"] = True
         if settings.timeout_s is not None:

@@ -117,7 +117,10 @@ def work_off(
             last = state.attempts[-1]
             ended = {"error": "the batch was interrupted"}
             journal.end(state.item, last.number, INTERRUPTED, ended, final=False, device=last.device)
-        journal.batch(settings.command, work.new, _described(devices))
+        for state in history.late if history is not None else ():
+            last = state.attempts[-1]
+            journal.end(state.item, last.number, DONE, last.ended, final=True, device=last.device)
+        journal.batch(settings.command, work.new, _described(devices), options=settings.options, source=settings.source)
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
             states, devices, settings, journal, meter.recording,

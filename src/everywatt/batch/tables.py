@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from everywatt.batch.figures import OUTSIDE, BatchFigures, DeviceFigures, During, ItemFigures
-from everywatt.batch.journal import DONE, FAILED
+from everywatt.batch.journal import DONE, FAILED, INTERRUPTED
 from everywatt.core.format import format_count, format_duration, format_quantity
 from everywatt.core.stats import median
 from everywatt.core.tables import Cell, Column, Table, csv_text
@@ -133,6 +134,18 @@ def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:
     return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
 
 
+def repeated(found: BatchFigures) -> list[str]:
+    """A sentence on items that ran again after an interruption; [] where there are none."""
+    count = sum(
+        any(one.attempt.status == INTERRUPTED for one in item.attempts[:-1]) and len(item.attempts) > 1
+        for item in found.items
+    )
+    if not count:
+        return []
+    were = "was" if count == 1 else "were"
+    return [f"{format_count(count, 'item')} {were} interrupted and run again: each ran at least once"]
+
+
 def scaling_table(found: Sequence[BatchFigures]) -> Table:
     """One row for each batch: throughput and energy against the number of GPUs."""
     return Table.of(
@@ -147,6 +160,14 @@ def scaling_table(found: Sequence[BatchFigures]) -> Table:
         Column("power", "W"),
         rows=[_scaling(one) for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
     )
+
+
+def scaling_csv(found: Sequence[BatchFigures]) -> str:
+    """The same for programs, whose readers know the columns by these names."""
+    shown = scaling_table(found)
+    names = {"J/item": "J an item", "util": "use"}
+    columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in shown.columns)
+    return replace(shown, columns=columns).csv()
 
 
 def _scaling(one: BatchFigures) -> list[Cell]:

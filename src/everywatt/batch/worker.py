@@ -5,7 +5,8 @@ its parent is gone it ends what it runs, with all that this started, and itself:
 the earlier one still at work. Its commands are in its session, by which whoever started it ends them if it is killed;
 and on a leash, by which the kernel ends them if no process is left to do so.
 
-    in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true}}      {"kill": true}
+    in    {"run": {"words": […], "timeout_s": 5.0, "file": "a.wav", "prompt": true,
+                   "exit": {"file": "batch-exits.jsonl", "id": "a", "attempt": 1}}}      {"kill": true}
     out   {"ready": true}     {"started": pid, "file": {…}}     {"ended": {"exit_code": 0, "runtime_s": …, …}}
 """
 
@@ -179,6 +180,8 @@ class Worker:
         timed_out, code, usage = self._follow(pid, tails, job.get("timeout_s"))
         ended_ns = time.monotonic_ns()
         self.leash.take_off()
+        if "exit" in job:
+            _write_exit(job["exit"], code, (ended_ns - began_ns) / 1e9, usage.ru_utime + usage.ru_stime, timed_out)
         if self.ended:
             _end_session()
         self._linger(tails)
@@ -274,6 +277,20 @@ class Worker:
             select.select([tail.descriptor for tail in tails if tail.open], [], [], left)
             for tail in tails:
                 tail.take()
+
+
+def _write_exit(about: dict[str, Any], code: int, runtime_s: float, cpu_s: float, timed_out: bool) -> None:
+    """One line on the command's end, before anything else: the parent, which keeps the journal, may be gone."""
+    record = {"id": about["id"], "attempt": about["attempt"], "exit_code": code, "runtime_s": runtime_s, "cpu_s": cpu_s}
+    line = json.dumps({**record, **({"timed_out": True} if timed_out else {})}).encode() + b"\n"
+    try:
+        file = os.open(about["file"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(file, line)
+        finally:
+            os.close(file)
+    except OSError:
+        pass  # on a full disk the parent's journal, which waits for room, has to do
 
 
 def _signal(group: int, number: int) -> None:

@@ -27,6 +27,7 @@ class Plan:
 
     target    stop when every difference is known, or known to be smaller than this share
     trials    exactly so many of each candidate; None: as many as the target needs
+    most      no more than so many where `trials` is None; None: as many as `max_s` allows
     max_s     begin no new block after this long
     """
 
@@ -41,6 +42,7 @@ class Plan:
     cleanup: str | None = None
     ignore_failure: bool = False
     show_output: bool = False
+    most: int | None = None
 
     def __post_init__(self) -> None:
         if self.trials is not None and self.trials < 1:
@@ -173,7 +175,7 @@ class Comparing:
         plan = self._plan
         for number, order in enumerate(islice(blocks(len(self._candidates)), self._first_block, None)):
             block = number + self._first_block
-            if plan.trials is not None and block >= plan.trials:
+            if (most := plan.trials or plan.most) is not None and block >= most:
                 return "trials"
             if plan.trials is None and number >= 1 and self._since_s(self._progress.began_ns) > plan.max_s:
                 return "time"

@@ -57,14 +57,11 @@ class Cooling:
 
 
 def _idle_w(run: Run) -> float | None:
-    """The measured idle power; None where there is none, or where it is only modelled."""
-    spans = [s for s in run.spans if s.attributes.get("role") == "idle" and s.duration_s]
-    if not spans:
+    """The upper end of the measured idle power; None where none was accepted, or where it is only modelled."""
+    idle = run.baseline
+    if idle is None or idle.method != "measured" or "modelled" in run.energy().pedigree:
         return None
-    energy = run.energy(spans[-1])
-    if energy.joules is None or "modelled" in energy.pedigree:
-        return None
-    return energy.joules / (spans[-1].duration_s or 1.0)
+    return idle.watts + idle.spread_w
 
 
 def _recent_w(run: Run, waited_s: float, now_ns: int) -> float | None:

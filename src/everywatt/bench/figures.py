@@ -66,6 +66,19 @@ class Figures:
     time: Comparison | None = None
     verdict: str = ""
     notes: tuple[str, ...] = ()
+    cpu_s: Mean | None = None
+    cpu: Comparison | None = None
+
+    @property
+    def modelled(self) -> bool:
+        """Whether its energies are estimated: CPU time, which the kernel counts, is then what is certain."""
+        known = [trial.energy for trial in self.trials if trial.energy is not None and trial.energy.joules is not None]
+        return bool(known) and all(energy.pedigree == "modelled" for energy in known)
+
+    @property
+    def decisive(self) -> Comparison | None:
+        """The comparison that decides: of energy, or of CPU time where energy is modelled from it."""
+        return self.cpu if self.modelled and self.cpu is not None else self.gross
 
     @property
     def never_began(self) -> bool:
@@ -82,6 +95,7 @@ class Figures:
             "energy": None if self.energy is None else self.energy.to_dict(),
             "energy_net": None if self.net is None else self.net.to_dict(),
             "seconds": self.seconds.to_dict(),
+            "cpu_s": None if self.cpu_s is None else self.cpu_s.to_dict(),
             "power_w": self.power_w,
             "max_rss_bytes": self.max_rss_bytes,
             "energy_delay_js": self.edp_js,
@@ -91,7 +105,8 @@ class Figures:
             "notes": list(self.notes),
         }
         data["ratio"] = None if self.gross is None else self.gross.to_dict()["ratio"]
-        for name, found in (("gross", self.gross), ("net", self.above_idle), ("time", self.time)):
+        compared = {"gross": self.gross, "net": self.above_idle, "time": self.time, "cpu": self.cpu}
+        for name, found in compared.items():
             data[f"comparison_{name}"] = None if found is None else found.to_dict()
         return data
 
@@ -126,7 +141,7 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
     return Figures(
         candidate,
         trials,
-        _mean_energy(energies),
+        _never_negative(_mean_energy(energies)),
         _mean_energy(nets),
         mean_of(seconds),
         math.fsum(joules) / whole_s if whole_s else None,
@@ -137,6 +152,7 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...]) -> Figures:
         if len(joules) == len(trials)
         else (),
         notes=tuple(note for note in notes if note),
+        cpu_s=mean_of([t.cpu_s for t in trials]) if trials else None,
     )
 
 
@@ -158,6 +174,11 @@ def _mean_energy(energies: Sequence[Energy]) -> Mean | None:
     return mean_of([energy.value for energy in energies], (whole.half_width or 0.0) / len(energies))
 
 
+def _never_negative(mean: Mean | None) -> Mean | None:
+    """Energy is not below zero, whatever a few trials that scatter say; energy above idle may be."""
+    return replace(mean, low=0.0) if mean is not None and -math.inf < mean.low < 0 else mean
+
+
 def shared(energy: Energy) -> Energy:
     """The same energy with only those errors that all trials share."""
     terms = tuple(term for term in energy.budget.terms if term.source in SHARED)
@@ -174,6 +195,7 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
         note = f"no ratio above idle: {idle} of {len(nets)} pairs have a trial that used no more than idle"
         one = replace(one, notes=(*one.notes, note))
     time = _paired_numbers(first, one.trials, lambda t: t.seconds, target)
+    cpu = _paired_numbers(first, one.trials, lambda t: t.cpu_s, target)
     if failures and not ignore_failure:
         count = f"{failures} trial{'s' if failures > 1 else ''} failed"
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
@@ -182,7 +204,7 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
         verdict = "no verdict: energy is not available for both"
     else:
         verdict = gross.text(one.candidate.label)
-    return replace(one, gross=gross, above_idle=above_idle, time=time, verdict=verdict)
+    return replace(one, gross=gross, above_idle=above_idle, time=time, cpu=cpu, verdict=verdict)
 
 
 Pick = Callable[[Trial], "Energy | None"]
@@ -229,7 +251,7 @@ def _paired_numbers(
 
 def decided(found: Sequence[Figures]) -> bool:
     """Whether every candidate has its verdict; one alone is decided when its interval is as narrow as the target."""
-    return all(one.gross is not None and one.gross.decided for one in found[1:])
+    return all(one.decisive is not None and one.decisive.decided for one in found[1:])
 
 
 def narrow(found: Figures, target: float) -> bool:

@@ -11,6 +11,7 @@ from everywatt.bench.verdict import Comparison
 from everywatt.core.energy import Ratio
 from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
 
+MOST_PLACES = 8  # numbers of trials in one sentence
 COLUMNS = (
     "label",
     "command",
@@ -37,45 +38,38 @@ COLUMNS = (
 
 
 def table(result: Result) -> Table:
-    """One row for each candidate, with the verdicts as notes."""
+    """One row for each candidate, with the verdicts as notes; CPU time leads where energy is modelled from it."""
     first = result.found[0]
-    rows = [
-        [
-            one.candidate.label,
-            _short(one.candidate.text),
-            str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
-            quantity(one.energy, "J"),
-            quantity(one.net, "J"),
-            ratio_beside(one, first),
-            time_of(one.seconds),
-            one.power_w,
-            one.max_rss_bytes,
-            one.edp_js,
-        ]
-        for one in result.found
+    modelled = any(one.modelled for one in result.found)
+    columns: list[Column | str] = ["", "command", Column("trials", "")]
+    columns += [Column("CPU time", "s"), Column("ratio of CPU time", "")] if modelled else []
+    columns += [
+        *(Column("energy", "J"), Column("above idle", "J"), Column("ratio", ""), Column("time", "s")),
+        *(Column("power", "W"), Column("memory", "B"), Column("energy × time", "J·s")),
     ]
-    return Table.of(
-        "",
-        "command",
-        Column("trials", ""),
-        Column("energy", "J"),
-        Column("above idle", "J"),
-        Column("ratio", ""),
-        Column("time", "s"),
-        Column("power", "W"),
-        Column("memory", "B"),
-        Column("energy × time", "J·s"),
-        rows=rows,
-        notes=[line.strip() for line in verdicts(result)],
-    )
+    rows: list[list[Cell]] = []
+    for one in result.found:
+        row: list[Cell] = [one.candidate.label, _short(one.candidate.text)]
+        row.append(str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""))
+        if modelled:
+            row += [quantity(one.cpu_s, "s"), ratio(one.cpu) if one.cpu is not None else 1 if one is first else None]
+        row += [quantity(one.energy, "J"), quantity(one.net, "J"), ratio_beside(one, first), time_of(one.seconds)]
+        row += [one.power_w, one.max_rss_bytes, one.edp_js]
+        rows.append(row)
+    return Table.of(*columns, rows=rows, notes=[line.strip() for line in verdicts(result)])
 
 
 def verdicts(result: Result) -> list[str]:
-    """One sentence for each candidate but the first, gross and above idle."""
+    """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
     lines = []
     for one in result.found[1:]:
         label = one.candidate.label
+        if one.modelled and one.cpu is not None and not one.failures:
+            found = one.cpu.text(label, "CPU time")
+            lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
         lines.append(one.verdict if one.verdict.startswith(f"{label} ") else f"{label}: {one.verdict}")
+        if one.modelled:
+            lines[-1] += " (modelled)"
         if one.above_idle is not None and not one.failures:
             lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
     return lines
@@ -113,6 +107,8 @@ def ratio_beside(one: Figures, first: Figures) -> Cell:
 
 def far_off(one: Figures) -> str:
     """A sentence about trials that lie far off: `trial 1 is an outlier; kept`."""
+    if len(one.outliers) > MOST_PLACES:
+        return f"{len(one.outliers)} of {len(one.trials)} trials are outliers; kept"
     places = ", ".join(str(place + 1) for place in one.outliers)
     if len(one.outliers) == 1:
         return f"trial {places} is an outlier; kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.bench.llm_compare import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy, Ratio
@@ -33,6 +34,8 @@ from everywatt.core.format import format_duration, format_joules, format_number,
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
 
+MOST_OF_ONE = 10  # trials of a single command, of which there is no difference to know
+LOG_EVERY_S = 30.0
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 ENDINGS = (".json", ".csv", ".md", ".html")
 RUN_COLUMNS = (
@@ -139,21 +142,32 @@ def command(
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
     chosen = candidates(commands, params=values, names=names, shell=shell)
+    if not (shell or setup or prepare):
+        _check_programs(chosen)
+    most = MOST_OF_ONE if len(chosen) == 1 and trials is None else None
     plan = Plan(
-        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output
+        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output, most
     )  # fmt: skip
     check_ending(out)
+    if most is not None:
+        output.say(f"One command, nothing to compare it with: {most} trials at most; --trials N for another number.")
     with terminable() as code:
         result = compare(chosen, plan, settings, note, resume, output)
     _show(result, out, settings, output)
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: {program()} compare --resume {result.run} …")
         return code()
     if failed:
         return 1
     return refusal(result) or (MeasurementRefused.exit_code if unknown else 0)
+
+
+def _check_programs(chosen: Sequence[Candidate]) -> None:
+    """UsageError where not one of the arguments is a program: they are probably names of runs that do not exist."""
+    if not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
+        raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
@@ -230,7 +244,7 @@ def compare(
 
 
 def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
-    show = output.progress()
+    show = output.progress(log_every_s=LOG_EVERY_S)
 
     def watch(progress: Progress) -> None:
         count = sum(not trial.warmup for trial in progress.trials)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,7 +13,7 @@ import click
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps
@@ -18,6 +21,7 @@ from everywatt.report.text import summary
 from everywatt.tape.run_store import home as runs_home
 
 SIZE = 512
+PRECISIONS = ("float64", "float32")
 
 
 @click.command(cls=Verb)
@@ -42,16 +46,20 @@ def command(work_s: float, output: Output) -> int:
     time.sleep(2.0)
     recording.span_close(idle)
     work = recording.span_open("demo", attributes={"role": "run"})
-    products = {}
-    for precision in ("float64", "float32"):
+    products, cpu_s = dict.fromkeys(PRECISIONS, 0), dict.fromkeys(PRECISIONS, 0.0)
+    for precision in (*PRECISIONS, *reversed(PRECISIONS)):  # so that a machine that warms up favours neither
         uid = recording.span_open(precision, parent=work)
-        products[precision] = multiply(precision, work_s)
-        recording.span_close(uid, attributes={"products": products[precision]})
-    recording.span_close(work)
+        before_s = time.process_time()
+        count = multiply(precision, work_s / 2)
+        used_s = time.process_time() - before_s
+        recording.span_close(uid, attributes={"products": count, "cpu_s": used_s})
+        products[precision] += count
+        cpu_s[precision] += used_s
+    recording.span_close(work, attributes={"cpu_s": sum(cpu_s.values())})
     run = meter.stop()
     if run is None:
         raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
-    lines = summary(run)
+    lines = [*_ratio(run, products, cpu_s), *summary(run)]
     for precision, count in products.items():
         energy = run.energy(span=precision)
         if energy.joules is not None:
@@ -66,12 +74,26 @@ def command(work_s: float, output: Output) -> int:
     for line in lines:
         output.text(line)
     if "modelled" in run.energy().pedigree:
-        output.say(
-            "No sensor here measures power: these figures are MODELLED from CPU utilisation. See: everywatt doctor"
-        )
-    output.say(f"next:   everywatt why {run.name}    everywatt run -- python your_script.py")
+        output.say(f"No sensor here measures power: joules are MODELLED from CPU utilisation. See: {program()} doctor")
+    # The folder of runs may be set for this process alone, as `make demo` does: a path works from everywhere.
+    name = run.name if settings.home is None else shlex.quote(str(folder))
+    output.say(f"next:   {program()} why {name}")
+    output.say(f"        {program()} run -- {Path(sys.executable).name} -c 'sum(range(10**7))'")
     output.say(f"report: {_report(run, folder)}")
     return 0
+
+
+def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) -> list[str]:
+    """One precision against the other, in CPU time and energy per product: what is wrong with a model cancels."""
+    double, single = (cpu_s[name] / products[name] for name in PRECISIONS)
+    each = f"{format_duration(double)} against {format_duration(single)}"
+    lines = [f"ratio   float64 takes {double / single:.1f} times the CPU time of float32 per product ({each})"]
+    energies = [run.energy(span=name) for name in PRECISIONS]
+    if all(energy.joules for energy in energies):
+        each_j = [energy / products[name] for energy, name in zip(energies, PRECISIONS, strict=True)]
+        found = each_j[0].ratio(each_j[1])
+        lines.append(f"        and {found} times the energy; errors of the sensor or model that both share cancel")
+    return lines
 
 
 def _report(run: Run, folder: Path) -> Path:
@@ -92,7 +114,7 @@ def multiply(precision: str, seconds: float) -> int:
     left = random.standard_normal((SIZE, SIZE)).astype(precision)
     right = random.standard_normal((SIZE, SIZE)).astype(precision)
     count, end = 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    while count == 0 or time.monotonic() < end:
         np.matmul(left, right)
         count += 1
     return count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
-from everywatt.doctor.diagnose import Diagnosis
+from everywatt.doctor.diagnose import Diagnosis, Verdict
 from everywatt.doctor.permissions import by_hand, counters, fix
-from everywatt.sensors.base import Report
+from everywatt.sensors.base import Report, State
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 
 
@@ -69,13 +69,48 @@ def command(
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, SLURM_CONF)))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     if output.json_to is None:
-        rows = [[check.verdict, check.name, check.seen, check.cure] for check in diagnosis.checks]
-        output.table(Table.of("", "CHECK", "RESULT", "FIX", rows=rows))
+        for line in outlook(diagnosis):
+            output.text(line)
         output.text()
-        output.table(
-            Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in diagnosis.reports])
-        )
+        rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
+        output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
+        output.text()
+        present = [report for report in diagnosis.reports if report.state is not State.ABSENT]
+        output.table(Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in present]))
+        for names, why in absent(diagnosis.reports):
+            output.text(f"absent: {names}: {why}")
     return 1 if diagnosis.failed else 0
+
+
+def outlook(diagnosis: Diagnosis) -> list[str]:
+    """What a run will measure here, and what stands in the way of more, each with its cure."""
+    added = [domain for domain in diagnosis.domains if "(inside " not in domain]
+    measured = [domain for domain in added if "(modelled)" not in domain]
+    if measured:
+        lines = [f"You will get: {', '.join(measured)}, measured."]
+    elif added:
+        lines = ["You will get: CPU time, and energy as an estimate with a wide interval: no sensor measures power."]
+    else:
+        lines = ["You will get no energy: no sensor works here."]
+    failed = [check for check in diagnosis.checks if check.verdict is Verdict.FAIL]
+    by_cure: dict[str, list[str]] = {}
+    for check in failed:
+        by_cure.setdefault(check.cure, []).append(check.name)
+    return lines + [
+        f"{', '.join(dict.fromkeys(names))}: {f'fix with: {cure}' if cure else 'failed, see below'}"
+        for cure, names in by_cure.items()
+    ]
+
+
+def absent(reports: Sequence[Report]) -> list[tuple[str, str]]:
+    """The sensors that are not there, those with the same reason together: their names, and the reason."""
+    found: dict[str, list[str]] = {}
+    for report in reports:
+        if report.state is State.ABSENT:
+            found.setdefault(report.why.replace(report.sensor, "NAME"), []).append(report.sensor)
+    return [
+        (", ".join(names), why.replace("NAME", names[0]) if len(names) == 1 else why) for why, names in found.items()
+    ]
 
 
 def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from everywatt.api.run import Run, load
+from everywatt.api.run import Run, load, sum_runs
 from everywatt.cli.common.options import TAG, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Column, Table
-from everywatt.energy.combine import combine
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
@@ -90,14 +88,12 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
         raise UsageError(f"'{wanted}' is not a tag to add up by.", cure="--sum project, or --sum project=alpha")
     key, equals, value = _meant([run.meta.get("tags", {}) for run in runs], wanted).partition("=")
     sums: dict[tuple[str, str, str], list[Run]] = {}
-    figures: dict[str, Energy] = {}
     tagged = [run for run in runs if key in (tags := run.meta.get("tags", {})) and (not equals or tags[key] == value)]
     for run, energy in _each(tagged, Run.energy, output):
-        figures[run.name] = energy
         sums.setdefault((str(run.meta["tags"][key]), energy.scope, energy.pedigree), []).append(run)
     rows = []
     for (found, scope, pedigree), members in sums.items():
-        total = combine([("", figures[run.name]) for run in members])
+        total = sum_runs(members)
         rows.append(
             {
                 "tag": f"{key}={found}",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
-from everywatt.cli.common.output import STDOUT, Output, style_of
+from everywatt.cli.common.output import STDOUT, Output, program, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
@@ -376,4 +376,4 @@ def _summary(folder: Path, output: Output) -> None:
     if output.json_to != STDOUT:
         for line in summary(run):
             output.say(line)
-        output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+        output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")

@@ -16,7 +16,7 @@ from everywatt.api.meter import Meter
 from everywatt.cli.common import child
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import RUN, WAIT, Verb, output_options, settings_options
-from everywatt.cli.common.output import STDOUT, Output
+from everywatt.cli.common.output import STDOUT, Output, program
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.format import format_duration
@@ -60,7 +60,7 @@ def command(
     to stderr, so the command's stdout is unchanged. With --json the object goes to stdout and the command's stdout to
     stderr; --json=FILE leaves both unchanged.
     """
-    load = preflight.CpuLoad()
+    load = click.get_current_context().find_object(preflight.CpuLoad) or preflight.CpuLoad()
     unable = child.cannot_start(words[0])
     if unable is not None:  # nothing would be measured: no run is made of it
         from everywatt.core.energy import Energy
@@ -252,7 +252,7 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
     if output.json_to is None or output.json_to != STDOUT:
         for line in [*summary(run), *_carbon_lines(found)]:
             output.say(line)
-        output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+        output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")
 
 
 def _carbon_lines(found: Footprint | None) -> Sequence[str]:

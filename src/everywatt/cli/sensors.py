@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,9 +14,11 @@ from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
 from everywatt.core.format import format_bytes, format_quantity
 from everywatt.core.tables import Table
-from everywatt.sensors.base import Report, Request
-from everywatt.sensors.registry import known, must_be_known, probe
+from everywatt.doctor.coverage import Coverage, coverage
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.registry import NOT_TRIED, choose, known, must_be_known, probe
 
+NOT_USED = "not used"
 # Samples are in SI units, whatever the hardware counts in.
 UNITS = (
     ("energy", "J"),
@@ -33,11 +36,12 @@ UNITS = (
 
 
 @click.command(cls=Verb)
+@click.option("--all", "everything", is_flag=True, help="Also list absent sensors and channels of sensors not in use.")
 @sensors_option
 @estimate_option
 @output_options
-def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
-    """List the sensors of this machine: which work, a current value of each channel, and why the others are missing.
+def command(everything: bool, sensors: str | None, estimate: bool | None, output: Output) -> int:
+    """List the sensors of this machine: what a total will contain, which sensors work, and a value of each channel.
 
     The exit code is 4 if no sensor delivers power and --no-estimate rules out the modelled sensor.
     """
@@ -48,22 +52,41 @@ def command(sensors: str | None, estimate: bool | None, output: Output) -> int:
         options=settings.options,
         sensors=settings.sensors,
     )
-    reports = probe_all(known(), request, settings.sensors)
+    reports, covered = probe_all(known(), request, settings.sensors)
     power = any(report.usable and report.power for report in reports)
-    output.json("sensors", {"sensors": [report_row(report) for report in reports], "power": power})
+    total = {"scope": covered.scope or None, "parts": [part.label for part in covered.total]}
+    output.json("sensors", {"sensors": [report_row(report) for report in reports], "power": power, "total": total})
     if output.json_to is None:
-        show(reports, output)
+        show(reports, covered, output, everything=everything or settings.sensors is not None)
     if power or settings.estimate:
         return 0
     output.error("No sensor on this machine delivers power, and estimates are disabled.")
     return NoSensor.exit_code
 
 
-def probe_all(targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None) -> list[Report]:
-    """What each sensor says of itself. `wanted` limits them by name. Replay has no hardware to probe."""
+def probe_all(
+    targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None
+) -> tuple[list[Report], Coverage]:
+    """What each sensor says of itself, and what a run would add up. `wanted` limits the sensors by name.
+
+    Replay has no hardware to probe. A sensor that a run would not use, because a better one works, is probed as well.
+    """
     must_be_known(wanted or (), targets)
-    names = wanted or [name for name in targets if name != "replay"]
-    return [probe(name, targets[name], request)[1] for name in names]
+    names = list(wanted or [name for name in targets if name != "replay"])
+    choice = choose({name: targets[name] for name in names}, request, wanted)
+    covered = coverage(group.info for group in choice.groups)
+    used = {group.info.sensor for group in choice.groups}
+    for group in choice.groups:
+        group.close()
+    reports = {report.sensor: report for report in choice.reports}
+    for name, report in reports.items():
+        if report.why.startswith(NOT_TRIED):
+            found = probe(name, targets[name], request)[1]
+            why = f"{NOT_USED}: {report.why.partition(': ')[2]}" if found.usable else found.why
+            reports[name] = replace(found, why=why)
+        elif report.usable and report.power and name not in used and used:
+            reports[name] = replace(report, why=f"{NOT_USED}: power is measured")
+    return [reports[name] for name in names if name in reports], covered
 
 
 def report_row(report: Report) -> dict[str, Any]:
@@ -80,10 +103,19 @@ def report_row(report: Report) -> dict[str, Any]:
     }
 
 
-def show(reports: Sequence[Report], output: Output) -> None:
-    """Tables for a person: the sensors, the cards, then the channels of those that work."""
-    rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
-    output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
+def show(reports: Sequence[Report], covered: Coverage, output: Output, *, everything: bool) -> None:
+    """What a total contains, then tables: the sensors that work or could, the cards, the channels in use."""
+    _show_total(covered, output)
+    order = [State.USABLE, State.UNUSABLE, State.ABSENT]
+    listed = [report for report in reports if everything or report.state is not State.ABSENT]
+    listed.sort(key=lambda report: (order.index(report.state), report.why.startswith(NOT_USED)))
+    absent = [report.sensor for report in reports if report not in listed]
+    if listed:
+        rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in listed]
+        output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
+    if absent:
+        output.text()
+        output.text(f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)")
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()
@@ -94,13 +126,26 @@ def show(reports: Sequence[Report], output: Output) -> None:
         )
     values = [
         [report.sensor, channel, shown(channel, value), report.missing.get(channel)]
-        for report in reports
-        if report.usable
+        for report in listed
+        if report.usable and (everything or not report.why.startswith(NOT_USED))
         for channel, value in _channels(report).items()
     ]
     if values:
         output.text()
         output.table(Table.of("SENSOR", "CHANNEL", "VALUE", "REASON", rows=values, right=[2]))
+
+
+def _show_total(covered: Coverage, output: Output) -> None:
+    if not covered.parts:
+        return
+    by_way: dict[str, list[str]] = {}
+    for part in covered.total:
+        by_way.setdefault(part.pedigree, []).append(part.label)
+    ways = "; ".join(f"{' + '.join(labels)} ({way})" for way, labels in by_way.items())
+    output.text(f"total   {covered.scope}: {ways}")
+    if covered.others:
+        output.text(f"beside  {', '.join(part.text for part in covered.others)}")
+    output.text()
 
 
 def _card(card: Mapping[str, Any]) -> list[str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ import click
 from everywatt.cli.common.options import Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.errors import MissingExtra
+from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.net.listen import DEFAULT
 
 if TYPE_CHECKING:
     from everywatt.report.live.sources import LiveSource
+    from everywatt.report.web.slurm import SlurmPages
 
 SHORT_TOKEN = 16
 LIBRARIES = ("starlette", "uvicorn")
@@ -32,6 +33,18 @@ LIBRARIES = ("starlette", "uvicorn")
 @click.option("--key", type=click.Path(path_type=Path), help="Private key (PEM) of the certificate.")
 @click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
 @click.option("--home", type=click.Path(path_type=Path), help="Run directory to serve.")
+@click.option(
+    "--slurm-store", type=click.Path(path_type=Path), help="Also serve the jobs of this Slurm site. Needs a token."
+)
+@click.option(
+    "--trusted-proxy",
+    "proxies",
+    metavar="IP",
+    multiple=True,
+    help="Address of a reverse proxy that logs users in; each sees their own Slurm jobs. May be repeated.",
+)
+@click.option("--user-header", metavar="NAME", help="Header in which that proxy names the user.")
+@click.option("--admin", "admins", metavar="USER", multiple=True, help="User who sees all Slurm jobs; may be repeated.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @output_options
 def command(
@@ -42,6 +55,10 @@ def command(
     key: Path | None,
     names: tuple[str, ...],
     home: Path | None,
+    slurm_store: Path | None,
+    proxies: tuple[str, ...],
+    user_header: str | None,
+    admins: tuple[str, ...],
     open_it: bool,
     output: Output,
 ) -> None:
@@ -62,6 +79,7 @@ def command(
     address.check_open(place, token=secret, tls=tls)
     if secret is not None and len(secret) < SHORT_TOKEN:
         output.warn(f"a token shorter than {SHORT_TOKEN} characters can be guessed.")
+    slurm = _slurm(slurm_store, secret, (proxies, user_header, admins), settings)
     site_home = _home(home, settings)
     sock = address.listen(place)
     with sock:
@@ -82,7 +100,8 @@ def command(
         from everywatt.report.web.server import run
 
         access = Access(hosts, port, secret, tls, own_ip=place.everywhere)
-        run(Site(RunIndex(site_home), access, _machine(settings), factors_of(settings)), sock, cert=cert, key=key)
+        site = Site(RunIndex(site_home), access, _machine(settings), factors_of(settings), slurm)
+        run(site, sock, cert=cert, key=key)
 
 
 def need_libraries() -> None:
@@ -90,6 +109,37 @@ def need_libraries() -> None:
     for library in LIBRARIES:
         if find_spec(library) is None:
             raise MissingExtra(library, "serve")
+
+
+def _slurm(
+    folder: Path | None, token: str | None, who: tuple[Sequence[str], str | None, Sequence[str]], settings: Settings
+) -> SlurmPages | None:
+    """The pages of a Slurm site, if one is to be served. UsageError where others could see its jobs."""
+    proxies, header, admins = who
+    if folder is None:
+        if proxies or header or admins:
+            raise UsageError("A proxy and administrators are for Slurm's pages.", cure="--slurm-store DIR")
+        return None
+    from everywatt.cli.slurm.common import factor_lines
+    from everywatt.footprint.carbon import factors_of
+    from everywatt.report.web.slurm import Proxy, SlurmPages, trusted_addresses
+    from everywatt.slurm.site.store import Store
+
+    for library in ("duckdb", "pyarrow"):
+        if find_spec(library) is None:
+            raise MissingExtra(library, "analysis")
+    if token is None:
+        raise UsageError("Jobs of a site are served with a token only.", cure="--token-file FILE")
+    if bool(proxies) != bool(header) or (admins and not proxies):
+        raise UsageError(
+            "A trusted proxy, and the header in which it names the user, go together.",
+            cure="--trusted-proxy 127.0.0.1 --user-header X-Remote-User",
+        )
+    if not folder.is_dir():
+        raise UsageError(f"There is no store at {folder}.", cure="--slurm-store DIR")
+    proxy = Proxy(trusted_addresses(proxies), header, token, frozenset(admins)) if header else None
+    factors = factors_of(settings)
+    return SlurmPages(Store(folder), factors, factor_lines(factors), proxy)
 
 
 def _home(home: Path | None, settings: Settings) -> Path:

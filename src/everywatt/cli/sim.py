@@ -53,8 +53,8 @@ def sim(
     A100-SXM4-40GB', unsupported=nvmlDeviceGetTotalEnergyConsumption+field:186, missing=CALL+…, failing=CALL+…,
     fail_call=100, fail_after=100, fail_code=999, lost_at=5s, back_at=8s, call_cost=50us, process_cost=500us,
     processes=PID:MEMORY:SM[:INSTANCE]+… (pid 0 is the command), mig=1g.5gb+3g.20gb, gpm=1, samples=120, utilisation,
-    memory=40GiB, clock, memory_clock, capability=8.0, power_limit=300W, power_limit_min, power_limit_max, denied=1. A
-    key prefixed with gpu.1. applies to that card only.
+    memory=40GiB, clock, memory_clock, capability=8.0, module=140W, memory_share=0.2, counter_module=1,
+    power_limit=300W, power_limit_min, power_limit_max, denied=1. A key prefixed with gpu.1. applies to that card only.
 
     Packages take package.period, phase, quantum, wrap=300J, start, reset_at, tdp, dies=2, core=0.7, uncore, dram=0.2,
     mmio=1, range_unreadable=1, fault=unreadable|garbage|negative|empty|vanish and fault_at, each prefixed with package.

@@ -15,6 +15,7 @@ import click
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import program as own_program
 from everywatt.cli.stress_table import duty, duty_line, energies_of, notes, plan_table, step_data, step_table
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
@@ -246,6 +247,6 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
 
         for line in summary(run):
             output.say(line)
-        output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+        output.say(f"  run     {run.name}   ({own_program()} show {run.name}, {own_program()} why {run.name})")
         data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
     output.json("stress", data)

@@ -19,7 +19,7 @@ from everywatt.bench.sweep import settings as limits_of
 from everywatt.bench.tables import quantity, ratio_beside, time_of
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.cli.compare import check_ending, compare, failures, refusal, write
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
@@ -104,7 +104,7 @@ def command(
     _show(result, choice, out, settings, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: {program()} sweep --resume {result.run} …")
         return code()
     return 0 if choice.best is not None else refusal(result)
 

@@ -25,11 +25,8 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
     opened = load(run)
     energy = opened.energy_net(span) if net else opened.energy(span, device=device)
     if energy.joules is None:
-        cure = (
-            "everywatt run --idle 10s -- COMMAND"
-            if net and opened.energy(span).joules is not None
-            else "everywatt doctor"
-        )
+        known = net and opened.energy(span).joules is not None  # then the reason says how to measure idle
+        cure = None if known else "everywatt doctor"
         raise MeasurementRefused(energy.refused or "No energy was measured.", cure=cure)
     chosen = (
         opened.duration_s if span is None else sum(s.duration_s or 0 for s in opened.spans if span in (s.id, s.name))

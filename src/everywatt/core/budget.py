@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import Z95, student_factor
 
 # Beyond so many degrees of freedom Student's factor is that of a normal distribution to three digits.

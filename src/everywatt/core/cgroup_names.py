@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.sluid import parse_sluid
 
 SHORT_ID = 12

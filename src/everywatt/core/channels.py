@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any, NamedTuple
+
+from everywatt.core.lazy_dataclass import dataclass
 
 NAN = float("nan")
 
@@ -22,12 +24,14 @@ class Domain(StrEnum):
     WALL = "wall"
     PSU = "psu"
     NODE = "node"
+    MODULE = "module"
     SOC = "soc"
     PACKAGE = "package"
     CORE = "core"
     UNCORE = "uncore"
     DRAM = "dram"
     GPU = "gpu"
+    GPU_MEMORY = "gpu-memory"
     RAIL = "rail"
 
 
@@ -128,6 +132,11 @@ class GroupInfo:
     table: bool = False
     label: str = ""
     uuid: str = ""
+
+    @property
+    def lists_gpu_processes(self) -> bool:
+        """Whether its rows say who is on which GPU."""
+        return self.table and self.device == "gpu"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -6,8 +6,10 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
+
+from everywatt.core.lazy_dataclass import dataclass
 
 NS = 1_000_000_000
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import ConfigError, EverywattError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.memory import MEMORIES
 from everywatt.core.units import parse_duration_s
 
@@ -505,11 +506,14 @@ def _has_table(path: Path) -> bool:
 
 
 def _table(path: Path) -> Mapping[str, Any]:
-    import tomllib
-
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        if path.name == "pyproject.toml" and not any(sign in text for sign in ("everywatt", "\\u", "\\U")):
+            return {}  # most projects: parsing all of it would take longer than opening a recording
+        import tomllib  # most users have no file of settings
+
+        data = tomllib.loads(text)
+    except (OSError, ValueError) as error:  # not UTF-8 or not TOML
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path} cannot be read: {reason}.", cure="fix or remove the file") from error
     if path.name != "pyproject.toml":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from everywatt.core.lazy_dataclass import dataclass
 
 _PARTS = re.compile(r"(\d+)")
 

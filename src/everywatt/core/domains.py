@@ -1,10 +1,15 @@
-"""Which domain contains which: yes, no or unknown. Totals are taken over provably disjoint sets only."""
+"""Which domain contains which, and what may be added up: totals are taken over provably disjoint domains only."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable
 from enum import StrEnum
+from typing import TypeVar
 
-from everywatt.core.channels import Domain
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+
+Item = TypeVar("Item")
 
 
 class Answer(StrEnum):
@@ -15,40 +20,40 @@ class Answer(StrEnum):
     UNKNOWN = "unknown"
 
 
-_CHIPS = (Domain.SOC, Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.GPU, Domain.RAIL)
-_YES = {
-    **{(Domain.WALL, inner): Answer.YES for inner in (Domain.PSU, Domain.NODE, *_CHIPS)},
-    **{(Domain.PSU, inner): Answer.YES for inner in (Domain.NODE, *_CHIPS)},
-    (Domain.NODE, Domain.PACKAGE): Answer.YES,
-    (Domain.NODE, Domain.CORE): Answer.YES,
-    (Domain.NODE, Domain.UNCORE): Answer.YES,
-    (Domain.NODE, Domain.SOC): Answer.YES,
-    (Domain.PACKAGE, Domain.CORE): Answer.YES,
-    (Domain.PACKAGE, Domain.UNCORE): Answer.YES,
-    (Domain.SOC, Domain.PACKAGE): Answer.YES,
-    (Domain.SOC, Domain.CORE): Answer.YES,
-    (Domain.SOC, Domain.UNCORE): Answer.YES,
-    (Domain.SOC, Domain.RAIL): Answer.YES,
+WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)  # whole machines: a total of their own beside that of the chips
+_MEMORY = frozenset({Domain.DRAM, Domain.GPU_MEMORY})
+_CPU = frozenset({Domain.PACKAGE, Domain.CORE, Domain.UNCORE})
+_CHIPS = _CPU | _MEMORY | {Domain.MODULE, Domain.SOC, Domain.GPU, Domain.RAIL}
+_INSIDE: dict[Domain, frozenset[Domain]] = {
+    Domain.WALL: _CHIPS | {Domain.PSU, Domain.NODE},
+    Domain.PSU: _CHIPS | {Domain.NODE},
+    Domain.NODE: _CPU | {Domain.MODULE, Domain.SOC},
+    # A superchip: its processor with memory and I/O, and its GPUs with theirs.
+    Domain.MODULE: _CPU | _MEMORY | {Domain.GPU},
+    Domain.SOC: _CPU | {Domain.RAIL},
+    Domain.PACKAGE: frozenset({Domain.CORE, Domain.UNCORE}),
+    Domain.GPU: frozenset({Domain.GPU_MEMORY}),
 }
-_UNKNOWN = {
-    (Domain.NODE, Domain.DRAM),
-    (Domain.NODE, Domain.GPU),
-    (Domain.NODE, Domain.RAIL),
-    (Domain.SOC, Domain.DRAM),
-    (Domain.SOC, Domain.GPU),
-    (Domain.UNCORE, Domain.GPU),
+_PERHAPS_INSIDE: dict[Domain, frozenset[Domain]] = {
+    Domain.NODE: _MEMORY | {Domain.GPU, Domain.RAIL},
+    Domain.MODULE: frozenset({Domain.SOC, Domain.RAIL}),
+    Domain.SOC: _MEMORY | {Domain.GPU},
     # A rail of a board that we do not know may feed any of its chips.
-    *((chip, Domain.RAIL) for chip in (Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.GPU)),
+    **dict.fromkeys((Domain.PACKAGE, Domain.CORE, *_MEMORY, Domain.GPU), frozenset({Domain.RAIL})),
+    Domain.UNCORE: frozenset({Domain.GPU, Domain.RAIL}),
 }
+# Chips from the outermost inwards; a rail of an unknown board before the parts of a package.
+_PREFERENCE = (
+    *(Domain.MODULE, Domain.SOC, Domain.PACKAGE, Domain.DRAM, Domain.GPU, Domain.RAIL),
+    *(Domain.CORE, Domain.UNCORE, Domain.GPU_MEMORY, Domain.NODE, Domain.PSU, Domain.WALL),
+)
 
 
 def contains(outer: Domain, inner: Domain) -> Answer:
     """Whether joules of `inner` are also in `outer`, on one host."""
-    if outer == inner:
+    if outer == inner or inner in _INSIDE.get(outer, ()):
         return Answer.YES
-    if (outer, inner) in _YES:
-        return Answer.YES
-    return Answer.UNKNOWN if (outer, inner) in _UNKNOWN else Answer.NO
+    return Answer.UNKNOWN if inner in _PERHAPS_INSIDE.get(outer, ()) else Answer.NO
 
 
 def disjoint(one: Domain, other: Domain) -> bool:
@@ -56,3 +61,39 @@ def disjoint(one: Domain, other: Domain) -> bool:
     if one == other:
         return True
     return contains(one, other) is Answer.NO and contains(other, one) is Answer.NO
+
+
+def in_total(items: Iterable[Item], channel: Callable[[Item], Channel]) -> list[Item]:
+    """Those of `items` that a total adds up: the outermost chips that are provably disjoint.
+
+    Whole-machine meters are taken only where there are no chips, and then one kind of them by one instrument.
+    `channel` gives an item's channel, which has a domain; each device and domain occurs once.
+    """
+
+    def modelled(item: Item) -> bool:
+        return channel(item).pedigree is Pedigree.MODELLED
+
+    def domain(item: Item) -> Domain:
+        found = channel(item).domain
+        assert found is not None
+        return found
+
+    ordered = sorted(items, key=lambda item: (modelled(item), _PREFERENCE.index(domain(item))))
+    chips: list[Item] = []
+    for item in ordered:
+        if domain(item) not in WHOLE and all(disjoint(domain(item), domain(other)) for other in chips):
+            chips.append(item)
+    first = next(iter(ordered), None)
+    if chips or first is None:
+        return chips
+    same = [item for item in ordered if domain(item) == domain(first) and modelled(item) == modelled(first)]
+    if domain(first) is Domain.WALL:
+        return same  # a machine may have several plugs
+    # Two supplies of one kind are two, but two instruments for a whole machine measure the same: a counter is better.
+    best = min(same, key=lambda item: channel(item).kind is not Kind.COUNTER)
+    return [item for item in same if _kind_of(channel(item).device) == _kind_of(channel(best).device)]
+
+
+def _kind_of(device: str) -> str:
+    """A device's name without its number: `psys.1` → `psys`, `hwmon.corsairpsu-1` → `hwmon.corsairpsu`."""
+    return re.sub(r"[.-]\d+$", "", device)

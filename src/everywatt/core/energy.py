@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from everywatt.core.budget import Budget
 from everywatt.core.errors import MeasurementRefused, ScopeError
 from everywatt.core.format import format_energy, format_percent, format_ratio
+from everywatt.core.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,10 @@ class Energy:
                 f"coverage {format_percent(self.coverage)}",
             ]
         )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """The text of a notebook's cell, where the fields of a dataclass would fill the screen."""
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         import html

@@ -14,12 +14,12 @@ import codecs
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Literal
 
 from everywatt.core.errors import UsageError
+from everywatt.core.lazy_dataclass import dataclass
 
 PIECE_BYTES: Final = 1 << 20
 MAX_MEMBERS: Final = 10_000

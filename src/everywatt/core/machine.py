@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from everywatt.core.clocks import Clock, SystemClock
+from everywatt.core.lazy_dataclass import dataclass
 
 RUN_USER = Path("/run/user")  # where systemd makes a folder for each user who is logged in
 

@@ -11,14 +11,16 @@ _NAMES = {"password", "passwd", "passphrase", "pwd", "secret", "token", "apikey"
 _NAMES |= {"auth", "authorization", "bearer"}
 _KEYS = {"api", "access", "private", "secret", "account", "signing", "encryption"}  # before `key`
 _NOT_ITSELF = {"file", "path", "type", "name", "env", "url", "id"}  # at the end: --token-file names no token
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+# Texts, compiled when they are first used: nearly every command is done with after the hint.
+_PART = r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+"
 _HINT = re.compile(r"pass|pwd|secret|token|key|credential|auth|bearer|://|sk-|gh[pousr]_|hf_|glpat-|akia|xox", re.I)
 _VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s&;,\"']+)"
-_GIVEN = re.compile(rf"([A-Za-z][\w.-]*)(=|:\s*(?:(?:Bearer|Basic|Token)\s+)?){_VALUE}", re.I)
-_OPTION = re.compile(rf"(?<!\S)(--?[A-Za-z][\w-]*)(\s+)(?!-){_VALUE}")
-_LOGIN = re.compile(r"([a-z][\w+.-]*://[^\s/:@]*:)([^\s/@]+)(?=@)", re.I)
-_KNOWN = re.compile(
-    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|hf_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}|xox[a-z]-[\w-]{10,})"
+_GIVEN = rf"(?i)([A-Za-z][\w.-]*)(=|:\s*(?:(?:Bearer|Basic|Token)\s+)?){_VALUE}"
+_OPTION = rf"(?<!\S)(--?[A-Za-z][\w-]*)(\s+)(?!-){_VALUE}"
+_LOGIN = r"(?i)([a-z][\w+.-]*://[^\s/:@]*:)([^\s/@]+)(?=@)"
+_KNOWN = (
+    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|hf_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}"
+    r"|xox[a-z]-[\w-]{10,})"
 )
 
 
@@ -36,10 +38,10 @@ def mask_text(line: str) -> str:
     """A command line, or a part of one, with `***` in place of secrets."""
     if not _HINT.search(line):
         return line
-    line = _LOGIN.sub(rf"\1{MASK}", line)
-    line = _GIVEN.sub(_masked, line)
-    line = _OPTION.sub(_masked, line)
-    return _KNOWN.sub(MASK, line)
+    line = re.sub(_LOGIN, rf"\1{MASK}", line)
+    line = re.sub(_GIVEN, _masked, line)
+    line = re.sub(_OPTION, _masked, line)
+    return re.sub(_KNOWN, MASK, line)
 
 
 def _masked(match: re.Match[str]) -> str:
@@ -47,7 +49,7 @@ def _masked(match: re.Match[str]) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    parts = [part.lower() for part in _PART.findall(name)]
+    parts = [part.lower() for part in re.findall(_PART, name)]
     if not parts or parts[-1] in _NOT_ITSELF:
         return False
     keyed = any(first in _KEYS and second == "key" for first, second in pairwise(parts))

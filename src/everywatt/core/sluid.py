@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from everywatt.core.lazy_dataclass import dataclass
 
 _DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: without I, L, O and U
 _FORM = re.compile(f"s[0-9A-F][{_DIGITS}]{{12}}")  # 13 digits carry 65 bits, and a SLUID has 64

@@ -16,7 +16,6 @@ import csv
 import io
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from everywatt.core.energy import Energy, Ratio
@@ -29,6 +28,7 @@ from everywatt.core.format import (
     format_quantity,
     format_ratio,
 )
+from everywatt.core.lazy_dataclass import dataclass
 
 Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
 MISSING = "-"

@@ -114,7 +114,7 @@ def _inside(inner: Channel, channels: Sequence[Channel]) -> str:
 def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]] | None:
     """Rows of the table of GPU processes; None where there is no such table or it cannot be read."""
     for group in groups:
-        if group.info.table and group.info.sensor == "nvml":
+        if group.info.lists_gpu_processes:
             try:
                 return group.read_table()[1]  # type: ignore[union-attr]
             except Exception:  # noqa: BLE001 - a driver's border

@@ -6,9 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Request, TableGroup
@@ -97,7 +97,7 @@ def look(
     try:
         power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)
         for group in choice.groups:
-            if group.info.name == "nvml.processes":
+            if group.info.lists_gpu_processes:
                 tenants = cast("TableGroup", group).read_table()[1]
         load, slowed = CpuLoad(machine), _throttle_counts(machine)
         sleep(seconds)

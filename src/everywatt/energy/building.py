@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,9 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.edge_times import straighten
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.energy.publication_times import retime
 from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s
@@ -36,6 +38,9 @@ LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
+# So many rows are placed by their neighbours around the ends of one window.
+FEW_PLACED = 16
+NONE = np.array([], dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +121,22 @@ def _without_stalls(raw: Raw, channel: Channel) -> Raw:
     still = step == 0
     window_s = LONGEST_AVERAGE_S if channel.facts.window_s is None else channel.facts.window_s
     longest = max(LONGEST_STILL, np.ceil(window_s * NS / median(np.diff(raw.at))) + 1)
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
-    stalled = np.zeros(len(raw.value), dtype=np.bool_)
-    for first, end in zip(edges[::2], edges[1::2], strict=True):
-        if end - first <= longest:
-            continue
-        others = np.ones(len(step), dtype=np.bool_)
-        others[first:end] = False
-        others &= (step <= SAME_LEVEL * size) & (np.abs(raw.value[1:] - raw.value[end]) <= SAME_LEVEL * size)
-        pairs = int(others.sum())
-        alike = max((still & others).sum(), ((raw.value[1:] == raw.value[end]) & others).sum())
-        by_chance = (alike + 1) / (pairs + 2)
-        stalled[first + 1 : end + 1] = (
-            pairs >= FEWEST_PAIRS and by_chance < SELDOM and by_chance ** (end - first) < BY_CHANCE
-        )
+    first, end = _runs(still)
+    first, end = first[end - first > longest], end[end - first > longest]
+    if not len(first):
+        return raw
+    # Readings of the same level as a run's, its own left out: all readings are put in order once for all runs.
+    level = step <= SAME_LEVEL * size
+    order = np.argsort(raw.value[1:][level])
+    levels, repeats = raw.value[1:][level][order], np.concatenate(([0], np.cumsum(still[level][order])))
+    value, own = raw.value[end], end - first
+    low, high = np.sort((value / (1 + SAME_LEVEL), value / (1 - SAME_LEVEL)), axis=0)
+    start, stop = np.searchsorted(levels, low), np.searchsorted(levels, high, side="right")
+    pairs = stop - start - own
+    same = np.searchsorted(levels, value, side="right") - np.searchsorted(levels, value)
+    by_chance = (np.maximum(repeats[stop] - repeats[start], same) - own + 1) / (pairs + 2)
+    old = (pairs >= FEWEST_PAIRS) & (by_chance < SELDOM) & (by_chance**own < BY_CHANCE)
+    stalled = _flagged(len(raw.value), first[old] + 1, end[old] + 1)
     if not stalled.any():
         return raw
     accumulated, observed = (
@@ -144,27 +151,37 @@ def repeated(values: Floats) -> Flags:
 
     One that stands still for longer has nothing to count, or has lost more than can be told.
     """
-    still = np.diff(values, prepend=np.nan) == 0
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
-    found = np.zeros(len(values), dtype=np.bool_)
-    for first, end in zip(edges[::2], edges[1::2], strict=True):
-        found[first:end] = end - first <= FEW_REPEATS and end < len(values)
-    return found
+    first, end = _runs(np.diff(values, prepend=np.nan) == 0)
+    few = (end - first <= FEW_REPEATS) & (end < len(values))
+    return _flagged(len(values), first[few], end[few])
 
 
 def stalled(counts: Floats) -> Flags:
     """True where a counter stands still for many rows and then makes up for it in one: it had stopped publishing."""
     steps = np.diff(counts, prepend=np.nan)
-    still = steps == 0
-    found = np.zeros(len(counts), dtype=np.bool_)
-    if not still.any():
-        return found
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], still, [False])).astype(np.int8)))
-    for first, end in zip(edges[::2], edges[1::2], strict=True):
-        if end - first > FEW_REPEATS and end < len(counts):
-            others = np.delete(steps, end)
-            found[first:end] = steps[end] > CATCH_UP * np.nanmax(others, initial=0.0)
-    return found
+    first, end = _runs(steps == 0)
+    many = (end - first > FEW_REPEATS) & (end < len(counts))
+    first, end = first[many], end[many]
+    if not len(first):
+        return np.zeros(len(counts), dtype=np.bool_)
+    second, largest = np.partition(np.fmax(steps[1:], 0.0), -2)[-2:]
+    others = np.where(steps[end] == largest, second, largest)
+    caught = steps[end] > CATCH_UP * others
+    return _flagged(len(counts), first[caught], end[caught])
+
+
+def _runs(flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Where runs of True begin, and where each has ended."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    return edges[::2], edges[1::2]
+
+
+def _flagged(count: int, first: npt.NDArray[np.intp], end: npt.NDArray[np.intp]) -> Flags:
+    """True from each of `first` up to its `end`; these do not overlap."""
+    change = np.zeros(count + 1, dtype=np.int64)
+    change[first] += 1
+    change[end] -= 1
+    return np.cumsum(change[:-1]) > 0
 
 
 def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
@@ -176,23 +193,10 @@ def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
     return Raw(at, half, raw.value, accumulated, raw.observed + by)
 
 
-def build_ticks(
-    pieces: list[Columns],
-    edges: list[tuple[Row, float]],
-    channel: Channel,
-    expected_s: float,
-    *,
-    tracked: bool = False,
-    asked_ns: tuple[int, ...] = (),
-) -> Ticks | None:
-    """Ticks from rows of frames and inline reads; those of a tracked group at the times that its clock says.
-
-    Inline reads at the instants `asked_ns` are placed as well as their neighbours allow.
-    """
+def merged_rows(pieces: list[Columns], edges: list[tuple[Row, float]], channel: Channel, tracked: bool) -> Raw:
+    """Rows of frames and inline reads in one order."""
     raw = _finite(pieces, channel, tracked)
-    if edges:
-        raw = _straightened(_merged(raw, edges, channel), asked_ns)
-    return ticks_of(raw, channel, expected_s)
+    return _merged(raw, edges, channel) if edges else raw
 
 
 def ticks_of(raw: Raw, channel: Channel, expected_s: float) -> Ticks | None:
@@ -255,18 +259,25 @@ def _merged(raw: Raw, edges: list[tuple[Row, float]], channel: Channel) -> Raw:
     )
 
 
-def _straightened(raw: Raw, asked_ns: tuple[int, ...]) -> Raw:
-    near = [np.flatnonzero(np.abs(raw.at + raw.half - asked) <= 2 * raw.half) for asked in asked_ns]
-    which = np.unique(np.concatenate(near)) if near else np.array([], dtype=np.intp)
-    if len(which) == 0 or len(which) > 16:
-        return raw
-    # Only the neighbourhood of the edges: microseconds since its start keep every digit.
+def near_reads(raw: Raw, read_ns: Sequence[int]) -> npt.NDArray[np.intp]:
+    """Numbers of the rows whose publication may be what was read at these instants, or the one before."""
+    asked = np.sort(np.asarray(read_ns, dtype=np.int64))
+    first, last = np.searchsorted(asked, raw.at - raw.half), np.searchsorted(asked, raw.at + 3 * raw.half, side="right")
+    return np.flatnonzero(first < last)
+
+
+def placed(raw: Raw, which: npt.NDArray[np.intp]) -> Raw:
+    """The same rows with better times for those numbered `which`, each by its neighbours as they were recorded."""
+    # Microseconds since the first of them keep every digit.
     origin = int(raw.at[which[0]])
     middle = (raw.at - origin).astype(np.float64)
     times, halves = straighten(raw.accumulated - raw.accumulated[which[0]], middle - raw.half, middle + raw.half, which)
     at, half = raw.at.copy(), raw.half.copy()
     at[which], half[which] = origin + np.round(times).astype(np.int64), halves
-    return raw if np.any(np.diff(at) <= 0) else replace(raw, at=at, half=half)
+    while len(swapped := np.flatnonzero(np.diff(at) <= 0)):
+        both = np.concatenate((swapped, swapped + 1))
+        at[both], half[both] = raw.at[both], raw.half[both]
+    return replace(raw, at=at, half=half)
 
 
 def slopes(at: Ints, joules: Floats) -> Floats:

@@ -11,11 +11,13 @@ sign; the inner error is common to all windows of one load.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from everywatt.energy.unseen_power import Array
@@ -197,6 +199,36 @@ class AnyOf(Curve):
     def edge_half_width(self, t_s: npt.ArrayLike) -> Array:
         """The widest of all."""
         return np.asarray(np.max([one.edge_half_width(t_s) for one in (self._first, *self._others)], axis=0))
+
+
+class PartTime(Curve):
+    """A counter that adds up readings of a part of each period: what it counted, and what its sensor did not see.
+
+    part, whole  its increments as readings of a gauge that looks at that part of each period, and at all of it. Where
+                 the two differ, one of them is nearer to the truth, and nothing says which: that much is a bound.
+    """
+
+    def __init__(self, counted: Curve, part: Curve, whole: Curve) -> None:
+        self.__dict__.update(counted.__dict__)
+        self._counted, self._part, self._whole = counted, part, whole
+
+    def energy(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Sampled:
+        """Energy as it was counted, with the sampling error of the sensor behind it."""
+        counted, part = self._counted.energy(a_s, b_s), self._part.energy(a_s, b_s)
+        more = part.joules - self._whole.energy(a_s, b_s).joules
+        below, above = (0.0 if side is None else side for side in (part.below_j, part.above_j))
+        return replace(
+            counted,
+            left_j=np.maximum(counted.left_j, part.left_j),
+            right_j=np.maximum(counted.right_j, part.right_j),
+            inner_j=part.inner_j,
+            below_j=np.maximum(below - more, 0.0),
+            above_j=np.maximum(above + more, 0.0),
+        )
+
+    def edge_half_width(self, t_s: npt.ArrayLike) -> Array:
+        """The wider of the counter's own and its sensor's."""
+        return np.maximum(self._counted.edge_half_width(t_s), self._part.edge_half_width(t_s))
 
 
 def _knots(amounts: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -11,11 +11,21 @@ import numpy as np
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.abreast import read_abreast
-from everywatt.energy.building import GAP_PERIODS, build_ticks, slopes, stalled
-from everywatt.energy.ends import REACH, Around, ends_of, idle_w
-from everywatt.energy.median import median
-from everywatt.energy.spacing import publishing_s, spacing_s
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.building import (
+    FEW_PLACED,
+    GAP_PERIODS,
+    NONE,
+    Raw,
+    merged_rows,
+    near_reads,
+    placed,
+    slopes,
+    stalled,
+    ticks_of,
+)
+from everywatt.energy.counter_ends import REACH, Around, idle_w, readings_by_ends
+from everywatt.energy.medians import median, publishing_s, spacing_s
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
 from everywatt.tape.columns import Columns, counted_line, load_columns
@@ -26,7 +36,12 @@ MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 # A counter's ends need less: one stretch of `clockwork` around each, whose middle half they are in.
 ENDS_PERIODS = 256
+# A tape is short where a group has fewer rows; it is kept as a whole.
 SMALL_ROWS = 20_000
+# Ticks to either side of an instant that its joules depend on: those of its cell and of two cells beside it. More rows
+# than this are not placed by their neighbours, which would take two seconds.
+BESIDE = 4
+MOST_PLACED = 4096
 
 
 class Asked(NamedTuple):
@@ -38,7 +53,7 @@ class Asked(NamedTuple):
     also: Sequence[str] = ()
 
 
-_keeper: WeakKeyDictionary[Tape, dict[tuple[int, str, tuple[int, int]], Ticks | None]] = WeakKeyDictionary()
+_keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Kept]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
@@ -57,8 +72,8 @@ def load_ticks(
     Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
     `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
     """
-    if group.info.tracked and not whole and _small(tape, group):
-        return _kept(tape, group, channel)
+    if _keeps(tape, group):
+        return _kept(tape, group, channel).ticks()
     return _load(tape, group, channel, start_ns, end_ns, whole, also)
 
 
@@ -69,20 +84,66 @@ def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Re
     """
     found: list[Ticks | _Loaded | None] = []
     for one in asked:
-        if one.group.info.tracked and _small(one.tape, one.group):
-            found.append(_kept(one.tape, one.group, one.channel))
+        if _keeps(one.tape, one.group):
+            found.append(_kept(one.tape, one.group, one.channel).ticks((start_ns, end_ns)))
         else:
             ends = one.channel.kind is Kind.COUNTER
             found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
     plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
-    few = dict(zip(map(id, plain), ends_of([one.around for one in plain], (start_ns, end_ns)), strict=True))
-    near = {key: ticks for key, ticks in few.items() if ticks is not None}
-    known = dict(zip(near, read_abreast(list(near.values()), start_ns, end_ns), strict=True))
+    by_ends = readings_by_ends([one.around for one in plain], start_ns, end_ns)
+    known = dict(zip(map(id, plain), by_ends, strict=True))
     readings: list[Reading | None] = []
     for entry in found:
-        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and id(entry) not in known else entry
-        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else known.get(id(entry)))
+        reading = known.get(id(entry))
+        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and reading is None else entry
+        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else reading)
     return readings
+
+
+def load_joules(asked: Sequence[Asked], starts_ns: Ints, ends_ns: Ints) -> list[tuple[Floats, Floats]]:
+    """For each channel joules and observed seconds of many windows, NaN and 0 where it gave nothing; no intervals.
+
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
+    long tape counters are read off straight lines between publications as they were recorded.
+    """
+    lookup = _Lookup(starts_ns, ends_ns)
+    return [_joules(one, lookup) for one in asked]
+
+
+def _joules(one: Asked, windows: _Lookup) -> tuple[Floats, Floats]:
+    starts, ends = windows.starts_ns, windows.ends_ns
+    low, high = int(starts.min(initial=2**62)), int(ends.max(initial=0))
+    line = None if _keeps(one.tape, one.group) else _counted(one, low, high)
+    if line is not None:
+        at_ns, joules, coverage = line[0], windows.joules(*line), None
+    else:
+        ticks = load_ticks(one.tape, one.group, one.channel, low, high, whole=True) if len(starts) else None
+        if ticks is None:
+            return np.full(len(starts), np.nan), np.zeros(len(starts))
+        at_ns, (joules, coverage) = ticks.at_ns, ticks.many(starts, ends)
+    if coverage is None or one.channel.kind is Kind.COUNTER:
+        observed_s = (np.minimum(ends, at_ns[-1]) - np.maximum(starts, at_ns[0])) / NS
+    else:
+        observed_s = coverage * (ends - starts) / NS
+    return joules, np.where(np.isfinite(joules), observed_s, 0.0)
+
+
+class _Lookup:
+    """Many windows, put in order once: looking up instants in order is several times faster than at random."""
+
+    def __init__(self, starts_ns: Ints, ends_ns: Ints) -> None:
+        self.starts_ns, self.ends_ns = starts_ns, ends_ns
+        self._order = np.argsort(starts_ns), np.argsort(ends_ns)
+        self._sorted = starts_ns[self._order[0]].astype(np.float64), ends_ns[self._order[1]].astype(np.float64)
+
+    def joules(self, at_ns: Ints, joules: Floats) -> Floats:
+        """Joules of every window by straight lines; NaN where a window lies outside of everything."""
+        at = at_ns.astype(np.float64)
+        result = np.empty(len(self.starts_ns))
+        result[self._order[1]] = np.interp(self._sorted[1], at, joules)
+        result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
+        result[(self.ends_ns <= at_ns[0]) | (self.starts_ns >= at_ns[-1])] = np.nan
+        return result
 
 
 def rough_energy(
@@ -94,7 +155,7 @@ def rough_energy(
     window is so long that its ends do not matter.
     """
     lines = _surely_plain(channel) or _long(group, start_ns, end_ns)
-    if not lines or (group.info.tracked and _small(tape, group)):
+    if not lines or _keeps(tape, group):
         ticks = load_ticks(tape, group, channel, start_ns, end_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
@@ -107,7 +168,7 @@ def rough_energy(
         coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel)
         return count * unit + channel.facts.bias_w * observed_ns / NS, coverage
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
-    ticks = build_ticks(near, [], channel, group.expected_period_s)
+    ticks = ticks_of(merged_rows(near, [], channel, False), channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
 
 
@@ -144,21 +205,57 @@ def _surely_plain(channel: Channel) -> bool:
     return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
-def _small(tape: Tape, group: StoredGroup) -> bool:
+def _keeps(tape: Tape, group: StoredGroup) -> bool:
+    """True where all ticks of a group are read once and kept, because the tape is short.
+
+    Every figure then comes from the same ticks, so one window has one figure however it is asked for. On a tape that
+    still grows this is worth its time only where publication times follow from all ticks.
+    """
+    if not (tape.sealed or group.info.tracked):
+        return False
     first_ns, last_ns = tape.extent_ns()
     return (last_ns - first_ns) / NS < SMALL_ROWS * group.expected_period_s
 
 
-def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> Ticks | None:
-    """All ticks of a short tape, read once: publication times follow from all of them, so windows add up exactly."""
+def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> _Kept:
     known = _keeper.setdefault(tape, {})
-    key = (group.id, channel.name, tape.version)
+    key = (group.id, channel, tape.version)
     if not tape.sealed:
         for old in [old for old in known if old[:2] == key[:2] and old != key]:
             del known[old]
     if key not in known:
-        known[key] = _load(tape, group, channel, *tape.extent_ns(), False)
+        known[key] = _Kept(_read(tape, group, channel, *tape.extent_ns()))
     return known[key]
+
+
+class _Kept:
+    """All ticks of one channel of a short tape.
+
+    Rows that a program read itself are placed by their neighbours, which takes time: those near the instants that are
+    asked for, or all. A row's place follows from what was recorded around it and not from what is asked.
+    """
+
+    def __init__(self, loaded: _Loaded) -> None:
+        rows = loaded.around
+        self._loaded = loaded
+        self._raw = merged_rows(rows.pieces, loaded.edges, rows.channel, rows.tracked)
+        self._near = near_reads(self._raw, [row.read_ns for row, _ in loaded.edges]) if loaded.edges else NONE
+        if len(self._near) > MOST_PLACED:
+            self._near = NONE
+        self._placed = NONE
+        self._ticks = loaded.finished(self._raw)
+
+    def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
+        """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
+        wanted = self._near
+        if asked_ns is not None and len(wanted):
+            places = np.searchsorted(self._raw.at, asked_ns)
+            wanted = wanted[(np.abs(wanted - places[:, None]) <= BESIDE).any(axis=0)]
+        wanted = np.union1d(self._placed, wanted)
+        if len(wanted) > len(self._placed):
+            self._placed = wanted
+            self._ticks = self._loaded.finished(placed(self._raw, wanted))
+        return self._ticks
 
 
 def _load(
@@ -182,15 +279,18 @@ class _Loaded:
     edges: list[tuple[Row, float]]
 
     def ticks(self, asked_ns: tuple[int, ...]) -> Ticks | None:
-        """All of them as ticks."""
+        """All of them as ticks, with inline reads at the instants `asked_ns` placed by their neighbours."""
         rows = self.around
-        ticks = build_ticks(
-            rows.pieces, self.edges, rows.channel, rows.expected_s, tracked=rows.tracked, asked_ns=asked_ns
-        )
-        if ticks is None:
-            return None
+        raw = merged_rows(rows.pieces, self.edges, rows.channel, rows.tracked)
+        which = near_reads(raw, asked_ns) if self.edges else NONE
+        return self.finished(placed(raw, which) if 0 < len(which) <= FEW_PLACED else raw)
+
+    def finished(self, raw: Raw) -> Ticks | None:
+        """Ticks of rows whose times are settled."""
+        rows = self.around
+        ticks = ticks_of(raw, rows.channel, rows.expected_s)
         low_w = idle_w(rows) if rows.wide else None
-        return replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
+        return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
 def _read(
@@ -340,29 +440,23 @@ def _names(group: StoredGroup) -> set[str]:
     return {channel.name for channel in group.info.channels}
 
 
-def load_line(
-    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
-) -> tuple[Ints, Floats] | Ticks | None:
-    """All instants around a window and the joules accumulated at each, between which straight lines hold.
-
-    The ticks where lines are not all there is to it (`Ticks.plain`), None where the channel gave nothing. For many
-    windows: what only an interval needs is left out.
-    """
-    if group.info.tracked and _small(tape, group):
-        return _kept(tape, group, channel)
-    margin_ns = _margin_ns(group, channel)
-    edges = _edges(tape, group, channel, start_ns - margin_ns, end_ns + margin_ns)
-    if channel.kind is Kind.COUNTER and not edges and not channel.facts.bias_w:
-        found = counted_line(tape, group, channel.name, start_ns - margin_ns, end_ns + margin_ns)
-        if found is not None and len(found[0]) > 8:
-            going = ~stalled(found[1])
-            return _line(found[0][going], found[1][going], channel, group.expected_period_s)
-    ticks = load_ticks(tape, group, channel, start_ns, end_ns, whole=True)
-    return (ticks.at_ns, ticks.joules) if ticks is not None and ticks.plain else ticks
+def _counted(one: Asked, start_ns: int, end_ns: int) -> tuple[Ints, Floats] | None:
+    """Publications of a counter around a window, and its joules; None where these are not all there is to it."""
+    margin_ns = _margin_ns(one.group, one.channel)
+    span = start_ns - margin_ns, end_ns + margin_ns
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.bias_w:
+        return None
+    if _edges(one.tape, one.group, one.channel, *span):
+        return None
+    found = counted_line(one.tape, one.group, one.channel.name, *span)
+    if found is None or len(found[0]) <= 8:
+        return None
+    going = ~stalled(found[1])
+    return _line(found[0][going], found[1][going], one.channel, one.group.expected_period_s)
 
 
 def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
-    """As `build_ticks`, with its ends extended by one period, and nothing but times and joules."""
+    """As `ticks_of`, with its ends extended by one period, and nothing but times and joules."""
     period_ns = int(expected_s * NS)
     joules = counts * (channel.scale * channel.facts.gain)
     first_w = median(slopes(at[:5], joules[:5])[:4])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from everywatt.core.channels import Pedigree
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.sources import Source
 from everywatt.tape.columns import load_columns
 

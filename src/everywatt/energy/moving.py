@@ -8,12 +8,11 @@ windows without a steady stretch the readings are only moved to the middle of th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.median import median
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import Array, Flags, around, own_swing, restlessness
 
 # Uses of the rule on top of one another, before moving readings is the better choice. Real averages are no perfect
@@ -31,13 +30,18 @@ CLIMB = 0.3
 MOVED_RANGE = 0.2
 
 
-def climbs(watts: npt.ArrayLike) -> bool:
-    """True where readings never step as a load does: they are averages over many periods, or power hardly changed."""
+def climbs(watts: npt.ArrayLike, steps: npt.ArrayLike | None = None, most: float = CLIMB) -> bool:
+    """True where readings never step as a load does: they are averages over many periods, or power hardly changed.
+
+    `steps` are those between readings that follow one another (default: all), `most` the share of the whole range
+    that none of them reaches.
+    """
     y = np.asarray(watts, dtype=np.float64)
     y = y[np.isfinite(y)]
     if len(y) < 2 or np.ptp(y) < MOVED_RANGE * float(y.max()):
         return True
-    return bool(np.abs(np.diff(y)).max() < CLIMB * np.ptp(y))
+    own = np.diff(y) if steps is None else np.asarray(steps, dtype=np.float64)
+    return bool(np.abs(own).max(initial=0.0) < most * np.ptp(y))
 
 
 @dataclass(frozen=True, slots=True)

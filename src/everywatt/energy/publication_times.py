@@ -10,12 +10,12 @@ is cut in two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.median import median, row_medians
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.medians import median, row_medians
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.energy.median import median
+from everywatt.energy.medians import median
 from everywatt.tape.columns import load_columns, read_times
 from everywatt.tape.reader import StoredGroup, Tape
 

@@ -11,14 +11,15 @@ A power reading is the mean over `window_s` before its publication:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import Z95, Cells, Curve
-from everywatt.energy.median import median
-from everywatt.energy.moving import MOVED_RANGE, STEADY, calm, climbs, unmove
+from everywatt.energy.medians import median
+from everywatt.energy.moving import CLIMB, MOVED_RANGE, STEADY, calm, climbs, unmove
 from everywatt.energy.steps import LEVEL, place_steps
 from everywatt.energy.unseen_power import (
     BUSY,
@@ -49,6 +50,8 @@ SLOW_BEAT_S = 10.0
 # A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
 # toggling load it takes to find it out.
 PARTIAL = 0.25
+# And the most that is known of one that does not see all of it (80 of 100 ms).
+MOST = 0.8
 # Of which less than this share of the period is not seen, it is all seen.
 WHOLE = 0.05
 FEWEST_TOGGLING = 20
@@ -58,6 +61,8 @@ SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
 CLEAR_ODDS = 3.0
 # What an averaging sensor averages (NVML's documentation of power usage).
 AVERAGE_S = 1.0
+# What most sensors average, by the table of known cards.
+SHORT_AVERAGE_S = 0.1
 # Readings that climb are averages of steps where this share of them stands still; else they may be of a ramp.
 SOME_CALM = 0.05
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
@@ -325,8 +330,12 @@ def _doubted(cells: Cells, part_time: bool) -> Cells:
     return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
 
 
-def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[float, ...]:
+def possible_windows(
+    y: Array, period: float, state: Toggling | None, apart_s: Array | None = None
+) -> tuple[float, ...]:
     """The averaging windows of a GPU's sensor that readings do not rule out, the likeliest first.
+
+    `apart_s` is the time from each reading to the next: from one side of a gap to the other even an average steps.
 
     Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
     mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
@@ -343,9 +352,16 @@ def possible_windows(y: Array, period: float, state: Toggling | None) -> tuple[f
         seen = y[toggles]
         if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
             odds = CLEAR_ODDS
-    found: tuple[float, ...] = (period, PARTIAL * period) if odds < CLEAR_ODDS else (PARTIAL * period,)
-    found = found[:1] if odds <= -CLEAR_ODDS else found
-    if 1.2 * period >= AVERAGE_S or not climbs(y):
+    found: tuple[float, ...] = (period, MOST * period, PARTIAL * period)
+    if odds >= CLEAR_ODDS:
+        found = (PARTIAL * period,)
+    elif odds <= -CLEAR_ODDS:
+        found = (period, MOST * period)
+    steps = np.diff(y) if apart_s is None else np.diff(y)[apart_s < 1.5 * period]
+    # A sensor that publishes more often than others averages as long as those do.
+    if 1.2 * period < SHORT_AVERAGE_S and climbs(y, steps, max(CLIMB, 1.5 * period / SHORT_AVERAGE_S)):
+        found = (*found, SHORT_AVERAGE_S)
+    if 1.2 * period >= AVERAGE_S or not climbs(y, steps):
         return found
     moved = np.ptp(y) >= MOVED_RANGE * float(y.max()) and calm(y, round(AVERAGE_S / period)).mean() > SOME_CALM
     return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)

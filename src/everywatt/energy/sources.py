@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
-from everywatt.core.domains import disjoint
+from everywatt.core.domains import WHOLE as WHOLE
+from everywatt.core.domains import in_total
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.reader import StoredGroup, Tape
 
-WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)
-_PREFERENCE = (
-    Domain.SOC,
-    Domain.PACKAGE,
-    Domain.DRAM,
-    Domain.GPU,
-    Domain.RAIL,
-    Domain.CORE,
-    Domain.UNCORE,
-    Domain.NODE,
-    Domain.PSU,
-    Domain.WALL,
-)
 _FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
 
 
@@ -57,7 +45,7 @@ class Source:
 
 def part_name(channel: Channel) -> str:
     """`cpu.0`, `dram.0`, `gpu.1`; for a core or uncore counter `cpu.0 core`."""
-    if channel.domain in (Domain.CORE, Domain.UNCORE, Domain.RAIL):
+    if channel.domain in (Domain.CORE, Domain.UNCORE, Domain.GPU_MEMORY, Domain.RAIL):
         middle = channel.name.removeprefix(channel.device).strip(".").rsplit(".", 1)[0]
         return f"{channel.device} {middle}".strip() if middle else channel.device
     return channel.device
@@ -89,26 +77,23 @@ def _rank(group: GroupInfo, channel: Channel) -> tuple[int, int, int, int]:
 
 
 def addable(candidates: Iterable[Source]) -> list[Source]:
-    """Provably disjoint chips, in a fixed order of preference; whole-machine meters only where there are no chips."""
-    ordered = sorted(candidates, key=lambda s: (s.channel.pedigree is Pedigree.MODELLED, _PREFERENCE.index(s.domain)))
-    chips: list[Source] = []
-    for source in ordered:
-        if source.domain in WHOLE:
-            continue
-        if all(disjoint(source.domain, other.domain) for other in chips):
-            chips.append(source)
-    if chips:
-        return chips
-    whole = [source for source in ordered if source.domain in WHOLE]
-    return [source for source in whole if source.domain == whole[0].domain and _same_kind(source, whole[0])]
+    """Provably disjoint chips, the outermost first; whole-machine meters only where there are no chips."""
+    return in_total(candidates, lambda source: source.channel)
 
 
-def _same_kind(one: Source, other: Source) -> bool:
-    return (one.channel.pedigree is Pedigree.MODELLED) == (other.channel.pedigree is Pedigree.MODELLED)
+def splittable(candidates: Sequence[Source]) -> list[Source]:
+    """The sources that owners can share: a module only where no chip inside it is measured by itself.
+
+    A process uses a module's CPU or its GPU, so that use says nothing about the module as a whole.
+    """
+    parts = (Domain.PACKAGE, Domain.GPU)
+    if not any(source.domain in parts for source in candidates):
+        return list(candidates)
+    return [source for source in candidates if source.domain is not Domain.MODULE]
 
 
 def scope_of(parts: Sequence[Source]) -> str:
     """`cpu+dram+gpu`: what a total covers."""
-    order = ("machine", "cpu", "soc", "dram", "gpu", "rail", "psys", "node", "psu", "wall")
+    order = ("machine", "module", "cpu", "soc", "dram", "gpu", "gpu-memory", "rail", "psys", "node", "psu", "wall")
     families = {source.family for source in parts}
     return "+".join(sorted(families, key=lambda f: order.index(f) if f in order else len(order)))

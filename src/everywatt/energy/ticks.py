@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,9 +9,10 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.energy.curve import AnyOf, Curve, Sampled
-from everywatt.energy.sampling import GAP_PERIODS, CounterCurve, GaugeCurve, possible_windows
-from everywatt.energy.spacing import publishing_s, spacing_s
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
+from everywatt.energy.medians import publishing_s, spacing_s
+from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, possible_windows
 from everywatt.energy.unseen_power import Witness, toggling
 
 Ints = npt.NDArray[np.int64]
@@ -105,7 +105,8 @@ class Ticks:
             return (self.period_s if known is None else known,)
         own = self.real & np.isfinite(self.watts)
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
-        found = possible_windows(self.watts[own], self.spacing_s, state)
+        apart_s = np.diff(self.at_ns[own]) / NS
+        found = possible_windows(self.watts[own], self.spacing_s, state, apart_s)
         return found if self.channel.domain is Domain.GPU else (min(found[0], self.spacing_s),)
 
     @property
@@ -120,7 +121,7 @@ class Ticks:
         half_s = self.half_ns / NS
         if self.channel.kind is Kind.COUNTER:
             quantum_j = facts.quantum or 0.0
-            return CounterCurve(
+            counted = CounterCurve(
                 t,
                 self.joules - self.joules[0],
                 early_s=t - half_s,
@@ -129,6 +130,13 @@ class Ticks:
                 witness=self._shifted_witness(),
                 low_w=self.low_w,
             )
+            if not part_time(self.channel) or self.real.sum() < 2:
+                return counted
+            # Each increment is a reading of its sensor, which speaks for the period before it.
+            own = np.flatnonzero(self.real)[1:]
+            held_s = np.diff(t, prepend=t[0])
+            gauges = [self._gauge(t[own], half_s[own], own, held_s, w) for w in (facts.window_s or 0.0, self.period_s)]
+            return PartTime(counted, *gauges)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
         # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
         told = held_s > 0
@@ -137,7 +145,9 @@ class Ticks:
         curves = [self._gauge(t, half_s, told, held_s, window_s) for window_s in self.windows_s]
         return curves[0] if len(curves) == 1 else AnyOf(curves)
 
-    def _gauge(self, t: Floats, half_s: Floats, told: Flags, held_s: Floats, window_s: float) -> GaugeCurve:
+    def _gauge(
+        self, t: Floats, half_s: Floats, told: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
+    ) -> GaugeCurve:
         facts = self.channel.facts
         return GaugeCurve(
             t,
@@ -152,7 +162,7 @@ class Ticks:
             lag_s=self.spacing_s / 2 if facts.window_s is None and self.channel.domain is not Domain.GPU else 0.0,
             early_s=t - half_s,
             late_s=t + half_s,
-            quantum_w=facts.quantum or 0.0,
+            quantum_w=0.0 if self.channel.kind is Kind.COUNTER else facts.quantum or 0.0,
             witness=self._shifted_witness(),
             limit_w=facts.max_w,
         )
@@ -187,43 +197,64 @@ class Ticks:
 
     def between(self, start_ns: int, end_ns: int) -> Reading:
         """Joules of one window with the sampling error of its edges and of what the sensor does not see."""
-        return self.reading(start_ns, end_ns, self.curve.energy(self._seconds([start_ns]), self._seconds([end_ns])))
+        return self.readings(np.array([start_ns]), np.array([end_ns]))[0]
 
-    def reading(self, start_ns: int, end_ns: int, sampled: Sampled) -> Reading:
-        """The same, where a curve has been asked already."""
-        joules, coverage = self._many(np.array([start_ns]), np.array([end_ns]), sampled)
-        if not np.isfinite(joules[0]):
-            return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window")
-        seen = self._covered(float(coverage[0]), end_ns - start_ns)
-        if self.channel.pedigree is Pedigree.MODELLED:
-            return Reading(float(joules[0]), seen, most_w=self.most_w())
-        if self.channel.kind is not Kind.COUNTER and self.hole_ns[1] > self.hole_ns[0]:
+    def readings(self, starts_ns: Ints, ends_ns: Ints, sampled: Sampled | None = None) -> list[Reading]:
+        """The same of many windows; `sampled` is what the curve says of them, where it has been asked already."""
+        found = sampled or self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
+        joules, coverage = self._many(starts_ns, ends_ns, found)
+        lengths = (ends_ns - starts_ns).astype(np.float64)
+        seen = np.where(self._covered(coverage, lengths), 1.0, coverage)
+        hole_ns = self.hole_ns[1] - self.hole_ns[0]
+        if self.channel.kind is not Kind.COUNTER and hole_ns > 0:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
             bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]
             joules = joules - bridged + (hole[1] - hole[0])
-        return Reading(
-            float(joules[0]),
-            seen,
-            float(sampled.left_j[0]),
-            float(sampled.right_j[0]),
-            float(sampled.inner_j[0]) * self._unloaded(start_ns, end_ns),
-            max(float(sampled.quantum_j[0]), ROUNDING * abs(float(joules[0]))),
-            self.most_w(),
-            below_j=_sum(sampled.below_j) * self._unloaded(start_ns, end_ns),
-            above_j=_sum(sampled.above_j) * self._unloaded(start_ns, end_ns),
+        # What the sensor does not see in the loaded ends goes on in the hole between them.
+        unloaded = lengths / np.maximum(lengths - hole_ns, 1.0)
+        modelled, most_w = self.channel.pedigree is Pedigree.MODELLED, self.most_w()
+        nothing = np.zeros(len(starts_ns))
+        columns = (
+            found.left_j,
+            found.right_j,
+            found.inner_j * unloaded,
+            np.maximum(found.quantum_j, ROUNDING * np.abs(joules)),
+            nothing if found.below_j is None else found.below_j * unloaded,
+            nothing if found.above_j is None else found.above_j * unloaded,
         )
+        readings = []
+        for joule, share, left, right, inner, quantum, below, above in zip(
+            joules.tolist(), seen.tolist(), *(column.tolist() for column in columns), strict=True
+        ):
+            if joule != joule:
+                readings.append(Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the window"))
+            elif modelled:
+                readings.append(Reading(joule, share, most_w=most_w))
+            else:
+                readings.append(Reading(joule, share, left, right, inner, quantum, most_w, "", below, above))
+        return readings
 
-    def aliasing_j(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
-        """95 % half-widths of what a gauge did not see of windows; nothing of a counter's or a model's."""
-        if self.channel.kind is Kind.COUNTER or self.channel.pedigree is Pedigree.MODELLED:
-            return np.zeros(len(starts_ns))
-        return self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns)).inner_j
+    def unseen_j(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats, Floats]:
+        """Of windows what the sensor did not see: a 95 % half-width, and how much less and more cannot be excluded.
 
-    def _covered(self, coverage: float, length_ns: int) -> float:
+        Time without a reading is in the last of them, at the most that the device can draw.
+        """
+        sampled = self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
+        _, coverage = self._many(starts_ns, ends_ns, sampled)
+        lengths = (ends_ns - starts_ns).astype(np.float64)
+        lost_s = np.where(self._covered(coverage, lengths), 0.0, (1 - coverage) * lengths / NS)
+        lost_j = (self.channel.facts.max_w or self.most_w() or 0.0) * lost_s
+        nothing = np.zeros(len(starts_ns))
+        if self.channel.pedigree is Pedigree.MODELLED:
+            return nothing, nothing, lost_j
+        below, above = (nothing if side is None else side for side in (sampled.below_j, sampled.above_j))
+        return sampled.inner_j, below, above + lost_j
+
+    def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
         period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
-        return 1.0 if coverage >= 0.9999 or (1 - coverage) * length_ns <= period_s * NS else coverage
+        return np.asarray((coverage >= 0.9999) | ((1 - coverage) * lengths_ns <= period_s * NS))
 
     def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
         """Joules and coverage of one window without how far they may be off: to check another path against it."""
@@ -275,15 +306,17 @@ class Ticks:
             above_j=_sum(sampled.above_j),
         )
 
-    def _unloaded(self, start_ns: int, end_ns: int) -> float:
-        """What the sensor does not see in the loaded ends goes on in the hole between them."""
-        hole = self.hole_ns[1] - self.hole_ns[0]
-        return (end_ns - start_ns) / max(end_ns - start_ns - hole, 1)
-
     def most_w(self) -> float | None:
         """The most power that was seen, with half as much again."""
         finite = self.watts[np.isfinite(self.watts)]
         return float(finite.max() * 1.5) if len(finite) else None
+
+
+def part_time(channel: Channel) -> bool:
+    """True for a counter that adds up readings of a part of each period."""
+    window_s, period_s = channel.facts.window_s, channel.facts.period_s
+    known = channel.kind is Kind.COUNTER and window_s is not None and period_s is not None
+    return known and (window_s or 0.0) < (1 - WHOLE) * (period_s or 0.0)
 
 
 def _sum(amounts: Floats | None) -> float:

@@ -10,12 +10,11 @@ Everything here comes from the readings and from utilisation, nothing from a fix
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.energy.median import row_medians
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.medians import row_medians
 
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

@@ -13,10 +13,10 @@ from everywatt.core.channels import Channel, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, sum_energies, total
 from everywatt.core.format import format_joules
-from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
+from everywatt.energy.loading import Asked, load_joules, load_readings, load_ticks, rough_energy
 from everywatt.energy.model_interval import Told, told_widths
 from everywatt.energy.sources import Source, addable, scope_of
-from everywatt.energy.ticks import Reading, Ticks
+from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
 from everywatt.tape.reader import Gap, StoredGroup
 
 CROSS_CHECK_LIMIT = 0.10
@@ -38,6 +38,17 @@ def windows_energy(
     return total({source.label: _many(source, windows) for source in parts}, scope=scope_of(parts), notes=notes)
 
 
+def windows_joules(candidates: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floats:
+    """Joules of each of many windows over all of these sources, without intervals; NaN where one gave nothing."""
+    asked = [Asked(source.tape, source.group, source.channel) for source in candidates]
+    if len(starts_ns) > FEW_WINDOWS:
+        return np.asarray(np.sum([joules for joules, _ in load_joules(asked, starts_ns, ends_ns)], axis=0))
+    windows = zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)
+    read = [load_readings(asked, start, end) for start, end in windows]
+    values = [[np.nan if one is None or one.joules is None else one.joules for one in row] for row in read]
+    return np.asarray(np.array(values, dtype=np.float64).reshape(len(starts_ns), len(asked)).sum(axis=1))
+
+
 def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> Energy:
     """The sum of the figures of disjoint windows. One that was refused is missing from it, and a note says so."""
     found = [figure for figure in figures if figure.joules is not None]
@@ -57,7 +68,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
 def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
     first, last = int(starts.min()), int(ends.max())
-    ticks = load_ticks(source.tape, source.group, source.channel, first, last)
+    ticks = load_ticks(source.tape, source.group, source.channel, first, last, whole=True)
     reading = None if ticks is None else ticks.together(starts, ends)
     return _figure(source, reading, first, last, float((ends - starts).sum()) / NS)
 
@@ -87,6 +98,13 @@ def source_energy(source: Source, start_ns: int, end_ns: int, ticks: Ticks | Non
     else:
         reading = load_readings([_asked(source, start_ns, end_ns)], start_ns, end_ns)[0]
     return _window(source, reading, start_ns, end_ns)
+
+
+def window_figures(source: Source, ticks: Ticks, starts_ns: Ints, ends_ns: Ints) -> list[Energy]:
+    """Joules of one device in each of many windows, with their budgets, by ticks that reach from first to last."""
+    readings = ticks.readings(starts_ns, ends_ns)
+    windows = zip(readings, starts_ns.tolist(), ends_ns.tolist(), strict=True)
+    return [_figure(source, reading, start, end, (end - start) / NS) for reading, start, end in windows]
 
 
 def _asked(source: Source, start_ns: int, end_ns: int) -> Asked:

@@ -14,9 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.channels import Row
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
+from everywatt.core.format import format_duration, format_joules
 from everywatt.core.machine import Machine
 from everywatt.core.plugins import METRIC_NAMES, load_plugin
 from everywatt.fleet import jobs as job_providers
@@ -28,8 +30,9 @@ from everywatt.fleet.notify import Notifier
 from everywatt.fleet.options import RELOADABLE, AgentOptions
 from everywatt.fleet.places import Places
 from everywatt.fleet.watch import Watcher
-from everywatt.ledger.counters import Counters
+from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters
 from everywatt.ledger.engine import Level
+from everywatt.ledger.split.amounts import UJ
 from everywatt.recorder.session import EARLY_NS
 from everywatt.recorder.source import Source
 from everywatt.sensors import registry
@@ -104,11 +107,12 @@ class Agent:
         sources = self._open_sensors()
         levels = {key: Level(float(row[0]), float(row[1]), method=str(row[2])) for key, row in found.levels.items()}
         self.watcher.listen(sources, levels)
+        resumed = self._resume(found)
         self._restore(found)
         self.watcher.memory_totals = self._memory_totals()
         self.watcher.cpu.packages = packages_of(self.machine.sys) or []
         self.exporter = Exporter(self.watcher, self._reports)
-        self.session = self._new_session(found.segment + 1)
+        self.session = self._new_session(found.segment + 1, resumed=resumed)
         self.loop.begin(self.session, sources)
         state.seal_left(self.tape_folder, self.session.writer.path)
         now_ns = self.clock.monotonic_ns()
@@ -158,6 +162,22 @@ class Agent:
                 totals["host"] = float(found)
         return totals
 
+    def _resume(self, found: state.State) -> dict[str, Row]:
+        """The rows that counters go on from; what cannot be bridged counts as time that was not observed."""
+        now_ns, utc_ns, boot = self.clock.monotonic_ns(), self.clock.utc_ns(), state.boot_id(self.machine.proc)
+        resumed = {}
+        for source in self.watcher.sources:
+            last = found.rows.get(source.info.name)
+            if last is None:
+                continue
+            names = tuple(channel.name for channel in source.info.channels)
+            if boot and (last.boot, last.channels) == (boot, names) and last.row.late_ns <= now_ns:
+                resumed[source.info.name] = last.row
+                self.watcher.lines.resume(source.info.name, last.row)
+            else:
+                self.watcher.lines.unseen(source.info.name, now_ns - max(utc_ns - last.utc_ns, 0))
+        return resumed
+
     def _restore(self, found: state.State) -> None:
         now_ns = self.clock.monotonic_ns()
         self.counters.restore(found.owners, now_ns)
@@ -169,12 +189,30 @@ class Agent:
                 if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
                     line.base_uj = line.settled_uj = owned_uj
                 self.counters.close_gap(line.device, line.settled_uj)
+            if line.resumed_ns:
+                line.base_uj = found.counted.get(line.key, line.base_uj)
 
-    def _new_session(self, at_least: int, cut_ns: int | None = None) -> segments.SegmentSession:
+    def _charge_gap(self, now_ns: int) -> None:
+        """Charge what counters counted while the agent was not running: to idle, and above that to no owner."""
+        for line in self.watcher.lines.all:
+            fresh_uj, seconds = line.settle_gap()
+            if not fresh_uj:
+                continue
+            joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
+            self.say(f"{line.device}: {joules} were counted in {length} while the agent was not running")
+            if line.in_total:
+                level = line.idle.level() if line.idle is not None else None
+                idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
+                self.counters.charge(line.device, {IDLE: idle_uj, UNATTRIBUTED: fresh_uj - idle_uj}, now_ns)
+
+    def _new_session(
+        self, at_least: int, cut_ns: int | None = None, resumed: Mapping[str, Row] | None = None
+    ) -> segments.SegmentSession:
         options = self.options
         path = segments.new_path(self.tape_folder, self.host, at_least)
         owners = self.counters.to_list()
         agent = {"devices": self.watcher.lines.to_dict(), "owners": owners, "instance": options.instance}
+        agent["boot"] = state.boot_id(self.machine.proc)
         meta = {**self._about(), "profile": options.profile, "agent": agent}
         if cut_ns is not None:
             meta["bounds_ns"] = (cut_ns, None)
@@ -189,6 +227,7 @@ class Agent:
             before=self._before_flush,
             after=self._after_flush,
             flush_every_ns=SMALL_FLUSH_NS if options.small else round(options.period_s * NS),
+            resumed=resumed,
         )
 
     def _about(self) -> dict[str, Any]:
@@ -242,6 +281,7 @@ class Agent:
     def _before_flush(self, now_ns: int) -> bool:
         """Settle, and put what is to be told on the tape. False where it is too early for that."""
         assert self.exporter is not None and self.session is not None
+        self._charge_gap(now_ns)
         if not self.watcher.settle(now_ns, anyway=self.loop.stop):
             return False
         self.exporter.registry.lock.acquire()  # until it is flushed

@@ -10,7 +10,7 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import addable, part_name, sources
+from everywatt.energy.sources import addable, part_name, sources, splittable
 from everywatt.fleet.idle import IdleFinder
 from everywatt.ledger.engine import Level
 from everywatt.ledger.split.amounts import UJ
@@ -53,6 +53,8 @@ class Line:
     first_ns: int = 0
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
+    resumed_ns: int = 0  # a counter's last row before the start of the agent, 0 where it does not go on from one
+    _after_gap: tuple[float, int, int, float] | None = None  # joules, observed, at, half: the first row after the start
     _anchor: tuple[float, int, int, float] | None = None  # joules, observed, at, half: where power was taken last
 
     @property
@@ -72,6 +74,19 @@ class Line:
         self.joules = raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
         self.observed_ns, self.at_ns, self.half_ns = observed_ns, at_ns, half_ns
         self.first_ns = self.first_ns or at_ns
+        if self.resumed_ns and at_ns > self.resumed_ns:
+            self.resumed_ns, self._after_gap = 0, (self.joules, observed_ns, at_ns, half_ns)
+
+    def settle_gap(self) -> tuple[int, float]:
+        """What was counted while the agent did not run, once a row shows it: microjoules and seconds, else zeros."""
+        if self._after_gap is None:
+            return 0, 0.0
+        joules, observed_ns, at_ns, _ = self._anchor = self._after_gap
+        self._after_gap = None
+        fresh_uj = max(self.base_uj + round(joules * UJ) - self.settled_uj, 0)
+        self.settled_uj += fresh_uj
+        self.settled_ns, self.settled_seen_ns = at_ns, observed_ns
+        return fresh_uj, observed_ns / NS
 
     def settle(self) -> tuple[int, float]:
         """Take what has come since the last time: microjoules (never below 0) and the seconds that were observed."""
@@ -119,7 +134,7 @@ class Lines:
         stored = [StoredGroup(number, info, expected_s) for number, (info, expected_s) in enumerate(groups, 1)]
         # It asks a tape for its groups only.
         found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type]
-        counted = {source.channel.name for source in addable(found)}
+        counted = {source.channel.name for source in addable(splittable(found))}
         made = cls()
         taken: set[tuple[str, str]] = set()
         for source in found:
@@ -164,6 +179,18 @@ class Lines:
             if cum.last_ns > line.at_ns:
                 line.stands(cum.total, cum.observed_ns, cum.last_ns, half_ns)
 
+    def resume(self, group: str, row: Row) -> None:
+        """Go on from the last row of this boot that an agent before wrote: counters have counted since."""
+        self.feed(group, [row])
+        for line in self._by_group.get(group, ()):
+            if line.channel.kind is Kind.COUNTER and line.at_ns:
+                line.resumed_ns = line.at_ns
+
+    def unseen(self, group: str, since_ns: int) -> None:
+        """Nothing is known of a group since an instant (before the boot it is below zero): coverage counts from it."""
+        for line in self._by_group.get(group, ()):
+            line.first_ns = since_ns
+
     def total(self) -> list[Line]:
         """The lines whose energy has owners: those that may be added up."""
         return [line for line in self.all if line.in_total]
@@ -172,7 +199,7 @@ class Lines:
         """What a tape has to know to tell these counters from itself: where each stands and since when; its channel."""
         return {
             line.key: {
-                "uj": line.settled_uj,
+                "uj": line.settled_uj if line.settled_ns else line.base_uj,
                 "at_ns": line.settled_ns,
                 "group": line.group,
                 "channel": line.channel.name,

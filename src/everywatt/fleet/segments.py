@@ -31,6 +31,7 @@ class SegmentSession(Session):
     """A segment being written.
 
     `before` is called in time for what it adds to be flushed, `after` then, with whether the tape took all of it.
+    `resumed` are rows, by group, that it begins with: the last ones of an agent before.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class SegmentSession(Session):
         before: Callable[[int], bool],
         after: Callable[[int, bool], None],
         flush_every_ns: int | None = None,
+        resumed: Mapping[str, Row] | None = None,
     ) -> None:
         super().__init__(path, meta, period_ns, clock, proc)
+        self._resumed = dict(resumed or {})
         self.bounds_ns: tuple[int | None, int | None] = meta.get("bounds_ns") or (None, None)
         self._newest: dict[str, deque[Row]] = {}
         self._before, self._after = before, after
@@ -55,6 +58,12 @@ class SegmentSession(Session):
         if flush_every_ns is not None:
             self.flush_every_ns = flush_every_ns
             self.flush_ns = self.started_ns + flush_every_ns
+
+    def listen(self, source: Source) -> None:
+        super().listen(source)
+        row = self._resumed.pop(source.info.name, None)
+        if row is not None:
+            self.rows(source, [row])
 
     def tell(self, at_ns: int, rows: list[dict[str, Any]]) -> None:
         """Keep samples."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.channels import Kind
+from everywatt.core.channels import Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.fleet.segments import number_of, segments, table_rows
@@ -31,9 +31,23 @@ BATCH = 500
 FAR_NS = 1 << 62
 
 
+@dataclass(frozen=True, slots=True)
+class LastRow:
+    """The last row of a group on the newest segment: its channels' names, when it was (UTC), and in which boot."""
+
+    row: Row
+    channels: tuple[str, ...]
+    utc_ns: int
+    boot: str
+
+
 @dataclass
 class State:
-    """Counters by device|domain in microjoules, rows of owners, idle levels, last segment, open accounts."""
+    """Counters by device|domain in microjoules, rows of owners, idle levels, last segment, open accounts.
+
+    `counted` are counters at `rows`, the last row of each group: `devices` may be ahead of them by what was told and
+    did not reach the disk.
+    """
 
     devices: dict[str, int] = field(default_factory=dict)
     owners: list[list[Any]] = field(default_factory=list)
@@ -41,6 +55,8 @@ class State:
     segment: int = 0
     accounts: dict[str, list[Any]] = field(default_factory=dict)
     trouble: str = ""
+    counted: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, LastRow] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -72,6 +88,14 @@ def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
         raise
 
 
+def boot_id(proc: Path) -> str:
+    """The kernel's name of this boot; empty where it has none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def read(folder: Path) -> State:
     """The state in a folder; an empty one where there is none. A file that makes no sense is put aside, with why."""
     path = folder / FILE
@@ -101,6 +125,7 @@ def recover(state: State, folder: Path) -> State:
             _add(state, path)
         except (EverywattError, *schema.BROKEN, ValueError, KeyError, TypeError, zlib.error) as error:
             state.trouble = f"{path.name} could not be read: {error}"
+            state.counted, state.rows = {}, {}  # counters may be ahead of the segments before
         state.segment = max(state.segment, number_of(path))
     return state
 
@@ -111,7 +136,13 @@ def _add(state: State, path: Path) -> None:
         for key, entry in (told.get("devices") or {}).items():
             counted_j = tape_joules(tape, entry["group"], entry["channel"], int(entry.get("at_ns") or 0))
             counted_uj = int(entry["uj"]) + round(counted_j * UJ)
+            state.counted[key] = counted_uj
             state.devices[key] = max(state.devices.get(key, 0), counted_uj)
+        for stored in tape.groups:
+            if energy_channels(stored.info) and (last := tape.frames(stored.id, FAR_NS)[-1:]):
+                row, names = last[0].rows()[-1], tuple(channel.name for channel in stored.info.channels)
+                at_utc_ns = tape.to_utc_ns(publication_ns(row))
+                state.rows[stored.info.name] = LastRow(row, names, at_utc_ns, str(told.get("boot") or ""))
         owners = list(told.get("owners") or ())
     known = {(row[0], row[1]): row for row in state.owners}
     for row in owners:

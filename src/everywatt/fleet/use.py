@@ -256,17 +256,18 @@ class GpuBook:
         self._tables: dict[int, TenantTable] = {}
         self._times: dict[int, _GpuTime] = {}
         self._owners: dict[int, OwnerKey] = {}  # of processes that were known once: some end before they are charged
-        self._at_ns: int | None = None
+        self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        """What one reading said: new, changed and gone tenants of the time since the reading before."""
-        seconds = 1.0 if self._at_ns is None else (at_ns - self._at_ns) / NS
-        self._at_ns = at_ns
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
+        """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
+        before_ns, gpus = self._read.get(table_name, (at_ns - NS, set[int]()))
+        seconds = (at_ns - before_ns) / NS
         changed: dict[int, list[dict[str, Any]]] = {}
         for row in rows:
             if row.get("gpu") is not None:
                 changed.setdefault(int(row["gpu"]), []).append(row)
-        for gpu in {*self._tables, *changed}:
+        self._read[table_name] = at_ns, gpus | changed.keys()
+        for gpu in gpus | changed.keys():
             table = self._tables.setdefault(gpu, TenantTable())
             tenants = table.update(changed[gpu]) if gpu in changed else table.now
             time = self._times.get(gpu)

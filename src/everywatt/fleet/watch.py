@@ -27,7 +27,7 @@ TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
 SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
 SETTLING_NS = NS // 10  # a scrape that came while values were being settled may have got those of before
-PROCESSES, CGROUPS, GPU_PROCESSES, HOST = "use.processes", "use.cgroups", "nvml.processes", "use.host"
+PROCESSES, CGROUPS, HOST = "use.processes", "use.cgroups", "use.host"
 
 
 class Watcher:
@@ -80,8 +80,8 @@ class Watcher:
         elif name == CGROUPS:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
-        elif name == GPU_PROCESSES:
-            self.gpus.feed(at_ns, rows)
+        elif source.info.lists_gpu_processes:
+            self.gpus.feed(at_ns, rows, name)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""

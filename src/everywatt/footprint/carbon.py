@@ -7,7 +7,6 @@ energy's own: factors are taken as they are given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_money, format_number, format_quantity
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.footprint.intensity import Curve, Intensity, country_intensity, read_curve
 
 J_PER_KWH = 3.6e6

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import math
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.lazy_dataclass import dataclass
 
 TABLE = "grid_intensity.csv"
 SOURCE = "Our World in Data, as carried by codecarbon 3.3.2"

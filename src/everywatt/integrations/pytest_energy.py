@@ -3,13 +3,19 @@
 @pytest.mark.max_energy("5 J")
 def test_sorting_is_cheap(): ...
 
+@pytest.mark.max_energy("5 J", cpu="200 ms")   # where power is only modelled, CPU time decides
+def test_also_without_sensors(): ...
+
 @pytest.mark.max_energy("+10%")          # of the stored baseline; pytest --energy-update stores it
-def test_does_not_get_dearer(): ...
+def test_uses_no_more_than_before(): ...
 
 def test_block(energy):
     with energy.measure() as block:
         work()
-    energy.at_most(block.energy, "5 J")
+    energy.at_most(block, "5 J")
+
+A limit is decided by what is known: joules where they are measured, CPU seconds where power is only modelled. A limit
+that cannot be decided is shown in the summary, and fails with --energy-strict.
 """
 
 from __future__ import annotations
@@ -30,7 +36,9 @@ if TYPE_CHECKING:
 
 MARK = "max_energy"
 FILE = "energy-baselines.json"
-PROPERTY = "energy"
+PROPERTY, UNDECIDED = "energy", "energy undecided"
+CPU_SHARE, CPU_SLACK_S = 0.02, 0.005
+"""CPU time of the same work varies by about so much: a share of the limit, and seconds."""
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 
 
@@ -41,16 +49,17 @@ class EnergyWarning(UserWarning):
 class Baselines:
     """Stored energies by the test's id, in a JSON file that is replaced as a whole."""
 
-    def __init__(self, path: Path, *, update: bool) -> None:
+    def __init__(self, path: Path, *, update: bool, strict: bool = False) -> None:
         self.path = path
         self.update = update
+        self.strict = strict
 
     def get(self, name: str) -> dict[str, Any] | None:
         """What is stored for that name."""
         found: dict[str, Any] | None = self._read().get(name)
         return found
 
-    def put(self, name: str, energy: Energy) -> None:
+    def put(self, name: str, energy: Energy, cpu_s: float | None = None) -> None:
         """Store a figure; several processes of one test run may do so at once."""
         import fcntl
 
@@ -60,6 +69,7 @@ class Baselines:
             known = self._read()
             known[name] = {
                 "joules": energy.joules,
+                "cpu_s": cpu_s,
                 "own": own_half(energy),
                 "low": energy.low,
                 "high": energy.high,
@@ -114,6 +124,8 @@ def over_baseline(energy: Energy, stored: dict[str, Any], share: float) -> tuple
     """
     if energy.joules is None:
         return None, f"no energy: {energy.refused}"
+    if stored["joules"] is None:
+        return None, "the baseline has no energy"
     if energy.scope != stored["scope"]:
         return None, f"the baseline covers {stored['scope']}, this energy covers {energy.scope}"
     same = platform.node() == stored["host"] and energy.pedigree == stored["pedigree"]
@@ -140,44 +152,96 @@ class EnergyFixture:
         found: Measurement = measure(name or self.name, save=False)
         return found
 
-    def at_most(self, energy: Energy, limit: str) -> None:
-        """Fail where the energy is above `limit`: `5 J`, or `+10%` of the stored baseline."""
-        check(energy, limit, self.name, self._baselines)
+    def at_most(self, block: Measurement | Energy, limit: str, *, cpu: str | None = None) -> None:
+        """Fail where a block is above `limit`: `5 J`, or `+10%` of the stored baseline.
+
+        `cpu` is a limit on CPU time (`200 ms`), which decides where power is only modelled.
+        """
+        from everywatt.core.energy import Energy
+
+        found, cpu_s = (block, None) if isinstance(block, Energy) else (block.energy, block.cpu_s)
+        check(found, limit, self.name, self._baselines, cpu_s=cpu_s, cpu=cpu)
 
 
-def check(energy: Energy, limit: str, name: str, baselines: Baselines) -> None:
-    """Fail the test where the figure is certainly above the limit; warn where that cannot be said."""
-    if limit.strip().endswith("%"):
-        verdict, text = _against_baseline(energy, limit, name, baselines)
-    else:
-        from everywatt.core.units import parse_energy_j
+def check(
+    energy: Energy,
+    limit: str,
+    name: str,
+    baselines: Baselines,
+    *,
+    cpu_s: float | None = None,
+    cpu: str | None = None,
+) -> str | None:
+    """Fail the test where it is certainly above the limit. Where that cannot be said: fail if strict, else warn.
 
-        verdict, text = over(energy, parse_energy_j(limit)), f"{energy} exceeds the limit of {limit}"
+    Gives the sentence of the warning.
+    """
+    verdict, text = decide(energy, limit, name, baselines, cpu_s=cpu_s, cpu=cpu)
     if verdict is True:
         pytest.fail(f"too much energy: {text}", pytrace=False)
-    if verdict is None:
-        warnings.warn(EnergyWarning(f"{name}: undecided: {text}"), stacklevel=2)
+    if verdict is False:
+        return None
+    if baselines.strict:
+        pytest.fail(f"energy limit undecided: {text}", pytrace=False)
+    warnings.warn(EnergyWarning(f"{name}: undecided: {text}"), stacklevel=2)
+    return text
 
 
-def _against_baseline(energy: Energy, limit: str, name: str, baselines: Baselines) -> tuple[bool | None, str]:
+def decide(
+    energy: Energy, limit: str, name: str, baselines: Baselines, *, cpu_s: float | None = None, cpu: str | None = None
+) -> tuple[bool | None, str]:
+    """Whether a block is above its limit (None: that cannot be said), and a sentence."""
+    modelled = energy.joules is None or "modelled" in energy.pedigree
+    if limit.strip().endswith("%"):
+        return _against_baseline(energy, limit, name, baselines, cpu_s if modelled else None, cpu_s)
+    if modelled and cpu is not None and cpu_s is not None:
+        from everywatt.core.units import parse_duration_s
+
+        return _over_cpu(cpu_s, parse_duration_s(cpu), f"the limit of {cpu}")
+    from everywatt.core.units import parse_energy_j
+
+    verdict = over(energy, parse_energy_j(limit))
+    text = f"{energy} exceeds the limit of {limit}" if verdict else f"{energy} against the limit of {limit}"
+    if verdict is None and modelled and cpu is None:
+        text += '; a limit such as cpu="200 ms" beside it decides without a sensor'
+    return verdict, text
+
+
+def _over_cpu(cpu_s: float, limit_s: float, what: str) -> tuple[bool | None, str]:
+    from everywatt.core.format import format_duration
+
+    text = (
+        f"{format_duration(cpu_s)} of CPU time against {what} ({format_duration(limit_s)}); energy is not measured here"
+    )
+    if cpu_s > limit_s * (1 + CPU_SHARE) + CPU_SLACK_S:
+        return True, text
+    return (False if cpu_s <= limit_s else None), text
+
+
+def _against_baseline(
+    energy: Energy, limit: str, name: str, baselines: Baselines, decisive_s: float | None, cpu_s: float | None
+) -> tuple[bool | None, str]:
     try:
         share = float(limit.strip().rstrip("%").strip()) / 100
     except ValueError:
         raise pytest.UsageError(
             f"max_energy: '{limit}' is neither an energy such as 5 J nor a percentage such as +10%"
         ) from None
-    if baselines.update and energy.joules is not None:
-        baselines.put(name, energy)
+    if baselines.update and (energy.joules is not None or cpu_s is not None):
+        baselines.put(name, energy, cpu_s)
         return False, "stored"
     stored = baselines.get(name)
     if stored is None:
         return None, f"no baseline in {baselines.path.name}; pytest --energy-update stores {energy}"
+    if decisive_s is not None and stored.get("cpu_s") is not None and stored["host"] == platform.node():
+        return _over_cpu(decisive_s, float(stored["cpu_s"]) * (1 + share), f"the baseline {share:+.0%}")
     return over_baseline(energy, stored, share)
 
 
 def _baselines(config: pytest.Config) -> Baselines:
     path = config.rootpath / str(config.getini("energy_baselines"))
-    return Baselines(path, update=bool(config.getoption("--energy-update")))
+    update, strict = (bool(config.getoption(name)) for name in ("--energy-update", "--energy-strict"))
+    return Baselines(path, update=update, strict=strict)
 
 
 @pytest.fixture
@@ -190,13 +254,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The option and the setting of baselines."""
     group = parser.getgroup("everywatt")
     group.addoption("--energy-update", action="store_true", help="Store the energies of marked tests as baselines.")
+    group.addoption("--energy-strict", action="store_true", help="Fail tests whose energy limit cannot be decided.")
     parser.addini("energy_baselines", f"File of stored energies, relative to the configuration ({FILE}).", default=FILE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
     config.addinivalue_line(
-        "markers", f'{MARK}(limit): fail above this energy: "5 J", or "+10%" relative to the baseline'
+        "markers",
+        f'{MARK}(limit, cpu=None): fail above this energy: "5 J", or "+10%" relative to the baseline; where energy is '
+        "only modelled, above this CPU time",
     )
 
 
@@ -207,8 +274,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if mark is None:
         yield
         return
-    if len(mark.args) != 1 or mark.kwargs:
-        raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{MARK}("5 J") or ("+10%")')
+    if len(mark.args) != 1 or mark.kwargs.keys() - {"cpu"}:
+        raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{MARK}("5 J"), ("+10%") or ("5 J", cpu="200 ms")')
     from everywatt.api.measurement import measure
 
     block: Measurement = measure(item.nodeid, save=False)
@@ -219,21 +286,35 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if outcome.excinfo is not None:
         return
     try:
-        check(found, str(mark.args[0]), item.nodeid, _baselines(item.config))
+        undecided = check(
+            found,
+            str(mark.args[0]),
+            item.nodeid,
+            _baselines(item.config),
+            cpu_s=block.cpu_s,
+            cpu=mark.kwargs.get("cpu"),
+        )
+        if undecided is not None:
+            item.user_properties.append((UNDECIDED, undecided))
     except BaseException as error:  # noqa: BLE001 - pytest's own way to fail is an exception, handed on here
         outcome.force_exception(error)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What marked tests took."""
-    lines = []
+    """What marked tests took, and which limits could not be decided."""
+    lines, undecided = [], 0
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "call":
                 told = dict(getattr(report, "user_properties", ()))
                 if PROPERTY in told:
-                    lines.append(f"{report.nodeid}: {told[PROPERTY]}")
+                    open_ = f"\n    undecided: {told[UNDECIDED]}" if UNDECIDED in told else ""
+                    lines.append(f"{report.nodeid}: {told[PROPERTY]}{open_}")
+                    undecided += bool(open_)
     if lines:
         terminalreporter.section("energy")
         for line in sorted(lines):
             terminalreporter.line(line)
+    if undecided:
+        limits = "1 limit" if undecided == 1 else f"{undecided} limits"
+        terminalreporter.line(f"{limits} undecided; pytest --energy-strict makes that a failure", yellow=True)

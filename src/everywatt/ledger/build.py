@@ -12,7 +12,7 @@ from everywatt.ledger import idle as idling
 from everywatt.ledger.entries import Page, entries
 from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
-from everywatt.ledger.levels import find_levels
+from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import Checks, Ledger, in_microjoules
 from everywatt.ledger.split.policy import check_policy
 from everywatt.ledger.split.shares import NOBODY_AT, DeviceShares, TapeShares
@@ -44,7 +44,9 @@ def ledger(
     check_policy(idle_policy)
     hosts = [str(tape.meta.get("host", {}).get("name", "")) for tape in tapes]
     several = len(set(hosts)) > 1
-    levels = _levels(tapes, hosts, baseline)
+    levels = idle_levels(tapes)
+    if baseline is not None:
+        levels = [idling.given(level, baseline) for level in levels]
     if by == "span":
         from everywatt.ledger.spans.span_book import span_book  # a quarter of what the ledger loads
 
@@ -111,14 +113,3 @@ def _with_missing(device: DeviceShares, missing_j: float) -> DeviceShares:
     active_j = device.active_j.copy()
     active_j[NOBODY_AT] += missing_j
     return replace(device, active_j=active_j)
-
-
-def _levels(tapes: Sequence[Tape], hosts: Sequence[str], baseline: Baseline) -> list[dict[str, Idle]]:
-    """Idle of the devices of each tape; a segment without an idle span takes what another of its host measured."""
-    measured: dict[str, dict[str, Idle]] = {}
-    found: list[dict[str, Idle]] = []
-    for tape, host in zip(tapes, hosts, strict=True):
-        level = find_levels(tape, measured.get(host, {}))
-        measured[host] = {name: one for name, one in level.items() if one.method == "measured"} | measured.get(host, {})
-        found.append(level if baseline is None else idling.given(level, baseline))
-    return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, join_labels
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Entry, Owner, OwnerKind, Part, in_order
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.split.intervals import budgets

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Domain
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.split.energies import stretch_joules
@@ -22,52 +21,67 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
+LOST = ("reset", "jump")  # gaps of a counter in which its joules are not known
+
 
 def kind_of(source: Source) -> str:
     """`gpu`, `dram`, or `cpu` for everything that is split by CPU time."""
     return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(source.domain, "cpu")
 
 
+def idle_levels(tapes: Sequence[Tape]) -> list[dict[str, Idle]]:
+    """Idle of the devices of each tape; a segment without an idle span takes what another of its host measured."""
+    measured: dict[str, dict[str, Idle]] = {}
+    found: list[dict[str, Idle]] = []
+    for tape in tapes:
+        host = str(tape.meta.get("host", {}).get("name", ""))
+        found.append(find_levels(tape, measured.get(host, {})))
+        fresh = {label: idle for label, idle in found[-1].items() if idle.method == "measured"}
+        measured[host] = fresh | measured.get(host, {})
+    return found
+
+
 def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
     """Idle of each device of the total; `measured` is what another segment of the host measured on purpose."""
     use = tape_use(tape)
     found = {}
-    for source in addable(sources(tape)):
-        seen, own, busy = _watched(use, source), measured_idle(use, source), _busy_in_idle(use, source)
-        # A card's own idle is judged by who holds it; for the rest, a busy machine did not idle.
-        too_busy = seen.kind != "gpu" and busy > idling.QUIET_USE
-        if own is not None and seen.kind != "gpu":
-            own = None if too_busy else idling.without_use(own, seen, busy)
-        level = idling.find_idle(seen, own or measured.get(source.label))
+    for source in addable(splittable(sources(tape))):
+        seen, own, busy = _watched(use, source), measured_idle(use, source), math.nan
+        if own is not None:
+            busy, sure = _busy_in_idle(use, source)
+            own = idling.without_use(own, seen, busy) if sure else own
+        level = idling.find_idle(seen, own, busy, measured.get(source.label))
         if level is not None:
-            note = f"it was {busy:.0%} busy during the idle baseline" + ("; baseline rejected" if too_busy else "")
-            found[source.label] = replace(level, note=note) if busy > idling.QUIET_USE else level
+            found[source.label] = level
     return found
 
 
 def measured_idle(use: TapeUse, source: Source) -> Idle | None:
-    """Idle in spans that were recorded for it; None where there is none."""
+    """Idle in the longest span that was recorded for it; None where there is none."""
     if not use.idle_spans:
         return None
     start_ns, end_ns = _idle_span(use)
     edges = np.linspace(start_ns, end_ns, 9).astype(np.int64)
     joules, seconds = stretch_joules(source, edges[:-1], edges[1:])
     with np.errstate(divide="ignore", invalid="ignore"):
-        return idling.from_blocks(joules / seconds, (end_ns - start_ns) / 8 / NS)
+        return idling.from_blocks((joules / seconds).tolist(), (end_ns - start_ns) / 8 / NS)
 
 
 def _idle_span(use: TapeUse) -> tuple[int, int]:
     return max(use.idle_spans, key=lambda span: span[1] - span[0])
 
 
-def _busy_in_idle(use: TapeUse, source: Source) -> float:
-    """Busy share of a device (of all CPUs, everywatt's own part included) while idle was recorded; NaN: not known."""
-    if not use.idle_spans:
-        return math.nan
+def _busy_in_idle(use: TapeUse, source: Source) -> tuple[float, bool]:
+    """Busy share of a device (of all CPUs, everywatt's own part included) while idle was recorded (NaN: not known).
+
+    Also whether it is of that time alone: between two readings nothing tells when a CPU was used.
+    """
     start_ns, end_ns = _idle_span(use)
-    if kind_of(source) == "gpu":
-        return float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
-    return use.cpu_share_inside(start_ns, end_ns)
+    inside = math.nan if kind_of(source) == "gpu" else use.cpu_share_inside(start_ns, end_ns)
+    if not math.isnan(inside):
+        return inside, True
+    share = float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
+    return share, kind_of(source) == "gpu" and not math.isnan(share)
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
@@ -76,8 +90,13 @@ def _watched(use: TapeUse, source: Source) -> idling.Watched:
     enough = cells.observed_s > 0.5 * cells.step_ns / NS
     with np.errstate(divide="ignore", invalid="ignore"):
         watts = np.where(enough, cells.joules / cells.observed_s, np.nan)
+    for gap in source.tape.gaps(source.group.id):
+        if gap.kind in LOST and gap.channel in (None, source.channel.name):
+            watts[(edges[:-1] < gap.end_ns) & (edges[1:] > gap.start_ns)] = np.nan
     share, held = _use_of(use, source, edges)
-    return idling.Watched(watts, share, cells.step_ns / NS, kind_of(source), held)
+    told = None if held is None else held.tolist()
+    limit_w = source.channel.facts.max_w
+    return idling.Watched(watts.tolist(), share.tolist(), cells.step_ns / NS, kind_of(source), told, limit_w)
 
 
 def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:

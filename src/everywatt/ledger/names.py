@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from everywatt.core.cgroup_names import Place, PlaceKind, place, places
 from everywatt.core.errors import UsageError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.tape.reader import Tape
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.split.amounts import UJ, microjoules
 
 

@@ -7,11 +7,11 @@ shifts fit, there is no answer, and it is refused with the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.meters.block import Floats, Ints
 
 STEP_S: Final = 0.02

@@ -7,12 +7,12 @@ three usual periods is a gap: then one period before the row is covered and the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.meters.block import Block, Floats, Ints
 
 GAP_PERIODS: Final = 3

@@ -39,8 +39,8 @@ class _Later(Exception):
 def corrected(url: str) -> tuple[str, str | None]:
     """An address with its http://, and a sentence where that had to be added. UsageError for anything else.
 
-    >>> corrected("store:9090/prometheus/") ('http://store:9090/prometheus', "'store:9090/prometheus/' has no http://;
-    it is taken as http://store:9090/prometheus.")
+    >>> corrected("store:9090/prometheus/")
+    ('http://store:9090/prometheus', "'store:9090/prometheus/' has no scheme; using http://store:9090/prometheus.")
     """
     text = url.strip()
     full = text if "://" in text else f"http://{text.lstrip('/')}"

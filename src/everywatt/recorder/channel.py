@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import time
@@ -22,6 +23,7 @@ SILENCE_S = 1.5  # how long at once, so that a little is left for one that comes
 RECOVERY = 300  # seconds after which a second of patience is there again
 SIGN_S = 0.5  # a recorder at work shows a sign of life more often than this; so much silence costs no patience
 LONGEST_S = 60.0  # and one that does nothing but show signs of life is given up in the end
+GONE = frozenset({errno.EBADF, errno.ENOTCONN, errno.ENOTSOCK})  # besides those that Python calls ConnectionError
 EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
 
 
@@ -50,7 +52,11 @@ class Patience:
 class Remote:
     """The socket. `send` never blocks: what the recorder does not take yet waits here.
 
-    sign   what the recorder said last about what it is doing
+    Nor is a recorder given up because the system has no memory or descriptor for a message: it goes on recording, and
+    the message is sent with the next one.
+
+    sign     what the recorder said last about what it is doing
+    trouble  why the system did not take the last message
     """
 
     def __init__(self, sock: socket.socket, patience: Patience) -> None:
@@ -63,6 +69,7 @@ class Remote:
         self._id = 0
         self.tape = 0
         self.sign = ""
+        self.trouble: OSError | None = None
         self.heard_ns = self._clock.monotonic_ns()
 
     def fileno(self) -> int:
@@ -78,22 +85,31 @@ class Remote:
             self._backlog += data
             self._push()
             return
-        try:
-            sent = self._sock.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        else:
-            self.heard_ns = self._clock.monotonic_ns()
+        sent = self._taken(data)
         if sent < len(data):
             self._backlog += data[sent:]
 
     def _push(self) -> None:
+        while self._backlog:
+            sent = self._taken(self._backlog[: 1 << 20])
+            if not sent:
+                return
+            del self._backlog[:sent]
+
+    def _taken(self, data: bytes | bytearray) -> int:
+        """How many bytes the system takes now. OSError: the recorder is gone."""
         try:
-            while self._backlog:
-                del self._backlog[: self._sock.send(self._backlog[: 1 << 20])]
-                self.heard_ns = self._clock.monotonic_ns()
+            sent = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
-            pass
+            return 0
+        except OSError as error:
+            if isinstance(error, ConnectionError) or error.errno in GONE:
+                raise
+            self.trouble = error
+            return 0
+        self.trouble = None
+        self.heard_ns = self._clock.monotonic_ns()
+        return sent
 
     def ask(self, message: Mapping[str, Any]) -> None:
         """Send a message whose reply is waited for later, or never."""
@@ -104,12 +120,15 @@ class Remote:
     def request(self, message: Mapping[str, Any], silence_s: float = SILENCE_S) -> dict[str, Any]:
         """Send a message and wait for its reply.
 
-        OSError, EOFError: the recorder is gone; TimeoutError: it shows no sign of life for `silence_s`.
+        OSError, EOFError: the recorder is gone, or the message cannot be sent; TimeoutError: it shows no sign of life
+        for `silence_s`.
         """
         self.ask(message)
         since_ns = began_ns = self._clock.monotonic_ns()
         deadline_ns = self._patience.deadline_ns(silence_s)
         while True:
+            if self.trouble is not None:
+                raise self.trouble
             reply = self._reply()
             if reply is not None:
                 return reply

@@ -12,13 +12,14 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
 from everywatt.core.jsonio import plain, text
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
 from everywatt.recorder.channel import Local, Patience, Remote
@@ -107,11 +108,18 @@ def record(
 
 
 def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Paths in settings as they are meant here: the recorder has a working folder of its own."""
-    tape = options.get("replay", {}).get("tape")
-    if not isinstance(tape, str | os.PathLike) or not tape:
-        return options
-    return {**options, "replay": {**options["replay"], "tape": os.path.abspath(tape)}}  # noqa: PTH100 - links stay
+    """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
+
+    def whole(key: str, value: Any) -> Any:
+        path = key == "tape" or key.endswith("file")
+        if not path or not isinstance(value, str | os.PathLike) or not value:
+            return value
+        return os.path.abspath(value)  # noqa: PTH100 - links stay
+
+    return {
+        name: {key: whole(key, value) for key, value in table.items()} if isinstance(table, Mapping) else table
+        for name, table in options.items()
+    }
 
 
 class Recording:
@@ -370,10 +378,10 @@ class Recording:
                 path = Path(reply.get("path", self.path))
                 self._closed = Closed(path, reply.get("cost", {}), tuple(self.notes))
                 self._channel.close()
-                if self._late is not None:
-                    self._late.close()
                 self._inline.close()
                 _live.discard(self)
+            if self._late is not None:
+                self._late.close()
             return self._closed
 
     def _idle(self) -> bool:
@@ -406,8 +414,9 @@ class Recording:
                 if isinstance(self._channel, Remote) and self._channel.sign == SEALING:
                     return {"ok": False, "error": "The recorder is still sealing the tape."}
                 self._revive(f"The recorder gave {error}.")
-            except (OSError, EOFError):
-                self._revive()
+            except (OSError, EOFError) as error:
+                unsent = isinstance(self._channel, Remote) and self._channel.trouble is error
+                self._revive(f"The recorder cannot be sent anything: {error}." if unsent else "")
         return {"ok": False, "error": "The recorder died repeatedly."}
 
     def _return_to_recorder(self) -> bool:

@@ -56,7 +56,6 @@ class Tracker:
         self.state = State.BURST
         self.line: Line | None = None
         self.absent = 0
-        self.sparse = False  # most publications are known by other means, and are not read
         self._counter = primary.kind is Kind.COUNTER
         declared_ns = None if declared is None else round(declared * 1e9)
         self._seen = Search(declared_ns, self._counter, now_ns)
@@ -429,7 +428,7 @@ class Tracker:
         guard = guard_ns(line)
         if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
-            if coming > self._index and (not self._dense or self.sparse or self._index == coming - 1):
+            if coming > self._index and (not self._dense or self._index == coming - 1):
                 self._probes = self._new_probes(line, coming, now)
         self._probing = bool(self._probes)
         if self._probes:
@@ -464,7 +463,6 @@ class Tracker:
         most = (CALM_TARGET_NS if calm else TARGET_NS) + 4 * line.jitter_ns + cost
         wide = late - early > most
         every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
-        every *= 1 + (calm and self.sparse)  # somebody else looks on, see `doubt`
         check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
             ahead = coming + math.ceil(QUIET_NS / line.period_ns)

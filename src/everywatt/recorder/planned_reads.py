@@ -11,10 +11,11 @@ between the stops.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from everywatt.core.clocks import Clock
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.planned_tracker import PlannedTracker
 from everywatt.recorder.publication_schedule import Window
 from everywatt.recorder.schedule import SLACK, Schedule, Slot

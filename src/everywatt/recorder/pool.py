@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from everywatt.core.clocks import Clock
 from everywatt.core.jsonio import dumps
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.source import Source
 from everywatt.sensors import registry
 from everywatt.sensors.base import Group, Report, Request, Sensor, TableGroup

@@ -8,8 +8,10 @@ another, and by clock drift with their age.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
+
+from everywatt.core.lazy_dataclass import dataclass
 
 KEPT = 32
 CALM = 6

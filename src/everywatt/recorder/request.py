@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import plain
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.memory import MEMORIES
 from everywatt.sensors.base import Request
 

@@ -8,8 +8,9 @@ publishes just at the grid's instants the grid is moved to where nobody does.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.phase_lock import Tracker
 
 MS = 1_000_000

@@ -7,13 +7,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
 from everywatt.core.jsonio import plain
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.recorder.pinpoint import Pinpoint
 from everywatt.recorder.planned_reads import Cruise
@@ -394,6 +395,8 @@ class Server:
             self._enrol(session, source)
         if asked.pids or asked.cgroup:
             session.followed(asked.pids, asked.cgroup)
+        if asked.reaper is None:
+            self._share(session, asked.pids)
         groups = [source.info.to_dict() for source in sources]
         reply = {
             "tape": self._number,
@@ -410,9 +413,18 @@ class Server:
         self.tapes[self._number].opening = Opening(connection, message.get("id"), reply, deadline_ns)
         return None
 
+    def _share(self, session: Session, program: tuple[int, ...]) -> None:
+        """Programs that measure themselves at the same time on the same devices (ranks of a node) share the energy."""
+        session.program = program
+        mine = {source for source in session.sources if any(c.carries_energy for c in source.info.channels)}
+        for other in [tape.session for tape in self.tapes.values() if tape.closing is None]:
+            if program and other.program and other.program != program and mine & set(other.sources):
+                other.share(session)
+                session.share(other)
+
     def _hurry(self, source: Source) -> None:
         """Read a table that wants it more often for a while: a run has just begun."""
-        if getattr(source.group, "hurry_s", None) is not None:
+        if source.hurried is not None:
             now = self.clock.monotonic_ns()
             source.hurry_ns = now + YOUNG_NS
             self._hurried.add(source)

@@ -12,6 +12,7 @@ from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
 from everywatt.recorder.source import SLOW_NS, Source
 from everywatt.sensors import procfs
+from everywatt.sensors.base import CgroupTable, ExitTable, able
 from everywatt.tape.writer import TapeWriter
 
 ANCHOR_NS = 60 * NS
@@ -22,6 +23,7 @@ SMALL_FLUSH_NS = 10 * NS
 OTHERS_NS = 10 * NS  # what carries no energy is written this often: a frame of one row is mostly frame
 LIVE_OTHERS_NS = 2 * NS
 MOST_REMARKS = 200  # in memory; the tape has all
+MOST_SHARED = 1000  # runs that a tape names as recorded beside it
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
@@ -48,6 +50,8 @@ class Session:
         self.remarks: list[str] = []
         self.waiting: set[str] = set()
         self.tenants: list[dict[str, Any]] | None = None
+        self.program: tuple[int, ...] = ()  # the processes that measure themselves with it
+        self._shared_with: list[str] = []
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
@@ -72,6 +76,13 @@ class Session:
         self.sources.append(source)
         source.listeners.append(self)
 
+    def share(self, other: Session) -> None:
+        """Another program records the same devices meanwhile: the tape names its run."""
+        name = other.writer.path.parent.name
+        if name not in self._shared_with and len(self._shared_with) < MOST_SHARED:
+            self._shared_with.append(name)
+            self._safely(self.writer.set_meta, "shared_with", self._shared_with)
+
     # What sources deliver.
 
     def rows(self, source: Source, rows: Sequence[Row]) -> None:
@@ -89,7 +100,7 @@ class Session:
 
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         self.figures[source.info.name].rows += 1
-        if self.tenants is None and source.info.name == "nvml.processes":
+        if self.tenants is None and source.info.lists_gpu_processes:
             self.tenants = rows
         if rows:
             self._safely(self.writer.append_table, self._numbers[source.info.name], at_ns, rows)
@@ -115,9 +126,9 @@ class Session:
         if cgroup is not None:
             data["cgroup"] = cgroup
             for source in self.sources:
-                watch = getattr(source.group, "watch", None)
-                if watch is not None:
-                    watch(cgroup)
+                table = able(source.group, CgroupTable)
+                if table is not None:
+                    table.watch(cgroup)
         text = "This run is about the processes " + ", ".join(map(str, pids)) + "."
         self._safely(self.writer.note, Note(self.clock.monotonic_ns(), "follow", text, data))
 
@@ -126,7 +137,8 @@ class Session:
         for source in self.sources:
             if source.info.table and source.outage is None:
                 source.read_whole()
-        return any(getattr(source.group, "exits", False) for source in self.sources)
+        tables = [able(source.group, ExitTable) for source in self.sources]
+        return any(table is not None and table.exits for table in tables)
 
     def anchor(self) -> None:
         """Tie the tape to UTC here."""

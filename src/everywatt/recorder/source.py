@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from everywatt.core.channels import Cadence, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
-from everywatt.recorder.driver_history import StandIn
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.recorder.planned_tracker import PlannedTracker
-from everywatt.sensors.base import Group, TableGroup, checked
+from everywatt.sensors.base import (
+    FedGroup,
+    Group,
+    HurriedTable,
+    RawGroup,
+    TableGroup,
+    TroubledGroup,
+    able,
+    checked,
+)
 
 SLOW_NS = NS
 LONG_READ_NS = NS
@@ -72,11 +81,11 @@ class Source:
     def __post_init__(self) -> None:
         self.info = self.group.info
         whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
-        quick = getattr(self.group, "snap", None)
-        self._snap: Callable[[], Any] = quick or whole
-        self.standin = StandIn(self.group, self.clock) if getattr(self.group, "keeps", None) is not None else None
-        self._troubled = hasattr(type(self.group), "trouble")
-        self._develop: Callable[[Sequence[Any]], Sequence[Row]] | None = self.group.develop if quick else None  # type: ignore[union-attr]
+        raw = able(self.group, RawGroup)
+        self._read_raw: Callable[[], Any] = whole if raw is None else raw.read_raw
+        self._to_rows = None if raw is None else raw.to_rows
+        self._fed, self._troubled = able(self.group, FedGroup), able(self.group, TroubledGroup)
+        self.hurried = able(self.group, HurriedTable)
 
     @property
     def slow(self) -> bool:
@@ -86,25 +95,21 @@ class Source:
     def asked_ns(self) -> int:
         """The fastest period that a listener asks for; slow groups and tables at most once a second.
 
-        A table that says so by an attribute `hurry_s` is read that often while a run is young, if that is cheap.
+        A hurried table is read more often while a run is young, if that is cheap.
         """
         fastest = min((listener.period_ns for listener in self.listeners), default=SLOW_NS)
         if not self.slow:
             return fastest
-        hurry_s = getattr(self.group, "hurry_s", None)
-        if hurry_s is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
+        if self.hurried is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
             return max(fastest, SLOW_NS)
-        often_ns = max(round(hurry_s * NS), HURRY_COST * self.usual_cost_ns)
+        often_ns = max(round(self.hurried.hurry_s * NS), HURRY_COST * self.usual_cost_ns)
         steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it wakes nobody
         return min(steps * STEP_NS, SLOW_NS)
 
     @property
     def fed_s(self) -> float | None:
-        """How often rows come to a group that is fed from elsewhere (a child process, a meter on the network).
-
-        Such a group says so itself, by an attribute `rows_every_s`.
-        """
-        return getattr(self.group, "rows_every_s", None)
+        """How often rows come to a group that is fed from elsewhere (a child process, a meter on the network)."""
+        return None if self._fed is None else self._fed.rows_every_s
 
     def expected_s(self, period_ns: int) -> float:
         """How often rows come for a listener that asked for this period."""
@@ -114,18 +119,15 @@ class Source:
         return max(period_ns, SLOW_NS if self.slow else 0, round((declared or 0.0) * NS)) / NS
 
     def read(self) -> bool:
-        """Read once and hand on what came. False where the sensor failed.
-
-        A group may have a property `trouble`: a sentence about how it is read, which the tapes are told.
-        """
+        """Read once and hand on what came. False where the sensor failed."""
         done = self._read()
-        self._heed(self.clock.monotonic_ns())
+        self._check_trouble(self.clock.monotonic_ns())
         return done
 
-    def _heed(self, now_ns: int) -> None:
-        if self._troubled:
+    def _check_trouble(self, now_ns: int) -> None:
+        if self._troubled is not None:
             try:
-                trouble = self.group.trouble  # type: ignore[union-attr]
+                trouble = self._troubled.trouble
             except Exception:  # noqa: BLE001 - a plug-in may do anything
                 return
             self._tell_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
@@ -143,11 +145,11 @@ class Source:
             return False
         after = self.clock.monotonic_ns()
         self.reads += 1
-        self._mind(after - before)
+        self._note_cost(after - before)
         if self.outage is not None:
             self._recovered(after)
         if self.cost_ns > LONG_READ_NS:
-            self._mind_cost(after)
+            self._warn_of_cost(after)
         self._read_ns = after
         if self.info.table:
             for listener in self.listeners:
@@ -157,10 +159,9 @@ class Source:
         return True
 
     def read_whole(self) -> bool:
-        """`read`, where a run begins or ends: a group with a method `ask_all` leaves nothing out."""
-        ask_all = getattr(self.group, "ask_all", None)
-        if ask_all is not None:
-            ask_all()
+        """`read`, where a run begins or ends: a hurried table leaves nothing out."""
+        if self.hurried is not None:
+            self.hurried.ask_all()
         return self.read()
 
     def take(self, earliest_ns: int, latest_ns: int) -> bool:
@@ -174,7 +175,7 @@ class Source:
         if before < earliest_ns:
             return False
         try:
-            raw = self._snap()
+            raw = self._read_raw()
         except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read tells
             return False
         after = self.clock.monotonic_ns()
@@ -185,7 +186,7 @@ class Source:
             return after - before < LONG_TAKE_NS
         if latest_ns == earliest_ns:
             return True
-        value = raw[0] if self._develop is not None else raw[0].values[0] if len(raw) == 1 else None
+        value = raw[0] if self._to_rows is not None else raw[0].values[0] if len(raw) == 1 else None
         primary, self._primary = self._primary, value
         return after <= latest_ns and value != primary
 
@@ -222,16 +223,16 @@ class Source:
     def _took(self, last: tuple[int, int, Any]) -> None:
         before, after, _ = last
         self._read_ns = after
-        self._mind(after - before)
-        self._heed(after)
+        self._note_cost(after - before)
+        self._check_trouble(after)
 
-    def _mind(self, cost_ns: int) -> None:
+    def _note_cost(self, cost_ns: int) -> None:
         self.cost_ns = cost_ns
         self.usual_cost_ns += (cost_ns - self.usual_cost_ns) // 4
 
     def _developed(self, taken: list[tuple[int, int, Any]]) -> list[Row]:
         """The rows of what was taken, as publications where the group is tracked."""
-        read = [raw for _, _, raw in taken] if self._develop is None else [(row,) for row in self._develop(taken)]
+        read = [raw for _, _, raw in taken] if self._to_rows is None else [(row,) for row in self._to_rows(taken)]
         clean = [[checked(row, self.info) for row in fresh] for fresh in read]
         if self.tracker is None:
             return [row for fresh in clean for row in fresh]
@@ -246,7 +247,7 @@ class Source:
 
     def _track_all(self, tracker: PlannedTracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
         absent = tracker.absent
-        rows = tracker.feed_all(reads) if self.standin is None else self.standin.feed(tracker, reads)
+        rows = tracker.feed_all(reads)
         self.count(0, tracker.absent - absent)
         self._tell_trouble(tracker.trouble, reads[-1][1])
         return rows
@@ -285,9 +286,6 @@ class Source:
             self.outage.tries += 1
         if self.tracker is not None:
             self.tracker.lost(now_ns, now_ns + self.outage.wait_ns)
-            self.tracker.sparse = False
-        if self.standin is not None:
-            self.standin.lost()
 
     def _recovered(self, now_ns: int) -> None:
         outage, self.outage = self.outage, None
@@ -299,7 +297,7 @@ class Source:
         for listener in self.listeners:
             listener.gap(self, outage.since_ns, now_ns, "lost")
 
-    def _mind_cost(self, now_ns: int) -> None:
+    def _warn_of_cost(self, now_ns: int) -> None:
         if not self._long:
             self._long = True
             text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s and delayed other sensors."
@@ -318,7 +316,6 @@ class Source:
             "publishes_s": None if period_ns is None else period_ns / NS,
             "phase": str(self.tracker.state),
             "jitter_s": None if line is None else round(line.jitter_ns / NS, 6),
-            "kept_by_driver": 0 if self.standin is None else self.standin.filled,
         }
 
     def count(self, late: int, missed: int) -> None:

@@ -28,7 +28,7 @@ def summary(run: Run) -> list[str]:
     """The lines that `everywatt run` and `everywatt show` print."""
     energy = run.energy()
     duration_s = run.duration_s
-    lines = [_headline(energy), *_parts(run, energy)]
+    lines = [*_certain(run, energy, duration_s), _headline(energy), *_parts(run, energy)]
     if energy.joules is not None:
         lines += _wall(run)
         lines += _net(run)
@@ -48,6 +48,16 @@ def _mean(energy: Energy, duration_s: float) -> str:
     if mean is None:
         return ""
     return f", mean {format_watts(mean)}{' of the observed time' if energy.coverage < SEEN else ''}"
+
+
+def _certain(run: Run, energy: Energy, duration_s: float) -> list[str]:
+    """CPU time, which the kernel counts, comes first where energy is only modelled from it."""
+    used = [span.attributes.get("cpu_s") for span in run.spans if span.attributes.get("role") == "run"]
+    if "modelled" not in energy.pedigree or not used or None in used or duration_s <= 0:
+        return []
+    cpu_s = sum(float(one) for one in used if one is not None)
+    busy = f"{cpu_s / duration_s:.2f} CPUs on average"
+    return [f"cpu     {format_duration(cpu_s)} of CPU time in {format_duration(duration_s)} ({busy})"]
 
 
 def _headline(energy: Energy) -> str:
@@ -84,8 +94,9 @@ def _wall(run: Run) -> list[str]:
 def _net(run: Run) -> list[str]:
     net, baseline = run.energy_net(), run.baseline
     if net.joules is None or baseline is None:
-        return []
-    return [f"  net     {format_energy(net)} above idle ({baseline.where}, {format_duration(baseline.duration_s)})"]
+        return [] if run.energy().joules is None else [f"  net     refused: {net.refused}"]
+    length = f", {format_duration(baseline.duration_s)}" if baseline.duration_s else ""
+    return [f"  net     {format_energy(net)} above idle ({baseline.where}{length})"]
 
 
 def _owners(run: Run) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from everywatt.api.run import Run
 from everywatt.core.channels import Pedigree
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.sources import WHOLE, Source
 from everywatt.meters.power import chip_sources, line_of, meter_sources, single
 

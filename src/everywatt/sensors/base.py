@@ -1,4 +1,4 @@
-"""The sensor contract: three small protocols. A new sensor is one new file that meets them.
+"""The sensor contract: all that the recorder may ask of a sensor. A new sensor is one new file that meets it.
 
     class Thermos:
         name = "thermos"
@@ -9,19 +9,21 @@
         def groups(self) -> Sequence[Group]: ...
 
 `probe` never raises and never trusts: a source is usable only when it delivered one real value. `groups` are what the
-recorder then reads.
+recorder then reads. `Sensor` with `Group` or `TableGroup` is required. The other protocols are abilities that a group
+may have: it has one if it has all of its members. `sensors.simple` meets the contract for those that only read values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from everywatt.core.channels import NAN, GroupInfo, Row
 from everywatt.core.errors import SensorError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 
 
@@ -109,6 +111,83 @@ class TableGroup(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class RawGroup(Protocol):
+    """A group whose values can be fetched first and made into rows later.
+
+    The recorder wakes up often and for a moment; what need not be done then is done once a second.
+    """
+
+    def read_raw(self) -> Any:
+        """What is quickest to fetch; None where an ordinary `read` has to find out what is wrong.
+
+        Of a tracked group the first item is the value whose changes are watched.
+        """
+        ...
+
+    def to_rows(self, taken: Sequence[tuple[int, int, Any]]) -> Sequence[Row]:
+        """One row for each (began_ns, ended_ns, what `read_raw` gave)."""
+        ...
+
+
+@runtime_checkable
+class FedGroup(Protocol):
+    """A group whose rows come from a child process or a meter on the network. `read` does not wait for them."""
+
+    rows_every_s: float  # seconds between two rows
+
+
+@runtime_checkable
+class TroubledGroup(Protocol):
+    """A group that may have to use a fallback."""
+
+    @property
+    def trouble(self) -> str | None:
+        """A sentence about how it is read, which becomes a warning of the run; None where all is well."""
+        ...
+
+
+@runtime_checkable
+class HurriedTable(Protocol):
+    """A table that is read more often while a run is young, if that is cheap."""
+
+    hurry_s: float  # seconds between two such reads
+
+    def ask_all(self) -> None:
+        """The next read leaves nothing out, however short the last one is ago: a run begins or ends there."""
+        ...
+
+
+@runtime_checkable
+class CgroupTable(Protocol):
+    """A table of control groups."""
+
+    def watch(self, folder: str) -> None:
+        """Report the group in this folder from now on: it was made for a command."""
+        ...
+
+
+@runtime_checkable
+class ExitTable(Protocol):
+    """A table of processes that may know how each of them ended."""
+
+    @property
+    def exits(self) -> bool:
+        """Whether the end of every process is reported, with its total use."""
+        ...
+
+
+Ability = TypeVar("Ability")
+
+
+def able(group: Any, ability: Callable[..., Ability]) -> Ability | None:
+    """The group as one with this ability, None where it lacks a member; a plug-in's property may raise anything."""
+    try:
+        return group if isinstance(group, cast("type[Ability]", ability)) else None
+    except Exception:  # noqa: BLE001 - a plug-in may do anything
+        return None
 
 
 class Sensor(Protocol):

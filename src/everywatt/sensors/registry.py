@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.plugins import SENSORS, load, registered
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
 
@@ -20,7 +21,7 @@ from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableG
 # other packages follow ours. `modelled` is asked last, `replay` only by name.
 ORDER = (
     *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "ipmi", "redfish"),
-    *("shelly", "tasmota", "snmp", "exec", "use", "model", "replay"),
+    *("shelly", "tasmota", "snmp", "exec", "use", "drm", "model", "replay"),
 )
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
@@ -32,6 +33,7 @@ NEEDS: dict[str, str] = {
     "raspberry": "program vcgencmd",
     "amdsmi": "library amdsmi",
     "cray": "sys cray/pm_counters",
+    "drm": "sys class/drm",
     **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
 ANY_POWER = "*power"

@@ -150,8 +150,8 @@ class FileGroup:
         self._refuse_empty(values)
         return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
 
-    def snap(self) -> list[bytes] | None:
-        """The files as they are now, for `develop`; None where one of them has to be looked at with care."""
+    def read_raw(self) -> list[bytes] | None:
+        """The files as they are now, for `to_rows`; None where one of them has to be looked at with care."""
         found = []
         for file in self._files:
             data = file.glance()
@@ -160,8 +160,8 @@ class FileGroup:
             found.append(data)
         return found
 
-    def develop(self, taken: Sequence[tuple[int, int, list[bytes]]]) -> list[Row]:
-        """The rows of what was snapped, each with when its read began and ended."""
+    def to_rows(self, taken: Sequence[tuple[int, int, list[bytes]]]) -> list[Row]:
+        """The rows of what was read, each with when its read began and ended."""
         rows = []
         for start_ns, end_ns, found in taken:
             values = tuple([file.number(data) for file, data in zip(self._files, found, strict=True)])

@@ -62,6 +62,8 @@ struct gpu {
     double window, average, gain, offset, quantum_j, power_quantum_w, base_j;
     double call_cost, process_cost, lost_at, back_at, utilisation;
     double limit_w, limit_min_w, limit_max_w;
+    double module_w, memory_share; /* the module's power beside the GPU's, the memory's share; below 0: no such scope */
+    int counter_module; /* the counter is that of the module */
     long fail_call, fail_after, fail_code;
     int gpm, samples, denied, major, minor, clock_mhz, memory_clock_mhz;
     uint64_t memory;
@@ -104,6 +106,7 @@ static int start_gpu(const char *id) {
     g->self.card = g;
     g->self.instance = -1;
     g->gain = 1;
+    g->module_w = g->memory_share = -1;
     snprintf(name, sizeof name, "processes-%.40s", id);
     sim_path(path, name);
     g->processes = sim_map(path, 0, NULL);
@@ -168,6 +171,9 @@ static int describe(const char *key, const char *value) {
     NUMBER("limit", limit_w, double)
     NUMBER("limit_min", limit_min_w, double)
     NUMBER("limit_max", limit_max_w, double)
+    NUMBER("module", module_w, double)
+    NUMBER("memory_share", memory_share, double)
+    NUMBER("counter_module", counter_module, int)
     NUMBER("fail_call", fail_call, long)
     NUMBER("fail_after", fail_after, long)
     NUMBER("fail_code", fail_code, long)
@@ -312,13 +318,16 @@ static unsigned power_now_mw(const gpu *g, double window) {
     return reading_mw(g, sim_published(&g->power, sim_now()), window);
 }
 
-static unsigned long long energy_mj(const gpu *g) {
+static unsigned long long scoped_energy_mj(const gpu *g, int module) {
     double t = sim_published(&g->counter, sim_now());
     double joules = g->base_j + g->gain * sim_joules(g->device, t) + g->offset * t;
+    if (module) joules += g->module_w * t;
     if (joules < 0) joules = 0;
     if (g->quantum_j > 0) joules = floor(joules / g->quantum_j + 1e-9) * g->quantum_j;
     return (unsigned long long)(joules * 1e3 + 0.5);
 }
+
+static unsigned long long energy_mj(const gpu *g) { return scoped_energy_mj(g, g->counter_module); }
 
 static int alive(const process *p) {
     return p->pid > 0 && (!p->check || kill(p->pid, 0) == 0 || errno == EPERM);

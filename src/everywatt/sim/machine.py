@@ -180,12 +180,19 @@ class Lab:
     def devices(self) -> list[str]:
         """The names that `truth` knows."""
         derived = [zone.truth for zone in self.machine.zones() if zone.truth]
-        return list(dict.fromkeys([*self.logs, *derived]))
+        return list(dict.fromkeys([*self.logs, *derived, *self._modules()]))
+
+    def _modules(self) -> dict[str, tuple[Mapping[str, float], float]]:
+        """Superchips: a GPU and what its module draws beside it."""
+        gpus = enumerate(self.machine.gpus)
+        return {f"module.{i}": ({f"gpu.{i}": 1.0}, gpu.module_w) for i, gpu in gpus if gpu.module_w is not None}
 
     def terms(self, device: str) -> tuple[Mapping[str, float], float]:
         """A device as a sum of curves times factors, plus a constant in watts."""
         if device in self.logs:
             return {device: 1.0}, 0.0
+        if device in self._modules():
+            return self._modules()[device]
         for zone in self.machine.zones():
             if zone.truth == device:
                 return zone.terms, zone.constant_w
@@ -207,6 +214,11 @@ class Lab:
         (self.folder / "lib" / NVML).symlink_to(self.libraries / NVML)
         zones = self.machine.zones()
         powercap.write_tree(self.folder, zones)
+        for index, gpu in enumerate(self.machine.gpus):
+            if gpu.module_w is not None:
+                place = self.folder / "sys" / "bus" / "pci" / "devices" / f"0000:{index + 1:02x}:00.0"
+                place.mkdir(parents=True)
+                (place / "numa_node").write_text(f"{index}\n")
         (self.folder / "sys" / "fs").symlink_to("/sys/fs")  # control groups are real: so are the processes in them
         (self.folder / "nvml-calls").write_bytes(bytes(_CALL.size * _CALL_SLOTS))
         lines = [f"t0_ns {self.t0_ns}", f"driver {self.machine.driver}"]
@@ -286,6 +298,9 @@ def _gpu_lines(index: int, gpu: Gpu) -> list[str]:
         "limit": gpu.limit_w,
         "limit_min": gpu.power_limit_min_w or min(100.0, gpu.limit_w),
         "limit_max": gpu.power_limit_max_w or gpu.limit_w,
+        "module": -1 if gpu.module_w is None else gpu.module_w,
+        "memory_share": -1 if gpu.memory_share is None else gpu.memory_share,
+        "counter_module": int(gpu.counter_module and gpu.module_w is not None),
         "fail_call": gpu.fail_call,
         "fail_after": gpu.fail_after,
         "fail_code": gpu.fail_code,

@@ -251,10 +251,28 @@ typedef struct {
     value value;
 } field_value;
 
+/* Scope 1 is the module (the GPU and a constant power beside it), scope 2 the GPU's memory, of which only the average is
+ * known, as on Grace Blackwell. */
+static int scoped(const gpu *g, field_value *f) {
+    int module = f->scope == 1 && g->module_w >= 0, memory = f->scope == 2 && g->memory_share >= 0;
+    if (module && f->field == 83) {
+        f->type = 3;
+        f->value.large = scoped_energy_mj(g, 1);
+        return OK;
+    }
+    if (f->field == 185 && memory) {
+        f->value.number = (unsigned)(power_now_mw(g, g->average) * g->memory_share + 0.5);
+        return OK;
+    }
+    if (!module || (f->field != 185 && f->field != 186)) return NOT_SUPPORTED;
+    f->value.number = power_now_mw(g, f->field == 185 ? g->average : g->window) + (unsigned)(g->module_w * 1e3 + 0.5);
+    return OK;
+}
+
 static int field(const gpu *g, field_value *f) {
     double limit_w = sim_event_at(g->device, sim_now())->limit_w;
     f->type = 1;
-    if (f->scope != 0) return NOT_SUPPORTED;
+    if (f->scope != 0) return scoped(g, f);
     switch (f->field) {
     case 83:
         f->type = 3;

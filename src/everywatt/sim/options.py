@@ -39,7 +39,9 @@ class Gpu:
     A power reading is the mean over `window_s` before the last publication, times `gain`, plus `offset_w`.
     `nvmlDeviceGetPowerUsage` averages over `average_s` (the same window where that is None). The counter publishes
     every `counter_period_s` (the same period where that is None) and is cut to `quantum_j`. A window shorter than the
-    period is a sensor that looks only part of the time. `exact` None means: exact unless a gain or offset is given.
+    period is a sensor that looks only part of the time. `module_w` puts the GPU on a module that draws so much beside
+    it (a superchip), `memory_share` is what its memory draws of the GPU's power, and with `counter_module` the counter
+    is the module's, as on GH200. `exact` None means: exact unless a gain or offset is given.
     """
 
     curve: Curve
@@ -67,6 +69,9 @@ class Gpu:
     clock_mhz: int = 1410
     memory_clock_mhz: int = 1215
     capability: str = "8.0"
+    module_w: float | None = None
+    memory_share: float | None = None
+    counter_module: bool = False
     call_cost_s: float = 0.0
     process_cost_s: float = 0.0
     lost_at_s: float = 0.0
@@ -196,6 +201,9 @@ _GPU: dict[str, tuple[str, Callable[[str], Any]]] = {
     "clock": ("clock_mhz", int),
     "memory_clock": ("memory_clock_mhz", int),
     "capability": ("capability", str),
+    "module": ("module_w", parse_power_w),
+    "memory_share": ("memory_share", _share),
+    "counter_module": ("counter_module", _flag),
     "call_cost": ("call_cost_s", parse_duration_s),
     "process_cost": ("process_cost_s", parse_duration_s),
     "lost_at": ("lost_at_s", parse_duration_s),

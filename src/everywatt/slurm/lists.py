@@ -13,11 +13,13 @@ _DIGITS: Final = 9
 
 
 def expand(names: str) -> list[str]:
-    """The nodes of a Slurm list; [] where there would be more than Slurm can have.
+    """The nodes of a Slurm list; [] where there would be more than Slurm can have, or a bracket is not closed.
 
     >>> expand("n[1-2,07-08],login")
     ['n1', 'n2', 'n07', 'n08', 'login']
     """
+    if names.rfind("[") > names.rfind("]"):
+        return []  # each open bracket would be looked for its end, to the end of the text
     found: list[str] = []
     for part in filter(None, re.findall(r"[^,\[]*(?:\[[^\]]*\][^,\[]*)*", names)):
         pieces = [""]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import sub
 from typing import Final, NamedTuple
 
-from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
+from everywatt.core.channels import Channel, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import Case, difference
+from everywatt.core.domains import WHOLE
+from everywatt.core.lazy_dataclass import dataclass
 
 GAP_PERIODS: Final = 3
 # A counter that steps ahead by more than its device can draw has not counted it. Boards pass their limits for a moment,
@@ -27,7 +28,6 @@ JUMP_LEAST_W: Final = 1_000.0
 CHIP_W: Final = 5_000.0  # no chip or module draws as much: the limit of one that tells none
 JUMP_SLACK_S: Final = 0.1  # of a step's time, and two publications
 UNKNOWN_PERIOD_S: Final = 1.0
-CHIPS: Final = frozenset({Domain.SOC, Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM, Domain.GPU, Domain.RAIL})
 _SHORT: Final = struct.Struct("<Bdq")
 _CARRY: Final = struct.Struct("<dq")
 
@@ -80,7 +80,7 @@ def most_per_s(channel: Channel) -> float | None:
 
 def jump_per_s(channel: Channel) -> float:
     """Raw counts a second that no device behind a counter can draw; infinite where nothing is known of it."""
-    watts = CHIP_W if channel.domain in CHIPS else math.inf
+    watts = CHIP_W if channel.domain not in (*WHOLE, None) else math.inf
     if channel.facts.max_w is not None:
         watts = max(JUMP_LIMITS * channel.facts.max_w, JUMP_LEAST_W)
     return watts / channel.scale if channel.scale > 0 else math.inf

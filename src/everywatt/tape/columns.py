@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import pairwise
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged, UsageError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import codec
 from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, least_jump, most_per_s
 from everywatt.tape.reader import Frame, StoredGroup, Tape

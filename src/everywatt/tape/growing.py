@@ -7,12 +7,12 @@ for nearly the same ones again and again. A frame that was written stays as it i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.columns import Columns, columns_of, load_columns
 from everywatt.tape.reader import Tape
 

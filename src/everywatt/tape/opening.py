@@ -7,12 +7,12 @@ import shutil
 import sqlite3
 import struct
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import schema, wal
 
 _MAGIC: Final = b"SQLite format 3\x00"

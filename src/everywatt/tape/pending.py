@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import lt, sub
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import codec, schema
 from everywatt.tape.accumulate import Accumulator, Cum, Found, pack_cum, publication_ns
 

@@ -6,13 +6,13 @@ import json
 import sqlite3
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import TapeDamaged, TapeError, UsageError
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, schema, utc
 from everywatt.tape.accumulate import energy_channels, unpack_cum

@@ -3,8 +3,10 @@ import json
 import numpy as np
 import pytest
 from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
+from tapes import UTC_NS, at, counter_group, rows
 
 import everywatt
+from everywatt.core.clocks import Anchor
 from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
@@ -16,6 +18,7 @@ from everywatt.report.html.packing import unpack
 from everywatt.report.html.spans import overlap
 from everywatt.report.text import summary
 from everywatt.report.web.runs import sparkline
+from everywatt.tape.writer import TapeWriter
 
 TRUTH_J = 10 * CPU_W + 8 * LOW_W + 2 * HIGH_W
 
@@ -285,3 +288,29 @@ def test_a_sparkline_and_the_summary_have_no_drop_where_nothing_was_observed(tmp
     assert seen == pytest.approx(np.full(len(seen), 100.5), abs=1.0)
     (time,) = (line for line in summary(run) if line.startswith("  time"))
     assert time.endswith("mean 100.5 W of the observed time")
+
+
+def test_the_window_of_the_run_is_not_that_of_the_recording(tmp_path):
+    path = tmp_path / "idle.tape"
+    writer = TapeWriter(path, {"host": {"name": "box"}, "period_s": 0.1})
+    writer.anchor(Anchor(at(0), UTC_NS, at(0), 0))
+    writer.append(writer.add_group(counter_group(quantum=6e-5, max_w=200.0), 0.1), rows(lambda t: 40 * t, 0, 10, 0.1))
+    writer.span_open(Span("r", "work", at(3.0), None, None, {"role": "run"}))
+    writer.span_close("r", at(9.5))
+    writer.flush()
+    writer.seal()
+    view = report_document([everywatt.load(path)])["runs"][0]
+    assert view["extent_s"] == pytest.approx([0.0, 10.0])
+    assert view["run_s"] == pytest.approx([3.0, 9.5])
+    assert view["duration_s"] == pytest.approx(6.5)
+
+
+def test_a_batch_is_reproduced_by_its_own_command(tmp_path):
+    path = tmp_path / "batch.tape"
+    words = ["everywatt", "batch", "items.txt", "--gpus", "0", "--", "./work.sh", "{input}"]
+    writer = TapeWriter(path, {"command": words, "cwd": "/data"})
+    writer.anchor(Anchor(at(0), UTC_NS, at(0), 0))
+    writer.append(writer.add_group(counter_group(), 0.1), rows(lambda t: 40 * t, 0, 1, 0.1))
+    writer.seal()
+    view = report_document([everywatt.load(path)])["runs"][0]
+    assert view["reproduce"] == "cd /data && everywatt batch items.txt --gpus 0 -- ./work.sh '{input}'"

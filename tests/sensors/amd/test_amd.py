@@ -72,14 +72,14 @@ def test_a_card_that_hwmon_reads_has_hwmons_name(tree, tmp_path):
     assert sensor.probe().usable
     ours, theirs = sensor.groups()[0].info.channels[0], hwmon.info.channels[0]
     # One device and one domain are one source: the joules of a card are never added twice.
-    assert (ours.device, ours.domain) == (theirs.device, theirs.domain) == ("hwmon.amdgpu", Domain.GPU)
+    assert (ours.device, ours.domain) == (theirs.device, theirs.domain) == ("gpu.0", Domain.GPU)
 
 
 class Library:
     """Stands in for amdsmi: cards by their PCI address."""
 
-    def __init__(self, cards):
-        self.cards, self.open = cards, 0
+    def __init__(self, cards, stuck=False):
+        self.cards, self.open, self.stuck = cards, 0, stuck
 
     def amdsmi_init(self):
         self.open += 1
@@ -97,31 +97,33 @@ class Library:
         found = self.cards[handle].get("energy")
         if found is None:
             raise RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")
-        return found
+        if not self.stuck:
+            found["energy_accumulator"] += 1000  # 15.3 mJ since it was last asked
+        return dict(found)
 
     def amdsmi_get_power_info(self, handle):
         return self.cards[handle]["power"]
 
 
-COUNTED = {
-    "energy": {"energy_accumulator": 1_000_000, "counter_resolution": 15.3, "timestamp": 1},
-    "power": {"current_socket_power": 140, "average_socket_power": "N/A"},
-}
+def counted(watts=140):
+    """What amdsmi says of a card with a counter."""
+    return {
+        "energy": {"energy_accumulator": 1_000_000, "counter_resolution": 15.3, "timestamp": 1},
+        "power": {"current_socket_power": watts, "average_socket_power": "N/A"},
+    }
 
 
 def test_amdsmi_counts_joules(tree):
-    library = Library({"0000:83:00.0": COUNTED, "0000:84:00.0": {"power": {"average_socket_power": 36}}})
+    library = Library({"0000:83:00.0": counted(), "0000:84:00.0": {"power": {"average_socket_power": 36}}})
     sensor = AmdSmi(tree.request(), load=lambda: library)
     assert sensor.probe().samples == pytest.approx(
-        {"amdgpu.0.energy": 15.3, "amdgpu.0.power": 140.0, "amdgpu.1.power": 36.0}
+        {"amdgpu.0.energy": 15.3153, "amdgpu.0.power": 140.0, "amdgpu.1.power": 36.0}
     )
     first, second = sensor.groups()
     assert [channel.kind for channel in first.info.channels] == [Kind.COUNTER, Kind.GAUGE]
     before = first.read()[0].values[0]
-    COUNTED["energy"]["energy_accumulator"] += 200_000
-    counted = (first.read()[0].values[0] - before) * first.info.channels[0].scale
-    COUNTED["energy"]["energy_accumulator"] -= 200_000
-    assert counted == pytest.approx(3.06)
+    library.cards["0000:83:00.0"]["energy"]["energy_accumulator"] += 199_000
+    assert (first.read()[0].values[0] - before) * first.info.channels[0].scale == pytest.approx(3.06)
     library.cards["0000:84:00.0"]["power"] = {"average_socket_power": 0}
     with pytest.raises(SensorError, match=r"amdgpu.1 delivers no power"):
         second.read()
@@ -132,8 +134,43 @@ def test_amdsmi_counts_joules(tree):
 
 def test_amdsmi_shares_the_name_of_hwmon(tree):
     hwmon_card(tree)
-    sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": COUNTED}))
-    assert "hwmon.amdgpu.energy" in sensor.probe().samples
+    sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": counted()}))
+    assert "gpu.0.energy" in sensor.probe().samples
+
+
+def test_a_counter_that_never_moves_is_not_used(tree):
+    sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": counted()}, stuck=True))
+    report = sensor.probe()
+    assert report.samples == {"amdgpu.0.power": 140.0}
+    assert report.missing["amdgpu.0.energy"] == "the counter did not move in 0.2 s"
+
+
+@pytest.mark.parametrize("silent", [0, 1, 7])
+def test_partitions_of_one_socket_count_once(tree, silent):
+    """Two MI300X of 150 W and 148 W in CPX mode: eight partitions each, all of which may repeat the socket's power."""
+    unknown = {"power": {"current_socket_power": "N/A"}}
+    cards = {
+        f"0000:{bus}:00.{part}": unknown if part < silent else counted(watts)
+        for bus, watts in (("05", 150), ("26", 148))
+        for part in range(8)
+    }
+    sensor = AmdSmi(tree.request(), load=lambda: Library(cards))
+    report = sensor.probe()
+    assert {name: w for name, w in report.samples.items() if name.endswith(".power")} == {
+        "amdgpu.0.power": 150.0,
+        "amdgpu.1.power": 148.0,
+    }
+    assert report.why == "16 partitions of 2 socket(s), each socket counted once"
+    assert [group.info.device for group in sensor.groups()] == ["amdgpu.0", "amdgpu.1"]
+
+
+def test_rocm_smi_counts_partitions_once(tmp_path):
+    key = "Current Socket Graphics Package Power (W)"
+    answer = {f"card{n}": {key: "150.0", "PCI Bus": f"0000:05:00.{n}"} for n in range(4)}
+    answer["card4"] = {key: "148.0", "PCI Bus": "0000:26:00.0"}
+    play(tmp_path / "bin", "rocm-smi", json.dumps(answer))
+    report = RocmSmi(request_with(tmp_path / "bin", "rocm-smi")).probe()
+    assert report.samples == {"amdgpu.0.power": 150.0, "amdgpu.1.power": 148.0}
 
 
 def test_amdsmi_that_is_missing_or_broken(tree):

@@ -155,3 +155,17 @@ def test_it_stands_behind_every_sensor_that_measures(machine, monkeypatch):
     assert [group.info.name for group in chosen.groups].count("modelled.host") == 1  # the meter's own
     chosen = registry.choose(targets, Request(machine, estimate=False))
     assert not any(channel.carries_energy for group in chosen.groups for channel in group.info.channels)
+
+
+def test_a_second_probe_uses_the_time_since_the_first_and_waits_no_longer(machine, tmp_path):
+    Modelled(Request(machine)).probe()
+    machine.clock.advance(2.0)
+    times(tmp_path, busy=1150, idle=3050)
+    began_ns = machine.clock.monotonic_ns()
+    report = Modelled(Request(machine)).probe()
+    assert machine.clock.monotonic_ns() == began_ns
+    assert report.samples == {"host.power": pytest.approx(estimate(0.75, identify(machine))[0])}
+    machine.clock.advance(3600.0)
+    began_ns = machine.clock.monotonic_ns()
+    Modelled(Request(machine)).probe()
+    assert machine.clock.monotonic_ns() > began_ns  # what it knows is an hour old: it looks again

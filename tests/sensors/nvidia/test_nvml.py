@@ -39,6 +39,8 @@ class Card:
     use: list = field(default_factory=list)
     memory: int = 2**30
     lost: bool = False
+    module: float | None = None  # watts of its module beside it
+    counts: float | None = None  # watts that its counter counts, where they are not its own
     name: str = "NVIDIA A100-PCIE-40GB"
 
 
@@ -139,16 +141,24 @@ class Fake:
 
     def _millijoules(self, card):
         ticks = 0 if card.stuck else self.clock.monotonic_ns() // (NS // 10)
-        return 5_000_000 + round(ticks * card.watts * 100)
+        counted_w = card.watts if card.counts is None else card.counts
+        return 5_000_000 + round(ticks * counted_w * 100)
 
     def nvmlDeviceGetFieldValues(self, card, ids):
         return [self._field(card, field_id) for field_id in ids]
 
     def _field(self, card, field_id):
+        if isinstance(field_id, tuple):
+            return self._scoped(card, *field_id)
         given = {83: card.counter and card.counter_field, 185: card.average, 186: card.instant}[field_id]
         value = {83: self._millijoules(card), 185: 90_000, 186: round(card.watts * 1000)}[field_id]
         kind = 3 if field_id == 83 else 1
         return Box(nvmlReturn=0 if given else NOT_SUPPORTED, valueType=kind, value=Box(uiVal=value, ullVal=value))
+
+    def _scoped(self, card, field_id, scope):
+        given = card.module is not None and scope == 1
+        value = round((card.watts + (card.module or 0.0)) * 1000)
+        return Box(nvmlReturn=0 if given else NOT_SUPPORTED, valueType=1, value=Box(uiVal=value, ullVal=value))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, card):
         if not card.counter:
@@ -270,6 +280,43 @@ def test_channels_say_what_they_are():
     assert gauge.facts.cards == "A100-PCIE-40GB"
 
 
+@pytest.mark.parametrize(
+    ("counts", "told", "words"),
+    [
+        (None, {"gpu.0.energy": Domain.GPU, "module.0.power": Domain.MODULE}, "gpu.0: energy counter"),
+        (240.0, {"module.0.energy": Domain.MODULE, "gpu.0.power": Domain.GPU}, "module.0: energy counter"),
+        (170.0, {"gpu.0.power": Domain.GPU, "module.0.power": Domain.MODULE}, "gpu.0: power, integrated"),
+    ],
+)
+def test_a_superchips_counter_gets_the_scope_that_its_joules_fit(counts, told, words):
+    """A GPU of 100 W on a module of 240 W; a counter that fits neither is left out."""
+    sensor, _, clock = _sensor([Card(module=140.0, counts=counts, name="NVIDIA GH200 480GB")])
+    report = sensor.probe()
+    assert words in report.why
+    group = _by_name(sensor)["nvml.gpu.0.power"]
+    first = {c.name: c.domain for c in group.info.channels if c.carries_energy and c.mirror_of is None}
+    assert first == told
+    before = _values(group)
+    clock.advance(1.0)
+    after = _values(group)
+    joules = {name: after[name] - before[name] for name in after if name.endswith(".energy")}
+    assert joules in ({"gpu.0.energy": pytest.approx(100.0)}, {"module.0.energy": pytest.approx(240.0)}, {})
+    assert after["module.0.power"] == 240.0 and after["gpu.0.power"] == 100.0
+
+
+def test_gpus_of_one_module_report_it_once(tmp_path):
+    for index, node in enumerate((0, 0, 1, 1)):
+        place = tmp_path / "bus" / "pci" / "devices" / f"0000:{index + 1:02x}:00.0"
+        place.mkdir(parents=True)
+        (place / "numa_node").write_text(f"{node}\n")
+    sensor, _, _ = _sensor([Card(module=900.0) for _ in range(4)], tmp=tmp_path)
+    modules = [c.device for g in sensor.groups() for c in g.info.channels if c.domain is Domain.MODULE]
+    assert modules == ["module.0", "module.1"]
+    unknown, _, _ = _sensor([Card(module=900.0) for _ in range(2)])
+    assert "no NUMA node" in unknown.probe().missing["gpu.1.module"]
+    assert not [c for g in unknown.groups() for c in g.info.channels if c.domain is Domain.MODULE]
+
+
 def test_a_row_says_when_it_can_have_been_published():
     sensor, _, clock = _sensor([Card()])
     (row,) = _by_name(sensor)["nvml.gpu.0.power"].read()
@@ -294,6 +341,18 @@ def test_a_counter_that_stands_still_is_not_trusted():
     assert "gpu.0.energy" not in report.samples
     channels = _by_name(sensor)["nvml.gpu.0.power"].info.channels
     assert channels[0].name == "gpu.0.power" and channels[0].mirror_of is None
+
+
+def test_a_counter_that_moved_since_the_last_probe_is_not_waited_for():
+    sensor, fake, clock = _sensor([Card(), Card()])
+    assert sensor.probe().usable and clock.monotonic_ns() > 0
+    clock.advance(1.0)
+    began_ns = clock.monotonic_ns()
+    again = Nvml(Request(machine=sensor._request.machine), nvml=fake)
+    assert again.probe().usable
+    assert clock.monotonic_ns() == began_ns
+    assert Nvml(Request(machine=sensor._request.machine), nvml=fake).probe().usable
+    assert clock.monotonic_ns() > began_ns  # no time has passed since: they have to be seen to move
 
 
 def test_single_calls_where_fields_do_not_work():

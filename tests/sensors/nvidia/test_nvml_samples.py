@@ -7,7 +7,7 @@ from types import SimpleNamespace as Box
 import pytest
 
 from everywatt.core.clocks import NS, FakeClock
-from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 
 US = 1000
 
@@ -111,27 +111,3 @@ def test_an_error_of_the_driver_is_the_drivers():
     with pytest.raises(NVMLError):
         samples.update("card")
     assert samples.at(0) != samples.at(0)
-
-
-def _power(**changes):
-    clock = FakeClock()
-    driver = Driver(clock, **changes)
-    driver.asked = 0
-    return driver, PowerSamples(driver, clock), clock
-
-
-@pytest.mark.parametrize("step_ns", [NS // 50, NS // 10])  # a driver's own polls, and publications
-def test_power_is_kept_with_its_times(step_ns):
-    _, samples, clock = _power(step_ns=step_ns)
-    assert samples.works("card")
-    clock.advance(1.0)
-    samples.update("card")
-    stamps = [(at_ns + clock.utc_offset_ns) // step_ns for at_ns in samples.times_ns]
-    assert stamps == list(range(stamps[0], clock.utc_ns() // step_ns + 1))
-    assert samples.values == [k % 10 * 10 for k in stamps]
-
-
-@pytest.mark.parametrize("odd", [{"code": 3}, {"step_ns": NS // 100}, {"keeps": 3}, {"kind": 0}])
-def test_power_that_is_not_kept_for_two_seconds_is_no_use(odd):
-    _, samples, _ = _power(**odd)
-    assert not samples.works("card")

@@ -28,11 +28,11 @@ def machine(tmp_path):
 
 def test_what_is_snapped_becomes_the_row_that_a_read_gives(machine):
     host = Use(Request(machine)).groups()[0]
-    taken = [(6_000_000_000, 7_000_000_000, host.snap())]
-    assert list(host.develop(taken)) == list(host.read())
+    taken = [(6_000_000_000, 7_000_000_000, host.read_raw())]
+    assert list(host.to_rows(taken)) == list(host.read())
     (machine.proc / "stat").write_text("nothing of the kind")
     with pytest.raises(SensorError):
-        host.develop([(6_000_000_000, 7_000_000_000, host.snap())])
+        host.to_rows([(6_000_000_000, 7_000_000_000, host.read_raw())])
     host.close()
 
 

@@ -16,9 +16,10 @@ from hung import can_mount_fuse, hung_mount
 from waiting import until
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.node.hooks import EVENTS, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.node.hooks import EVENTS, RUNTIME, Site, hook, make_spool, slurm_conf_lines
 from everywatt.slurm.node.presence import holder
 from everywatt.slurm.node.spool import forget, read_events
+from everywatt.slurm.node.units import unit
 
 JOB = {
     "SLURM_JOB_ID": "3",
@@ -330,6 +331,22 @@ def test_what_the_prolog_starts_writes_files_that_others_may_read(site: Site) ->
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert started.read_text() == "0022\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="for another user the folder below /run/user is used")
+@pytest.mark.parametrize("given", ["", "/srv/runtime"])
+def test_what_the_prolog_starts_keeps_its_socket_where_no_other_user_can_be_first(site: Site, given: str) -> None:
+    started = site.spool.parent / "started"
+    site.command.write_text(
+        f'#!/bin/sh\necho "$EVERYWATT_RUNTIME_DIR" > {started}.part && mv {started}.part {started}\n'
+    )
+    site.command.chmod(0o755)
+    check_silent(call(site, "start", **({"EVERYWATT_RUNTIME_DIR": given} if given else {})))
+    until(started.exists)
+    assert started.read_text().strip() == (given or str(RUNTIME))
+    assert RUNTIME.parent == Path("/run") and f"EVERYWATT_RUNTIME_DIR={RUNTIME}\n" in unit(
+        "everywatt-slurm.service", site
+    )
 
 
 def planted(site: Site, name: str) -> Path:

@@ -163,6 +163,11 @@ def test_a_list_of_more_nodes_than_slurm_has_is_not_expanded(names: str) -> None
     assert expand(names) == []
 
 
+@pytest.mark.parametrize("names", ["a[1-2", "[" * 300_000, "a[1-2],b[" + "[" * 300_000, "[" * 300_000 + "]"])
+def test_brackets_that_are_not_closed_take_no_time(names: str) -> None:
+    assert expand(names) == []
+
+
 def test_a_number_of_any_length_is_no_card() -> None:
     assert indices("9" * 5000) == []
 

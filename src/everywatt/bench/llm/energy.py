@@ -19,12 +19,13 @@ import numpy as np
 
 from everywatt.api.run import Run, union
 from everywatt.bench.llm.records import Record
-from everywatt.core.budget import Budget, Term
+from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.energy.loading import load_ticks
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, sources, splittable
+from everywatt.energy.window import window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
@@ -36,6 +37,7 @@ from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
+OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,16 @@ def about(boundary: str) -> str:
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of one tape: what prefill and decode of each query weigh, by device, active and idle; and the phases' ticks."""
+    """Of one tape: what prefill and decode of each query weigh, by device, active and idle; and the phases' ticks.
+
+    `own` is what measuring leaves open of the time of each query, as far as the devices' energy is the query's.
+    """
 
     spans: tuple[str, ...]
     active: Mapping[str, Floats]
     idle: Mapping[str, Floats]
     ticks: Ints
-    edges: tuple[tuple[Term, ...], ...]
+    own: tuple[Budget, ...]
     tick_s: float | None
 
 
@@ -185,11 +190,11 @@ class _Accounts:
             else:
                 idle += _shared(idle_uj, one_idle, one_active)
         ticks = np.concatenate([one.ticks for one in self._weights]) if self._weights else np.zeros((0, 2), dtype=int)
-        edges = [terms for one in self._weights for terms in one.edges]
+        own = [budget for one in self._weights for budget in one.own]
         both = (active + idle) / UJ
         return {
             span: QueryEnergy(
-                self._part(float(both[2 * n] + both[2 * n + 1]), edges[n]),
+                self._part(float(both[2 * n] + both[2 * n + 1]), own[n]),
                 float(active[2 * n] + active[2 * n + 1]) / UJ,
                 float(both[2 * n]),
                 float(both[2 * n + 1]),
@@ -199,12 +204,11 @@ class _Accounts:
             for n, span in enumerate(spans)
         }
 
-    def _part(self, joules: float, edges: tuple[Term, ...]) -> Energy:
+    def _part(self, joules: float, own: Budget) -> Energy:
+        """A query's energy: what measuring its own time leaves open, and its share of what splitting does."""
         share = joules / self.gross.value if self.gross.value else 0.0
-        scaled = self.gross.budget.scaled(share)
-        return replace(
-            self.gross, joules=joules, budget=Budget((*scaled.terms, *edges), scaled.bounds), parts=(), notes=()
-        )
+        split = [term for term in self.gross.budget.scaled(share).terms if term.source in OF_THE_SPLIT]
+        return replace(self.gross, joules=joules, budget=own + Budget(tuple(split)), parts=(), notes=())
 
 
 def _shared(whole_uj: int, weights: Floats, otherwise: Floats) -> Floats:
@@ -244,9 +248,10 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     active: dict[str, Floats] = {}
     idle: dict[str, Floats] = {}
     ticks: Ints | None = None
-    terms: list[list[Term]] = [[] for _ in records]
+    budgets: list[list[Budget]] = [[] for _ in records]
+    open_ns = [np.array(side) for side in zip(*(asked.edges[record.span or ""] for record in records), strict=True)]
     tick_s: float | None = None
-    for source in addable(sources(tape)):
+    for source in addable(splittable(sources(tape))):
         loaded = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
         if loaded is None:
             continue
@@ -265,14 +270,17 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
         ticks = counted if ticks is None else np.minimum(ticks, counted)
         tick_s = max(tick_s or 0.0, loaded.expected_s)
-        _add_edges(terms, source, loaded.curve.edge_half_width, loaded.origin_ns, pieces)
+        mine = (totals[0] + totals[1]).reshape(len(records), -1).sum(axis=1)
+        for own, joules, figure in zip(budgets, mine, window_figures(source, loaded, *open_ns), strict=True):
+            if figure.value > 0:
+                own.append(figure.budget.scaled(min(joules / figure.value, 1.0)))
     by_phase = np.zeros((len(records), 2), dtype=np.int64) if ticks is None else ticks.reshape(-1, 2)
     return _Weights(
         tuple(record.span or "" for record in records),
         active,
         idle,
         by_phase,
-        tuple(tuple(own) for own in terms),
+        tuple(Budget.sum(own) for own in budgets),
         tick_s,
     )
 
@@ -362,14 +370,3 @@ def _fraction(share: tuple[Line, Series] | None, source: Source, edges_ns: Ints)
     mine = np.interp(edges_ns[1:], *line) - np.interp(edges_ns[:-1], *line)
     host = np.nan_to_num(busy.used(edges_ns[:-1], edges_ns[1:]))
     return np.clip(np.divide(mine, host, out=whole, where=host > 0), 0.0, 1.0)
-
-
-def _add_edges(terms: list[list[Term]], source: Source, width, origin_ns: int, pieces: Pieces) -> None:  # type: ignore[no-untyped-def]
-    """What is not known of the instants at which a query starts and ends, where it was alone: the most it can be."""
-    starts, ends = pieces.start_ns[::2], pieces.end_ns[1::2]
-    open_at = [np.sum((starts <= at) & (at <= ends)) for at in (*starts, *ends)] if len(starts) <= 4096 else None
-    half = np.concatenate((width((starts - origin_ns) / NS), width((ends - origin_ns) / NS)))
-    for number, own in enumerate(terms):
-        for side, at in ((number, starts[number]), (number + len(terms), ends[number])):
-            shared = 1 if open_at is None else max(int(open_at[side]), 1)
-            own.append(Term("edges", f"edge:{source.label}:{int(at)}", float(half[side]) / shared))

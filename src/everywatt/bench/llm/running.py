@@ -18,7 +18,6 @@ from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.values import OK, Answer, Ask, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor
-from everywatt.doctor.preflight import BUSY_SHARE, CpuLoad
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP = "query", "warm-up"
@@ -184,15 +183,9 @@ class Bench:
         if self._plan.idle_s <= 0 or self._client.where == "nowhere":
             return
         self._watch(f"recording idle power for {self._plan.idle_s:g} s", 0, len(self._items))
-        uid, load = recording.span_open("idle"), CpuLoad()
+        uid = recording.span_open("idle", attributes={"role": "idle"})
         await asyncio.sleep(self._plan.idle_s)
-        share = load.others()
-        busy = share is not None and share > BUSY_SHARE
-        if busy:
-            self._notes.append(
-                f"baseline rejected: other programs kept {share:.0%} of the CPUs busy while idle power was recorded"
-            )
-        recording.span_close(uid, attributes={"role": "not-idle" if busy else "idle"})
+        recording.span_close(uid)
 
     async def _warm_up(self, recording: Recording) -> None:
         if self._client.where == "nowhere":

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,22 @@ import click
 from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
 from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items
-from everywatt.batch.journal import DONE, History
+from everywatt.batch.journal import DONE, History, read_journal
 from everywatt.batch.plan import Pace, plan_lines, plan_table, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.batch.session import Work, take_up, what_is_left, work_off
 from everywatt.cli.batch.common import (
+    DURATIONS,
     WORDS,
     apart,
     batch_meter,
     clear_line,
     find_batch,
+    given_options,
     gpus_option,
+    kept_options,
+    option_words,
     stopping,
     wanted_gpus,
     words_of,
@@ -36,11 +40,11 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.cli.common.parts import WithMembers
 from everywatt.core.clocks import SystemClock
-from everywatt.core.config import Settings, nearest
-from everywatt.core.errors import ConfigError, UsageError
+from everywatt.core.config import Settings, nearest, resolve
+from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
@@ -89,6 +93,20 @@ def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -
             raise ConfigError(
                 f"{value}: there is no setting '{key}'{meant or '.'}", cure=", ".join(sorted({*known, "command"}))
             )
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}  # stronger than the journal of a resumed batch
+    return value
+
+
+def _from_journal(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The options of the batch that is resumed; those of a file and flags are stronger."""
+    if value is None or ctx.resilient_parsing:
+        return value
+    try:
+        stored = read_journal(find_batch(value, existing_home(resolve().home))).options or {}
+    except EverywattError:
+        return value  # the command itself says that there is no such run
+    named = kept_options(ctx)
+    defaults = {str(named[name].name): setting for name, setting in stored.items() if name in named}
     ctx.default_map = {**defaults, **(ctx.default_map or {})}
     return value
 
@@ -126,7 +144,14 @@ config_option = click.option(
     metavar="FILE",
     help="Also write telemetry in BADC's format (JSON lines).",
 )
-@click.option("--resume", type=RUN, metavar="RUN", help="Resume an earlier batch; finished items are not run again.")
+@click.option(
+    "--resume",
+    type=RUN,
+    metavar="RUN",
+    is_eager=True,
+    callback=_from_journal,
+    help="Resume an earlier batch with its options; finished items are not run again.",
+)
 @click.option("--wrap", metavar="WORDS", help="Prefix the command with these words, such as 'nsys profile -o {index}'.")
 @click.option("--wrap-items", metavar="0,ID", help="Apply --wrap only to these items, by index or id; all by default.")
 @slurm_options
@@ -164,7 +189,7 @@ def command(
 
     ITEMS is a .csv or .jsonl file, a file with one item per line, or `-` for standard input. {input}, {index}, {gpu}
     and any {column} in the command are replaced. A failed item does not stop the others; the exit code is then 1.
-    --resume RUN continues an earlier batch, without repeating the items or the command.
+    --resume RUN continues an earlier batch; items, command and options do not have to be repeated.
     """
     words = words_of()
     if timeout_s is not None and timeout_s <= 0:
@@ -176,12 +201,15 @@ def command(
         if code is not None:
             return code
     history = None if folder is None else take_up(folder, words)
+    kept = given_options(click.get_current_context())
     if history is not None and not words:
         words = tuple(history.command)
     chosen = _items(items, history, size_column, output)
     wrapping = _wrapping(wrap, wrap_items, chosen)
     check_words((*wrapping[0], *words) if words else (), chosen)
     work = what_is_left(chosen, history)
+    if history is not None and folder is not None and work.todo:
+        output.say(_resumed(folder.name, history, kept))
     on_slurm = (slurm.executor or (SLURM if by_array else LOCAL)) == SLURM
     if on_slurm and plan_only:
         tasks = min(slurm.tasks, max(len(work.todo), 1))
@@ -193,9 +221,9 @@ def command(
                 "--telemetry is written where the items run, and these run on other hosts.",
                 cure="leave --telemetry out",
             )
-        return run_array(work, words, folder, slurm, settings, output)
+        return run_array(work, words, folder, slurm, settings, kept, items, output)
     if not work.todo and folder is not None and not plan_only:
-        return _nothing_left(folder, work, output)
+        return _nothing_left(folder, work, telemetry, output)
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
     for text in lanes.notes:
         output.say(text)
@@ -206,15 +234,38 @@ def command(
         output.say(text)
     pace = Pace.of(history.states) if history is not None else Pace()
     output.say(plan_lines(shares(work.todo, [device.name for device in lanes.devices], pace))[-1])
-    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping)
+    source = items or (history.source if history is not None else None)
+    runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping, options=kept, source=source)
     return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
 
 
-def _nothing_left(folder: Path, work: Work, output: Output) -> int:
+def _resumed(run: str, history: History, now: Mapping[str, Any]) -> str:
+    """Which options hold in a resumed batch, and which of them differ from those of the session before."""
+    if history.options is None:
+        return f"Resuming {run}: its journal, of an earlier version, has no options; those not given are the defaults."
+    changed = sorted(name for name in {*now, *history.options} if now.get(name) != history.options.get(name))
+    shown = [f"{name} {_shown(name, value)}".rstrip() for name, value in now.items()]
+    return (
+        f"Resuming {run} with {', '.join(shown) or 'default options'}; changed by you: {', '.join(changed) or 'none'}"
+    )
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return format_duration(value) if name in DURATIONS else str(value)
+
+
+def _nothing_left(folder: Path, work: Work, telemetry: Path | None, output: Output) -> int:
     for text in work.notes:
         output.say(text)
     output.say(f"Nothing is left to do in {folder.name}.")
-    return show_batch(folder, output)[0]
+    code, found = show_batch(folder, output)
+    if telemetry is not None and telemetry.exists():
+        write_summary(telemetry, found)
+    return code
 
 
 def run_batch(
@@ -232,7 +283,8 @@ def run_batch(
     """Record, work off, print; gives the exit code."""
     log = None if telemetry is None else TelemetryLog(telemetry)
     meter = batch_meter("batch", devices, settings, note, folder)
-    meter.start(command=["everywatt", "batch", "--", *runner.command], reaper=os.getpid())
+    words = [runner.source or "-", *option_words(runner.options or {}), "--", *runner.command]
+    meter.start(command=["everywatt", "batch", *words], reaper=os.getpid())
     if meter.elsewhere:
         output.warn(meter.elsewhere)
     if meter.recording is None:
@@ -256,7 +308,7 @@ def run_batch(
         log.close()
         write_summary(log.path, found)
     if outcome.stopped:
-        output.say(f"Interrupted. Resume with: everywatt batch --resume {outcome.folder.name}")
+        output.say(f"Interrupted. Resume with: {program()} batch --resume {outcome.folder.name}")
         return 128 + (caught[0] if caught else signal.SIGINT)
     return code
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
 from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
@@ -25,6 +26,9 @@ from everywatt.tape.run_store import find_run, list_runs
 
 WORDS = "everywatt.batch.words"
 TWINS_S = 0.5
+DURATIONS = ("timeout", "backoff")
+OF_ONE_SESSION = ("resume", "plan_only", "print_script", "wait", "json_to", "quiet", "verbose")
+"""Options that say nothing about the work itself; a resumed batch does not keep them."""
 gpus_option = click.option("--gpus", metavar="0,1", help="GPUs to use, by index or UUID; none for the CPU alone.")
 
 
@@ -129,6 +133,46 @@ def wanted_gpus(text: str | None) -> list[str] | None:
     if not all(words):
         raise UsageError(f"'{text}' is not a list of GPUs.", cure="--gpus 0,1")
     return words
+
+
+def kept_options(ctx: click.Context) -> dict[str, click.Option]:
+    """The options that a resumed batch keeps, by their names without dashes."""
+    options = [param for param in ctx.command.params if isinstance(param, click.Option)]
+    return {param.opts[0].lstrip("-"): param for param in options if param.name not in OF_ONE_SESSION}
+
+
+def given_options(ctx: click.Context) -> dict[str, Any]:
+    """What flags, file and journal say, as plain data by the names of options; defaults are left out."""
+    found: dict[str, Any] = {}
+    for name, param in kept_options(ctx).items():
+        if ctx.get_parameter_source(str(param.name)) not in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP):
+            continue
+        value = ctx.params.get(str(param.name))
+        if value is not None and value != ():
+            found[name] = [_plain(one) for one in value] if param.multiple else _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return "=".join(map(str, value))
+    return str(value.absolute()) if isinstance(value, Path) else value
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """Options of the journal as words of a command line."""
+    words: list[str] = []
+    for name, value in options.items():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, bool):
+                words.append(f"--{name}")
+            else:
+                words += [f"--{name}", _seconds(one) if name in DURATIONS else str(one)]
+    return words
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def clear_line(output: Output) -> None:

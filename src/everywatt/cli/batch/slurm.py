@@ -5,22 +5,21 @@ from __future__ import annotations
 import functools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from everywatt.batch import array
 from everywatt.batch.collecting import collect
 from everywatt.batch.journal import Journal, read_journal
 from everywatt.batch.plan import Pace
 from everywatt.batch.session import Work
-from everywatt.cli.batch.common import clear_line
+from everywatt.cli.batch.common import clear_line, option_words
 from everywatt.cli.batch.summary import show_batch
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
@@ -32,10 +31,7 @@ FIRST_POLL_S, MOST_POLL_S = 0.5, 10.0
 PATIENCE = 30  # failed questions in a row before giving up on Slurm
 INTERRUPTED = 130
 TASKS = 4
-FORWARDED = (
-    "gpus", "per_gpu", "cpu_workers", "max_retries", "backoff_s", "timeout_s", "hashed", "wrap", "wrap_items",
-    "period", "sensors", "estimate", "memory", "power_model", "tags", "note",
-)  # fmt: skip
+NOT_FOR_TASKS = ("executor", "tasks", "sbatch", "on-interrupt", "size", "telemetry")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -85,35 +81,6 @@ def slurm_options(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-def forwarded(context: click.Context) -> tuple[str, ...]:
-    """The options of this batch that hold for its tasks too, as words."""
-    words: list[str] = []
-    for param in context.command.params:
-        if not isinstance(param, click.Option) or param.name not in FORWARDED:
-            continue
-        if context.get_parameter_source(str(param.name)) not in (
-            ParameterSource.COMMANDLINE,
-            ParameterSource.DEFAULT_MAP,
-        ):
-            continue
-        value = context.params.get(str(param.name))
-        if value is None:
-            continue
-        for one in value if param.multiple else [value]:
-            if param.is_flag or isinstance(one, bool):
-                words.append(param.opts[0])
-            else:
-                words += [param.opts[0], _word(one)]
-    return tuple(words)
-
-
-def _word(value: object) -> str:
-    """A value as a task's command line has it; a file by its whole path, wherever the task starts."""
-    if isinstance(value, tuple):
-        return "=".join(map(str, value))
-    return str(value.absolute() if isinstance(value, Path) else value)
-
-
 def settle(folder: Path, options: SlurmOptions, output: Output) -> int | None:
     """See to the submissions of an earlier session: wait for them and collect. An exit code where that is all."""
     for part in array.parts(folder):
@@ -134,24 +101,27 @@ def run_array(
     folder: Path | None,
     options: SlurmOptions,
     settings: Settings,
+    kept: Mapping[str, Any],
+    source: str | None,
     output: Output,
 ) -> int:
     """Submit what is left, wait, collect, print; gives the exit code."""
     if not options.print_script:
         array.check_here()
-    job_array = array.Array(options.tasks, options.sbatch, forwarded(click.get_current_context()))
+    words = option_words({name: value for name, value in kept.items() if name not in NOT_FOR_TASKS})
+    job_array = array.Array(options.tasks, options.sbatch, tuple(words))
     run = folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns())
     pace = Pace.of(read_journal(run).states) if folder is not None else Pace()
     journal = Journal(run)
     try:
-        journal.batch(command, work.new, [])
+        journal.batch(command, work.new, [], options=kept, source=source)
     finally:
         journal.close()
     part = array.prepare(run, command, work.todo, job_array, pace, Path.cwd())
     if options.print_script:
         output.text((part / array.SCRIPT).read_text(encoding="utf-8").rstrip("\n"))
         output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
-        output.say(f"Then collect with: everywatt batch --resume {run.name}")
+        output.say(f"Then collect with: {program()} batch --resume {run.name}")
         return 0
     try:
         job = array.submit(part)
@@ -168,7 +138,7 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     """Until the array has left the queue, then collect it; an exit code where it was not waited for."""
     if not options.wait and (waiting := array.in_queue(job)):
         output.say(
-            f"{len(waiting)} tasks of job {job} are not finished. Collect with: everywatt batch --resume {run.name}"
+            f"{len(waiting)} tasks of job {job} are not finished. Collect with: {program()} batch --resume {run.name}"
         )
         return 0
     try:
@@ -176,7 +146,7 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     except KeyboardInterrupt:
         clear_line(output)
         output.say(
-            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: everywatt batch --resume "
+            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: {program()} batch --resume "
             f"{run.name}"
         )
         return INTERRUPTED

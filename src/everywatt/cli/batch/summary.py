@@ -15,6 +15,8 @@ from everywatt.batch.tables import (
     device_table,
     headline,
     item_table,
+    repeated,
+    scaling_csv,
     scaling_table,
     stragglers,
     to_csv,
@@ -95,7 +97,7 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     elif form == "md":
         output.text(scaling_table(found).markdown().rstrip("\n"))
     elif form == "csv":
-        output.text(scaling_table(found).csv().rstrip("\n"))
+        output.text(scaling_csv(found).rstrip("\n"))
     else:
         output.json("batches", data)
         output.table(scaling_table(found))
@@ -157,7 +159,7 @@ def _show(found: BatchFigures, output: Output) -> None:
     for text in found.total.notes:
         output.say(f"! {text}")
     _show_items(found, output)
-    for note in found.notes:
+    for note in (*found.notes, *repeated(found)):
         output.say(f"! {note}")
 
 

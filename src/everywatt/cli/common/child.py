@@ -10,10 +10,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.memory import own_peak_bytes
 
 PASSED_ON = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Abort, ClickException, Exit
@@ -13,6 +13,9 @@ from click.exceptions import Abort, ClickException, Exit
 from everywatt.cli.common.output import Output
 from everywatt.cli.main import COMMANDS, INTERRUPTED, PROGRAM, help_text
 from everywatt.core.errors import EverywattError
+
+if TYPE_CHECKING:
+    from everywatt.doctor.preflight import CpuLoad
 
 COMPLETE_VARIABLE = "_EVERYWATT_COMPLETE"
 HELP_NAMES = ("-h", "--help")
@@ -58,15 +61,18 @@ def cli() -> LazyGroup:
     return click.version_option(_version(), prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
 
 
-def dispatch(args: Sequence[str], group: click.Group | None = None) -> int:
-    """Parse, call the verb, and return the exit code. What a verb returns is its exit code, None is 0."""
+def dispatch(args: Sequence[str], group: click.Group | None = None, *, load: CpuLoad | None = None) -> int:
+    """Parse, call the verb, and return the exit code. What a verb returns is its exit code, None is 0.
+
+    `load` watches other programs since the call; the verb finds it in click's context.
+    """
     group = group or cli()
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import shell_complete
 
         return shell_complete(group, {}, PROGRAM, COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
     try:
-        with group.make_context(PROGRAM, list(args)) as ctx:
+        with group.make_context(PROGRAM, list(args), obj=load) as ctx:
             code = group.invoke(ctx)
             return code if isinstance(code, int) else 0
     except Exit as ending:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from everywatt.core.tables import Table
 
 STDOUT = "-"
 PROGRESS_EVERY_S = 10.0
+NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
@@ -57,6 +62,21 @@ def style_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Style:
     env = os.environ if environ is None else environ
     terminal = _is_terminal(stream) and env.get("TERM", "") not in ("", "dumb")
     return Style(terminal, terminal and not env.get("NO_COLOR"), getattr(stream, "encoding", None) or "utf-8")
+
+
+def program() -> str:
+    """How this program is called from the user's shell: `everywatt` where that is the one on the PATH, else longer."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{Path(sys.executable).name if _on_path(sys.executable) else sys.executable} -m everywatt"
+    if called.name != "everywatt" or _on_path(str(called)):
+        return "everywatt"
+    return str(called)
+
+
+def _on_path(path: str) -> bool:
+    found = shutil.which(Path(path).name)
+    return found is not None and Path(found).absolute() == Path(path).absolute()
 
 
 def fitting(text: str, encoding: str) -> str:
@@ -130,19 +150,23 @@ class Output:
         if error.cure:
             self._err(f"Try:   {error.cure}")
 
-    def progress(self, clock: Callable[[], float] = time.monotonic) -> Callable[[str], None]:
+    def progress(
+        self, clock: Callable[[], float] = time.monotonic, *, log_every_s: float | None = None
+    ) -> Callable[[str], None]:
         """A function that shows how far things are.
 
-        On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds.
+        On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds; `log_every_s`
+        gives one so often without it too, for what takes many minutes.
         """
         live = style_of(self.stderr, self.environ).rich
-        last: list[float] = []
+        every_s = PROGRESS_EVERY_S if self.verbose else log_every_s
+        last: list[float] = [] if self.verbose else [clock()]
 
         def show(text: str) -> None:
-            if self.quiet or not (live or self.verbose):
+            if self.quiet or not (live or every_s is not None):
                 return
             now = clock()
-            if not live and last and now - last[0] < PROGRESS_EVERY_S:
+            if not live and every_s is not None and last and now - last[0] < every_s:
                 return
             last[:] = [now]
             if live:
@@ -208,9 +232,21 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def _fitted(table: Table, encoding: str) -> Table:
     """The table as words that the encoding has."""
-    rows = tuple(tuple(fitting(cell, encoding) for cell in row) for row in table.cells())
+    rows = tuple(
+        tuple(None if cell is None else fitting(text, encoding) for cell, text in zip(*both, strict=True))
+        for both in zip(table.rows, table.cells(), strict=True)
+    )
     notes = tuple(fitting(note, encoding) for note in table.notes)
     return replace(table, rows=rows, title=fitting(table.title, encoding), notes=notes)
+
+
+def _cards(table: Table, console: Console) -> None:
+    """Each row as a block under its first cell: a table that is cut in two loses the names of its rows."""
+    from rich.text import Text
+
+    for line in table.cards(console.width).split("\n"):
+        heading = bool(line) and not line.startswith(" ") and line not in table.notes
+        console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
 
 
 def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
@@ -226,6 +262,9 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
     headers, rows, right = table.headers, table.cells(), table.right
     groups = column_groups(widths(headers, rows), right, console.width - 2)
+    if len(groups) > 1 and console.width < NARROW and len(rows) <= MOST_STACKED:
+        _cards(table, console)
+        return
     title = table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(

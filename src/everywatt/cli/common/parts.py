@@ -44,6 +44,12 @@ class WithMembers(Verb):
         command: click.Command = import_module(self.modules[name]).command
         return command
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The members, with the first line of their help."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.members.items()])
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:

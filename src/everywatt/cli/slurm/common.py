@@ -24,6 +24,12 @@ spool_option = click.option(
     "--spool", type=FOLDER, help="Where hooks put their events.  [default: /var/spool/everywatt/slurm]"
 )
 store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
+pseudonyms_option = click.option(
+    "--pseudonyms",
+    metavar="KEYFILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",
+)
 
 
 def spool_of(flag: Path | None) -> Path:

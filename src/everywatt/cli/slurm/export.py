@@ -11,7 +11,7 @@ import click
 
 from everywatt.cli.common.options import TIME, Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import readable_store, store_option, writing
+from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option, writing
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.footprint.carbon import Factors, factors_of
@@ -19,6 +19,7 @@ from everywatt.formats.labia.job_tree import write_job
 from everywatt.formats.labia.users_csv import Grams, append, row_of
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import hours_of, intensity_of
+from everywatt.slurm.site.pseudonyms import read_key
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name
 
@@ -32,6 +33,7 @@ LAST_S = 31 * 86_400.0
 @click.option("--user", help="Only jobs of this user.")
 @click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: 31 days ago]")
 @click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
+@pseudonyms_option
 @store_option
 @carbon_options
 @output_options
@@ -41,6 +43,7 @@ def command(
     user: str | None,
     since: int | None,
     until: int | None,
+    pseudonyms: Path | None,
     store: Path | None,
     settings: Settings,
     output: Output,
@@ -57,6 +60,9 @@ def command(
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[str]())
     table = opened.jobs(since_s, until_s, where, values)
     jobs = [JobOnNode.of_row(row) for row in table.to_pylist()]
+    if pseudonyms is not None:
+        names = read_key(pseudonyms)
+        jobs = [names.job(job) for job in jobs]
     named = [is_name(job.user) for job in jobs]
     if kind == "labia-tree":
         with writing(out):

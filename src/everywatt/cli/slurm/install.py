@@ -44,6 +44,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
 )
+@click.option("--job-line", is_flag=True, help="Add a line with its energy to the output of each batch job.")
 @click.option(
     "--slurm-conf",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -59,6 +60,7 @@ def command(
     store: Path | None,
     period: str,
     config: Path | None,
+    job_line: bool,
     slurm_conf: Path,
     print_only: bool,
     output: Output,
@@ -72,7 +74,7 @@ def command(
     command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
     kept = store or resolve().slurm_store or DEFAULT_STORE
     places = spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute()
-    site = Site(*places, period, config.absolute() if config else None)
+    site = Site(*places, period, config.absolute() if config else None, job_line)
     wanted = {site.folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
     wanted |= {units / name: (unit(name, site), 0o644) for name in UNITS}
     conf = slurm_conf.read_text(encoding="utf-8", errors="replace") if slurm_conf.is_file() else ""

@@ -11,14 +11,15 @@ import click
 
 from everywatt.cli.common.options import TIME, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import readable_store, store_option
+from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
 from everywatt.cli.slurm.table import print_jobs
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
-from everywatt.slurm.site.figures import amount, energy_of, job_of, joules, percent, short, time_of
+from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
 from everywatt.slurm.site.from_series import jobs_of_series
+from everywatt.slurm.site.pseudonyms import read_key
 from everywatt.slurm.site.totals import GROUPS, SORTS, UJ, Wanted, jobs, node_sums, shown_id, sums
 
 WEEK_S = 7 * 86_400
@@ -38,6 +39,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.option("--waste", is_flag=True, help="Show the energy that was allocated but not used, worst first.")
 @click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics fed by agents, instead of the store.")
 @click.option("--limit", type=click.IntRange(min=1), help="List at most this many jobs.")
+@pseudonyms_option
 @store_option
 @output_options
 def command(
@@ -53,10 +55,11 @@ def command(
     waste: bool,
     url: str | None,
     limit: int | None,
+    pseudonyms: Path | None,
     store: Path | None,
     output: Output,
 ) -> None:
-    """List the jobs of a site with the energy of each, or add them up by user, account, state, partition or node.
+    """List the jobs of a site with the energy of each, or add them up (--by).
 
     ENERGY is a job's own share of what its nodes drew, with a 95 % interval; IDLE SHARE is what the CPUs and GPUs of
     its allocation draw when idle. --waste shows the part of that which the job did not use. The last line shows that
@@ -70,7 +73,7 @@ def command(
             raise UsageError(
                 "Jobs from series have no waste and cannot be added up.", cure="--by and --waste need the store"
             )
-        rows = jobs_of_series(url, wanted, sort, limit)
+        rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
         if output.json_to is None:
             _print_jobs(rows, False, output)
@@ -79,12 +82,13 @@ def command(
     nodes = node_sums(opened, since_s, until_s)
     if by is not None:
         rows = sums(opened, wanted, by)
-        output.json("slurm-sums", {"by": by, "groups": [_group(row) for row in rows], **_proof(nodes)})
+        rows = rows if pseudonyms is None else read_key(pseudonyms).groups(by, rows)
+        output.json("slurm-sums", {"by": by, "groups": [group_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
             _print_groups(rows, by, waste, output)
     else:
-        rows = jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **_proof(nodes)})
+        rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
+        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
             _print_jobs(rows, waste, output)
     if opened.leave_out:
@@ -96,13 +100,11 @@ def command(
         output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
 
 
-def _proof(nodes: Mapping[str, int]) -> dict[str, Any]:
-    return {"nodes": {name.removesuffix("_uj") + "_j": value / UJ for name, value in nodes.items()}}
-
-
-def _group(row: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
-    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
+def _hidden(rows: list[dict[str, Any]], keyfile: Path | None) -> list[dict[str, Any]]:
+    if keyfile is None:
+        return rows
+    names = read_key(keyfile)
+    return [names.row(row) for row in rows]
 
 
 def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:

@@ -20,6 +20,7 @@ from everywatt.cli.slurm.common import spool_of, spool_option, store_of, store_o
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.job_line import JobLines
 from everywatt.slurm.node.job_spans import JobSpans
 from everywatt.slurm.node.presence import AGENT, NODE, alone, holder, leave, take_place
 from everywatt.slurm.node.recorder import Node, tapes_in
@@ -45,6 +46,7 @@ MEMORY_BYTES = 1 << 30  # beyond what it has when it starts; resident memory of 
     is_flag=True,
     help="Process the pending events, record the jobs that have ended, and exit. Requires --tape.",
 )
+@click.option("--job-line", is_flag=True, help="Add a line with its energy to the output of each batch job.")
 @click.option("--until-idle", is_flag=True, help="Exit when no job has run for 10 s.")
 @settings_options
 @output_options
@@ -55,6 +57,7 @@ def command(
     tape: Path | None,
     every: float,
     once: bool,
+    job_line: bool,
     until_idle: bool,
     note: str | None,
     settings: Settings,
@@ -75,7 +78,9 @@ def command(
         if not mine or not take_place(folder):
             output.text("Another process already records the jobs of this node.")
             return 0
-        return _record(name, folder, store_of(store), tape, every, (once, until_idle), (settings, note), output)
+        return _record(
+            name, folder, store_of(store), tape, every, (once, until_idle, job_line), (settings, note), output
+        )
 
 
 def _record(
@@ -84,7 +89,7 @@ def _record(
     store: Store,
     tape: Path | None,
     every_s: float,
-    how: tuple[bool, bool],
+    how: tuple[bool, bool, bool],
     recording: tuple[Settings, str | None],
     output: Output,
 ) -> int:
@@ -101,7 +106,14 @@ def _record(
             tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
         tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
-        node = Node(name or short_name(socket.gethostname()), folder, store, tapes, watch=spans)
+        node = Node(
+            name or short_name(socket.gethostname()),
+            folder,
+            store,
+            tapes,
+            watch=spans,
+            announce=JobLines().append if how[2] else None,
+        )
         node.state.folder = str(tape.resolve())
         places = (NODE, AGENT) if meter is not None else (NODE,)
         recorded = _loop(node, stop, every_s, places, output, once=how[0], until_idle=how[1])

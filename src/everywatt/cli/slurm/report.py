@@ -9,7 +9,7 @@ import click
 
 from everywatt.cli.common.options import Verb, carbon_options, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.slurm.common import factor_lines, readable_store, store_option
+from everywatt.cli.slurm.common import factor_lines, pseudonyms_option, readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.tables import Table
@@ -18,6 +18,7 @@ from everywatt.report.html.site import site_page
 from everywatt.slurm.site.figures import amount, short
 from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
 from everywatt.slurm.site.periods import month_of
+from everywatt.slurm.site.pseudonyms import read_key
 
 LAST_S = 30 * 86_400.0
 
@@ -26,11 +27,18 @@ LAST_S = 30 * 86_400.0
 @click.option("--monthly", is_flag=True, help="Current calendar month, instead of the last 30 days.")
 @click.option("--month", metavar="YYYY-MM", help="Calendar month to report.")
 @out_option
+@pseudonyms_option
 @store_option
 @carbon_options
 @output_options
 def command(
-    monthly: bool, month: str | None, out: Path | None, store: Path | None, settings: Settings, output: Output
+    monthly: bool,
+    month: str | None,
+    out: Path | None,
+    pseudonyms: Path | None,
+    store: Path | None,
+    settings: Settings,
+    output: Output,
 ) -> None:
     """Report a month (or 30 days) of a site by user, account, state, partition and day, with carbon and cost.
 
@@ -45,6 +53,7 @@ def command(
         found = month_of_site(opened, month or month_of(now_s), factors)
     else:
         found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
+    found = found if pseudonyms is None else read_key(pseudonyms).month(found)
     if out is not None:
         page = out.suffix.lower() != ".csv"
         write_text(out, site_page(found, factor_lines(factors), factors.currency) if page else found.csv())

@@ -22,7 +22,6 @@ from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of
 from everywatt.meters.plugmap import load_map
 from everywatt.meters.power import meter_sources, single
-from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.wall import RULE, NodeWall, Wall, join_wall, meter_line
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -63,7 +62,7 @@ def command(
     opened = store_of(store)
     until_s = time.time() if until is None else until / NS
     since_s = until_s - DAY_S if since is None else since / NS
-    walls = _walls(opened, files, map_file, archive, meter, (since_s, until_s)) | {n: RunWall(load(r)) for n, r in runs}
+    walls = meter_walls(files, map_file, archive, meter, (since_s, until_s)) | {n: RunWall(load(r)) for n, r in runs}
     if not walls:
         raise UsageError("No meter was given.", cure="FILE --map MAP, --archive DIR --map MAP, or --run NODE=RUN")
     changed, nodes = join_wall(opened, walls, since_s, until_s)
@@ -76,12 +75,12 @@ def command(
 
 
 class RunWall:
-    """A run of a node that has a meter of the whole in it."""
+    """A run of a node that has a meter of the whole in it: the outermost one, unless `devices` are given."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, devices: Sequence[str] = ()) -> None:
         self.run = run
         tape = single(run)
-        self.devices = [source.label for source in meter_sources(tape)]
+        self.devices = devices or [source.label for source in meter_sources(tape)]
         self.origin_s = tape.to_utc_ns(tape.extent_ns()[0]) / NS
         self.end_s = tape.to_utc_ns(tape.extent_ns()[1]) / NS
 
@@ -102,14 +101,14 @@ class RunWall:
         return joules, share
 
 
-def _walls(
-    store: Store,
+def meter_walls(
     files: Sequence[Path],
     map_file: Path | None,
     archive: Path | None,
     meter: str | None,
     bounds_s: tuple[float, float],
 ) -> dict[str, Wall]:
+    """Lines of nodes by a wattmeter's files or archive, with the map of its plugs; {} where none is given."""
     if not files and archive is None:
         return {}
     if map_file is None:

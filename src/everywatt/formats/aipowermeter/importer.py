@@ -150,7 +150,6 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
         known, why = calibrated_card(facts, card, cards, options)
         channels = _card_channels(card, known, counted)
         tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
-    whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
     last: int | None = None
     for line in log.lines:
         if line is None:
@@ -161,6 +160,8 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
             log.torn += 1
             continue
         step_s = 0.0 if last is None else (at - last) / NS
+        if last is None:  # counters start again, so that the time since the last segment counts as not observed
+            whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
         machine.add(at, _risen(whole, [_watts(_section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
         for card, table in tables.items():
             values = _card_values(metrics, card, log)

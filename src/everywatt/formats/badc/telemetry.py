@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,16 @@ from everywatt.core.jsonio import dumps
 
 MOST_OUTPUT = 500
 START, SUCCESS, FAILURE = "start", "success", "failure"
+SUMMARY_EVERY_S = 1.0
+SUMMARY_SHARE = 100  # a summary of very many jobs takes long: at most a hundredth of the time goes into it
 WORKER_COLUMNS = ("worker", "jobs", "success", "failure", "retries", "failed_retries")
 
 
 class TelemetryLog:
-    """Writes one line for each start and end of an attempt."""
+    """Writes one line for each start and end of an attempt, to a new log or to that of an earlier session.
+
+    The summary beside it is written again every second or so, so there is one also where the batch is killed.
+    """
 
     def __init__(self, path: Path, gpus: GpuNow | None = None) -> None:
         self.path = path
@@ -38,10 +44,22 @@ class TelemetryLog:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+        self._workers: dict[str, dict[str, int]] = {}
+        self._jobs: dict[str, dict[str, Any]] = {}
+        for event in _events(path):
+            _add(event, self._workers, self._jobs)
+        self._summary_due_s = 0.0
 
     def event(self, event: Event) -> None:
         """One line."""
-        os.write(self._file, dumps(self._record(event)).encode() + b"\n")
+        record = self._record(event)
+        os.write(self._file, dumps(record).encode() + b"\n")
+        _add(record, self._workers, self._jobs)
+        began_s = time.monotonic()
+        if began_s >= self._summary_due_s:
+            _write(Summary(str(self.path), self._workers, self._jobs), self.path)
+            took_s = time.monotonic() - began_s
+            self._summary_due_s = began_s + max(SUMMARY_EVERY_S, SUMMARY_SHARE * took_s)
 
     def close(self) -> None:
         """No more lines."""
@@ -78,17 +96,20 @@ class TelemetryLog:
 
 def read_telemetry(path: Path) -> list[dict[str, Any]]:
     """The events of a log; a torn last line is left out, and so is what is not an event. Raises UsageError."""
-    events = []
+    events = list(_events(path))
+    if not events:
+        raise UsageError(f"{path} contains no telemetry events.")
+    return events
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
     for line in foreign.lines(path):
         try:
             record = foreign.parse_json(line) if line.strip() else None
         except ValueError:
             continue
         if isinstance(record, dict) and {"chunk_id", "status"} <= record.keys():
-            events.append(record)
-    if not events:
-        raise UsageError(f"{path} contains no telemetry events.")
-    return events
+            yield record
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +144,31 @@ def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:
     workers: dict[str, dict[str, int]] = {}
     jobs: dict[str, dict[str, Any]] = {}
     for event in events:
-        details = event.get("details") or {}
-        index = event.get("gpu_index")
-        worker = "cpu" if index is None else f"gpu-{index}"
-        counts = workers.setdefault(worker, dict.fromkeys(WORKER_COLUMNS[2:], 0))
-        job = jobs.setdefault(
-            str(event["chunk_id"]),
-            {
-                "status": "",
-                "attempts": 0,
-                "retries": 0,
-                "output": None,
-                "worker": worker,
-                "recording_id": None,
-                "last_backoff_s": None,
-                "last_error": None,
-            },
-        )
-        _count(event, details, counts, job)
-        job["worker"] = worker
-        job["output"] = details.get("output") or job["output"]
+        _add(event, workers, jobs)
     return Summary(log, workers, jobs)
+
+
+def _add(event: Mapping[str, Any], workers: dict[str, dict[str, int]], jobs: dict[str, dict[str, Any]]) -> None:
+    details = event.get("details") or {}
+    index = event.get("gpu_index")
+    worker = "cpu" if index is None else f"gpu-{index}"
+    counts = workers.setdefault(worker, dict.fromkeys(WORKER_COLUMNS[2:], 0))
+    job = jobs.setdefault(
+        str(event["chunk_id"]),
+        {
+            "status": "",
+            "attempts": 0,
+            "retries": 0,
+            "output": None,
+            "worker": worker,
+            "recording_id": None,
+            "last_backoff_s": None,
+            "last_error": None,
+        },
+    )
+    _count(event, details, counts, job)
+    job["worker"] = worker
+    job["output"] = details.get("output") or job["output"]
 
 
 def _count(event: Mapping[str, Any], details: Mapping[str, Any], counts: dict[str, int], job: dict[str, Any]) -> None:
@@ -183,6 +208,10 @@ def write_summary(path: Path, found: BatchFigures | None) -> Sequence[Path]:
     summary = summarise(read_telemetry(path), str(path))
     if found is not None:
         summary = with_figures(summary, found)
+    return _write(summary, path)
+
+
+def _write(summary: Summary, path: Path) -> tuple[Path, Path]:
     target = path.with_name(f"{path.name}.summary.json")
     table = target.with_name(f"{target.name}.workers.csv")
     for file, text in ((target, dumps(summary.to_dict(), indent=2) + "\n"), (table, summary.workers_csv())):

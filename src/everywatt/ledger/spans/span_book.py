@@ -11,7 +11,7 @@ from everywatt.core.device import Device, is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.energy.combine import combine
-from everywatt.energy.sources import sources
+from everywatt.energy.sources import sources, splittable
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_order
 from everywatt.ledger.spans.span_sweep import Line
@@ -40,7 +40,9 @@ def span_book(
     for tape, asked, level in zip(tapes, windows, levels, strict=True):
         if asked:
             idle_w = {label: idle.watts for label, idle in level.items()}
-            page = span_ledger(sources(tape), asked, tape.spans(), use=UseOfPids(tape_use(tape)), idle_w=idle_w)
+            page = span_ledger(
+                splittable(sources(tape)), asked, tape.spans(), use=UseOfPids(tape_use(tape)), idle_w=idle_w
+            )
             pages.append((str(tape.meta.get("host", {}).get("name", "")), page))
     if not pages:
         total = Energy.refuse("nothing was recorded in that window")

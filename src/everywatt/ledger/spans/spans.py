@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.core.budget import Budget, Term
+from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.spans import Span
 from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable
 from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import windows_energy
+from everywatt.energy.window import FEW_WINDOWS, windows_energy
 from everywatt.ledger.owners import (
     UNATTRIBUTED,
     Checks,
@@ -41,6 +41,7 @@ from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_device
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside the spans")
 EXACT_SPANS = 64  # up to so many, what an edge takes from one span it gives to another, in the budgets too
 BY_OVERLAP = "by-overlap"
+UNSEEN = ("aliasing", "gap")  # bounds of what lies somewhere in the time, and not in all of it alike
 TOLERANCE = 1e-4  # of the total: two ways of adding up the same readings
 Windows = Sequence[tuple[int, int]]
 Use = Callable[[int, str], Line | None]
@@ -80,8 +81,8 @@ def span_ledger(
 class _Account:
     """One device: microjoules of each span (active, idle), of outside, and what could not be placed.
 
-    Of each span and at last of outside: `edges` is what the edges leave open, `aliasing_j` what the sensor did not see
-    of its time, and `times` its share of the time.
+    Of each span and at last of outside: `edges` is what the edges leave open, `times` its share of the time, and
+    `unseen_j` what the sensor did not see of that: a half-width, and how much less and more cannot be excluded.
     """
 
     label: str
@@ -92,7 +93,7 @@ class _Account:
     outside_uj: int
     lost_uj: int
     edges: Sequence[tuple[Term, ...]]
-    aliasing_j: Sequence[float]
+    unseen_j: Floats
     times: Sequence[float]
     by_use: bool
     paths_j: float
@@ -109,7 +110,7 @@ def _account(
 ) -> _Account:
     count = len(owners.spans)
     ticks = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
-    active, idle, owned_s, aliasing_j = np.zeros(count), np.zeros(count), np.zeros(count + 1), np.zeros(count + 1)
+    active, idle, owned_s, unseen_j = np.zeros(count), np.zeros(count), np.zeros(count + 1), np.zeros((3, count + 1))
     outside = measured = seen = 0.0
     pieces = owners.pieces(source.label) if count else Pieces(*(np.zeros(0, dtype=np.int64),) * 3)
     for start_ns, end_ns in windows:
@@ -121,8 +122,8 @@ def _account(
         joules = np.maximum(joules, 0.0)
         seconds = np.diff(cut.edges_ns) / NS
         owned_s += np.append(cut.equally(seconds, count), cut.outside(seconds))
-        unseen_j = ticks.aliasing_j(cut.edges_ns[:-1], cut.edges_ns[1:])
-        aliasing_j += np.append(cut.equally(unseen_j, count), cut.outside(unseen_j))
+        for side, amount in zip(unseen_j, ticks.unseen_j(cut.edges_ns[:-1], cut.edges_ns[1:]), strict=True):
+            side += np.append(cut.equally(amount, count), cut.outside(amount))
         base = np.minimum(joules, (idle_w or 0.0) * seconds)
         idle += cut.equally(base, count)
         more, by_use = _active(cut, joules - base, owners, use, source.label)
@@ -130,7 +131,7 @@ def _account(
     weights = np.maximum(np.concatenate((active, idle, [outside])), 0.0)
     if not weights.sum() > 0:
         nothing, none = [0] * count, [()] * (count + 1)
-        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, none, [], [], False, 0.0)
+        return _Account(source.label, energy, whole_uj, nothing, nothing, 0, whole_uj, none, unseen_j, [], False, 0.0)
     amounts = apportion(whole_uj, weights)
     known = {term.key: abs(term.joules) for term in energy.budget.terms if term.source == "edges"}
     edges, placed = _edges(source, ticks, windows, pieces, owners, known)
@@ -139,7 +140,7 @@ def _account(
     paths_j = seen - energy.value
     times = (owned_s / owned_s.sum()).tolist() if owned_s.sum() > 0 else []
     shares = amounts[:count], amounts[count:-1], amounts[-1], 0
-    return _Account(source.label, rest, whole_uj, *shares, edges, aliasing_j.tolist(), times, measured > 0, paths_j)
+    return _Account(source.label, rest, whole_uj, *shares, edges, unseen_j, times, measured > 0, paths_j)
 
 
 def _active(cut: Stretches, joules: Floats, owners: SpanOwners, use: Use | None, device: str) -> tuple[Floats, float]:
@@ -160,9 +161,9 @@ def _edges(
     """What is not known of the instants at which spans start and end, of each span and at last of outside.
 
     An edge's error moves joules from one side to the other, so it counts for a span by how its share differs there. At
-    the ends of the windows, whose widths are `known`, there is nothing on the other side: whoever is open there carries
-    it, however little of the window is his. Gives the keys of these too. For many spans only the edges of a span's own
-    pieces are counted, which is nearly all of it.
+    the ends of the windows, whose widths are `known` if they are few, there is nothing on the other side: whoever is
+    open there carries it, however little of the window is his. Gives the keys of these too. For many spans only the
+    edges of a span's own pieces are counted, which is nearly all of it.
     """
     terms: list[list[Term]] = [[] for _ in range(len(owners.spans) + 1)]
     placed: set[str] = set()
@@ -175,7 +176,8 @@ def _edges(
         keys = [f"edge:{device}:{source.channel.name}:{edge_ns}" for edge_ns in cut.edges_ns.tolist()]
         width = ticks.curve.edge_half_width((cut.edges_ns - ticks.origin_ns) / NS)
         for end in (0, -1):
-            width[end] = known.get(keys[end], 0.0)
+            if len(windows) <= FEW_WINDOWS:
+                width[end] = known.get(keys[end], 0.0)
             placed.add(keys[end])
         share = np.divide(1.0, cut.open, out=np.zeros(len(cut.open)), where=cut.open > 0)
         table = _all_edges(cut, share, width, len(terms)) if exact else _own_edges(cut, share, width, len(terms))
@@ -239,19 +241,24 @@ def _entries(owners: SpanOwners, accounts: Sequence[_Account], whole: Energy) ->
 
 
 def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
-    """A share of a device's energy: its budget scaled, the offset by time, and its own edges and aliasing."""
+    """A share of a device's energy: its budget scaled, the offset by time, and its own edges, aliasing and gaps."""
     share = amount_uj / account.whole_uj if account.whole_uj else 0.0
     own = number if number is not None and number < len(account.times) else None
     timed = share if own is None else account.times[own]
     budget = account.energy.budget
     scaled = [
-        Term(term.source, term.key, account.aliasing_j[own])
+        Term(term.source, term.key, float(account.unseen_j[0, own]))
         if term.source == "aliasing" and own is not None
         else term._replace(joules=term.joules * (timed if "offset" in (term.source, term.key[:6]) else share))
         for term in budget.terms
     ]
     edges = account.edges[number] if number is not None else ()
-    whole = Budget((*scaled, *edges), budget.scaled(share).bounds)
+    bounds = budget.scaled(share).bounds
+    if own is not None:
+        below, above = account.unseen_j[1:, own].tolist()
+        hidden = (Bound("aliasing", f"hidden:{account.label}:span:{own}", below, above),) if below or above else ()
+        bounds = (*(bound for bound in bounds if bound.source not in UNSEEN), *hidden)
+    whole = Budget((*scaled, *edges), bounds)
     return replace(account.energy, joules=amount_uj / UJ, budget=whole, notes=())
 
 

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
-from everywatt.energy.loading import load_line, load_ticks
+from everywatt.energy.loading import Asked, load_joules
 from everywatt.energy.sources import Source
-from everywatt.energy.ticks import Ticks
 from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.reader import Tape
 
@@ -44,26 +43,8 @@ def stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floa
 
 
 def _stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
-    low, high = int(starts_ns[0]), int(ends_ns[-1])
-    seconds = (ends_ns - starts_ns) / NS
-    if source.channel.kind is not Kind.COUNTER:
-        ticks = load_ticks(source.tape, source.group, source.channel, low, high, whole=True)
-        if ticks is None:
-            return np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
-        joules, coverage = ticks.many(starts_ns, ends_ns)
-        known = np.isfinite(joules)
-        return np.where(known, joules, 0.0), np.where(known, coverage * seconds, 0.0)
-    line = load_line(source.tape, source.group, source.channel, low, high)
-    if line is None:
-        return np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
-    if isinstance(line, Ticks):
-        at_ns, joules = line.at_ns, line.many(starts_ns, ends_ns)[0]
-    else:
-        at_ns = line[0]
-        joules = np.interp(ends_ns, at_ns, line[1]) - np.interp(starts_ns, at_ns, line[1])
-    known = np.isfinite(joules) & (ends_ns > at_ns[0]) & (starts_ns < at_ns[-1])
-    inside = (np.minimum(ends_ns, at_ns[-1]) - np.maximum(starts_ns, at_ns[0])) / NS
-    return np.where(known, joules, 0.0), np.where(known, inside, 0.0)
+    ((joules, observed_s),) = load_joules([Asked(source.tape, source.group, source.channel)], starts_ns, ends_ns)
+    return np.nan_to_num(joules), observed_s
 
 
 class Cells:

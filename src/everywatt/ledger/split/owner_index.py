@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
 from everywatt.ledger.split.split import Uses, sums
 from everywatt.ledger.split.stretches import Stretches, cut, process_use, remainder

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.energy import Energy
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Owner
 

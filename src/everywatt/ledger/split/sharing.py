@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.energy import Energy
-from everywatt.energy.sources import WHOLE, Source, addable, sources
+from everywatt.energy.sources import WHOLE, Source, addable, sources, splittable
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
 from everywatt.ledger.idle import Idle
@@ -48,7 +48,10 @@ def share_tape(
     notes: Sequence[str] = (),
 ) -> TapeShares:
     """Every device of the total of some windows of a tape, by process."""
-    use, found = tape_use(tape), sources(tape)
+    use, measured = tape_use(tape), sources(tape)
+    found = splittable(measured)
+    if len(found) < len(measured):
+        notes = (*notes, "owners share the chips of a module that are measured; the rest of the module is not split")
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)

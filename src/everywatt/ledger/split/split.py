@@ -5,11 +5,10 @@ Joules are added in the same order as by `DeviceAccount.add`, so that they are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.engine import ACTIVE_J, HELD_J, NO_USE, OWNED_S, SUMS, DeviceAccount, Level
 
 Ints = npt.NDArray[np.int64]

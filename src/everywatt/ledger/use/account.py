@@ -22,7 +22,7 @@ from everywatt.tape.reader import StoredGroup, Tape
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-PROCESSES, CGROUPS, GPUS = "use.processes", "use.cgroups", "nvml.processes"
+PROCESSES, CGROUPS = "use.processes", "use.cgroups"
 
 _kept: WeakKeyDictionary[Tape, TapeUse]
 
@@ -61,9 +61,11 @@ class TapeUse:
         if PROCESSES in groups and self.processes is None:
             self.period_s = groups[PROCESSES].expected_period_s
             self.processes = ProcessUse(self.period_s, offset_ns)
-        if GPUS in groups and self.gpus is None:
-            self.gpus = GpuUse(groups[GPUS].expected_period_s)
-        for name, reader in ((PROCESSES, self.processes), (GPUS, self.gpus), (CGROUPS, self.cgroups)):
+        gpus = [name for name, group in groups.items() if group.info.lists_gpu_processes]
+        if gpus and self.gpus is None:
+            self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
+        readers = [(PROCESSES, self.processes), *((name, self.gpus) for name in gpus), (CGROUPS, self.cgroups)]
+        for name, reader in readers:
             if name in groups and reader is not None:
                 self._feed(tape, groups[name], reader)
         self.busy, self.still = self.channel(tape, series.BUSY), self.channel(tape, series.IDLE)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.usage import ProcessUse
 
 Ints = npt.NDArray[np.int64]

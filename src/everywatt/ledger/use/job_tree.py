@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.facts import ProcessFacts
 
 _TITLE = re.compile(r"slurmstepd: \[(?P<job>\d+)(?:\+\d+)?\.(?P<step>\w+)\]")

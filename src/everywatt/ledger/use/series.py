@@ -72,17 +72,3 @@ def find(tape: Tape, name: str) -> Series | None:
         if any(channel.name == name for channel in group.info.channels):
             return Series(group, name)
     return None
-
-
-def busy_share(tape: Tape, start_ns: int, end_ns: int) -> float | None:
-    """The share of the host's CPU time that was used between two instants; None where the tape does not say."""
-    busy, idle = find(tape, BUSY), find(tape, IDLE)
-    if busy is None or idle is None:
-        return None
-    edges = np.array([start_ns]), np.array([end_ns])
-    used = []
-    for series in (busy, idle):
-        series.update(tape)
-        used.append(float(series.used(*edges)[0]))
-    share = used[0] / sum(used) if sum(used) > 0 else np.nan
-    return None if np.isnan(share) else share

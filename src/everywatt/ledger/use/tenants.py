@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
+
+from everywatt.core.lazy_dataclass import dataclass
 
 BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
 

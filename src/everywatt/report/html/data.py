@@ -17,7 +17,7 @@ from everywatt.core.jsonio import document, plain
 from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown_energy
-from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, total_line
+from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
@@ -82,6 +82,7 @@ def run_view(run: Run, factors: Factors, most_bytes: float | None, tell: Tell) -
         "started": run.started.isoformat(timespec="milliseconds"),
         "duration_s": run.duration_s,
         "extent_s": extent_s(run),
+        "run_s": run_s(run),
         "energy": shown_energy(energy),
         "net": shown_energy(net),
         "baseline": idle,
@@ -107,7 +108,8 @@ def _baseline(run: Run) -> str | None:
     baseline = run.baseline
     if baseline is None:
         return None
-    return f"{baseline.where}, {format_duration(baseline.duration_s)}"
+    length = f", {format_duration(baseline.duration_s)}" if baseline.duration_s else ""
+    return f"{baseline.where}{length}"
 
 
 def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Sequence[Line]) -> list[dict[str, str]]:
@@ -286,8 +288,11 @@ def _reproduce(run: Run) -> str:
     words = run.meta.get("command")
     if not words:
         return ""
-    tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
-    command = shlex.join(["everywatt", "run", *tags, "--", *map(str, words)])
+    words = [str(word) for word in words]
+    if words[0] != "everywatt":  # a batch or a comparison measures itself
+        tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
+        words = ["everywatt", "run", *tags, "--", *words]
+    command = shlex.join(words)
     return f"cd {shlex.quote(str(run.meta['cwd']))} && {command}" if run.meta.get("cwd") else command
 
 

@@ -104,6 +104,19 @@ def extent_s(run: Run) -> list[float]:
     return [0.0, max((max(tape.to_utc_ns(tape.extent_ns()[1]) for tape in run.tapes) - origin) / NS, 1e-3)]
 
 
+def run_s(run: Run) -> list[float]:
+    """Start and end of the run's own windows on the same axis: the recording may be longer, such as by an idle time."""
+    edges = [
+        (at_ns - offset_ns_of(run, tape)) / NS
+        for tape, windows in zip(run.tapes, run.windows(), strict=True)
+        for window in windows
+        for at_ns in window
+    ]
+    low, high = extent_s(run)
+    found = [max(low, min(edges, default=low)), min(high, max(edges, default=high))]
+    return found if found[1] > found[0] else [low, high]
+
+
 def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], offset_ns: int) -> Iterator[Line]:
     wanted = list(_wanted(tape, group))
     seconds = sum(end_ns - start_ns for start_ns, end_ns in windows) / NS

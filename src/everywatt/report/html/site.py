@@ -24,12 +24,6 @@ def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> 
     """The page of a month; `factors` are lines that say with what carbon and cost were made."""
     style = asset("html/page.css")
     title = f"Jobs of {month.month}"
-    body = [
-        _card("Total", _hero(month, factors, currency)),
-        _card("By day", _days(month)),
-        *(_card(text, _group(name, month, currency)) for name, text in TITLES.items()),
-        _card("Jobs with the highest energy", _jobs(month.costliest)),
-    ]
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -44,7 +38,7 @@ def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> 
 <body>
 <header class="top"><div class="brand"><span class="mark"></span>everywatt</div><h1>{title}</h1></header>
 <main class="run">
-{"".join(body)}
+{month_cards(month, factors, currency)}
 <footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>
 </main>
 </body>
@@ -52,7 +46,18 @@ def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> 
 """
 
 
-def _card(title: str, content: str) -> str:
+def month_cards(month: Month, factors: Sequence[str] = (), currency: str = "") -> str:
+    """The content of the page of a month."""
+    cards = [
+        card("Total", _hero(month, factors, currency)),
+        card("By day", _days(month)),
+        *(card(text, _group(name, month, currency)) for name, text in TITLES.items()),
+        card("Jobs with the highest energy", _jobs(month.costliest)),
+    ]
+    return "".join(cards)
+
+
+def card(title: str, content: str) -> str:
     return f'<section class="card"><div class="head"><h2>{html.escape(title)}</h2></div>{content}</section>\n'
 
 
@@ -84,6 +89,8 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     proof = (
         f'<p class="notes">Nodes drew {nodes["total_uj"]}: jobs {nodes["jobs_uj"]}, idle {nodes["idle_uj"]}, '
         f"system {nodes['system_uj']}.</p>"
+        if nodes
+        else ""
     )
     told = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
     return f'<dl class="figures">{cells}</dl>{proof}{told}'

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
 from everywatt.footprint.carbon import Factors
-from everywatt.net.guard import LOGIN_PATH, Access, App, Guard
+from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell
@@ -24,6 +25,7 @@ from everywatt.report.web.documents import MOST_RUNS, Documents
 from everywatt.report.web.events import EventStream
 from everywatt.report.web.live import INTERVAL_S, Hubs
 from everywatt.report.web.runs import RunIndex, fingerprint
+from everywatt.report.web.slurm import Refused, SlurmPages
 
 LIST_BUDGET_S = 0.25
 MACHINE = ""  # no run is called that
@@ -33,12 +35,16 @@ JSON = "application/json"
 
 @dataclass(slots=True)
 class Site:
-    """What the pages are about. `machine` opens the live source of this machine."""
+    """What the pages are about. `machine` opens the live source of this machine, `slurm` has the pages of a site.
+
+    Where a proxy says who looks, runs and this machine are for administrators.
+    """
 
     index: RunIndex
     access: Access
     machine: Callable[[], LiveSource]
     factors: Factors | None = None
+    slurm: SlurmPages | None = None
     hubs: Hubs = field(default_factory=Hubs)
 
     def app(self) -> App:
@@ -57,9 +63,27 @@ class Site:
             Route("/static/{name}", self.static),
             Route("/favicon.ico", self.icon),
         ]
+        if self.slurm is not None:
+            if self.slurm.proxy is not None:
+                routes = [Route(one.path, self._for_admins(one.endpoint)) for one in routes if isinstance(one, Route)]
+            routes += self.slurm.routes()
         app = Starlette(routes=routes)
         app.router.redirect_slashes = False  # an address is right or it is not
         return Guard(app, self.access)
+
+    def _for_admins(self, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+        """A page that only administrators see; files of pages, which say nothing, are for all."""
+
+        async def answer(request: Request) -> Response:
+            if self.slurm is not None and not request.url.path.startswith(OPEN_FOLDER):
+                try:
+                    if not self.slurm.viewer(request).admin:
+                        return PlainTextResponse("Your jobs are at /slurm\n", 303, headers={"location": "/slurm"})
+                except Refused as refusal:
+                    return PlainTextResponse(f"{refusal.text}\n", refusal.status)
+            return await endpoint(request)
+
+        return answer
 
     async def fill(self) -> None:
         """Read the list ahead, a little at a time, so that the first who asks need not wait."""
@@ -70,7 +94,7 @@ class Site:
 
     async def page(self, request: Request) -> Response:
         """The list, the machine, a comparison: scripts see from the address which."""
-        return Response(shell(), media_type=HTML)
+        return Response(shell(slurm=self.slurm is not None), media_type=HTML)
 
     async def run_page(self, request: Request) -> Response:
         """A run that there is."""
@@ -78,7 +102,7 @@ class Site:
             await asyncio.to_thread(self.index.path_of, request.path_params["name"])
         except RunNotFound as error:
             return PlainTextResponse(f"{error.message}\n", 404)
-        return Response(shell(), media_type=HTML)
+        return Response(shell(slurm=self.slurm is not None), media_type=HTML)
 
     async def login_page(self, request: Request) -> Response:
         """Where a token can be given."""
@@ -86,7 +110,9 @@ class Site:
 
     async def login(self, request: Request) -> Response:
         """The cookie, for a client that sent the token in the header (checked by the guard)."""
-        headers = {"set-cookie": self.access.cookie()} if self.access.token is not None else {}
+        # Behind a proxy the token is the proxy's, and no browser gets anything that could stand for it.
+        alone = self.slurm is None or self.slurm.proxy is None
+        headers = {"set-cookie": self.access.cookie()} if self.access.token is not None and alone else {}
         return Response(status_code=204, headers=headers)
 
     async def runs(self, request: Request) -> Response:

@@ -43,12 +43,13 @@ def assets() -> dict[str, Asset]:
 
 
 @cache
-def shell(*, login: bool = False) -> bytes:
+def shell(*, login: bool = False, slurm: bool = False) -> bytes:
     """The page before anything is in it. It holds no name of anything: scripts ask for those and write them as text."""
     scripts = LOGIN_SCRIPTS if login else (*SCRIPTS, *OWN_SCRIPTS)
     heads = [f'<link rel="stylesheet" href="/static/{_short(name)}">' for name in (*STYLES, *OWN_STYLES)]
     heads += [f'<script defer src="/static/{_short(name)}"></script>' for name in scripts]
     page = asset("web/static/login.html" if login else "web/static/shell.html")
+    page = page.replace('<html lang="en">', '<html lang="en" data-slurm>') if slurm else page  # its scripts link there
     return page.replace("{{files}}", "\n".join(heads)).encode()
 
 

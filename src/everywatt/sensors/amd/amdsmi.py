@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci
+from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.json_device import number
+from everywatt.sensors.pci_cards import short_pci, socket_of
 
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
+MOVES_NS = NS // 5  # drivers refresh their metrics at least every 100 ms, and an idle card draws several watts
 COUNT = ("energy_accumulator", "power")  # the second by early versions
 
 
@@ -94,30 +97,49 @@ class AmdSmi:
         samples: dict[str, float | None] = {}
         missing: dict[str, str] = {}
         known = hwmon_cards(self._request.machine)
-        for index, handle in enumerate(handles):
-            self._add(handle, index, known, samples, missing)
+        sockets = self._sockets(handles)
+        for index, (pci, parts) in enumerate(sockets):
+            device = device_of(pci, index, known)
+            if not any(self._add(handle, device, samples, missing) for handle in parts):
+                missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
         if not samples:
             self._shut()
             state = State.UNUSABLE if handles else State.ABSENT
             return Report(self.name, state, "; ".join(missing.values()) or "amdsmi finds no card.", missing=missing)
+        split = len(handles) > len(sockets)
+        why = f"{len(handles)} partitions of {len(sockets)} socket(s), each socket counted once" if split else ""
         devices = [{"device": info.device} for info, _ in self._cards]
-        return Report(self.name, State.USABLE, "", None, samples, missing, devices)
+        return Report(self.name, State.USABLE, why, None, samples, missing, devices)
 
-    def _add(
-        self, handle: Any, index: int, known: dict[str, str], samples: dict[str, float | None], missing: dict[str, str]
-    ) -> None:
+    def _sockets(self, handles: Sequence[Any]) -> list[tuple[str | None, list[Any]]]:
+        """PCI address and handles of each socket: partitions repeat its power, so they belong together."""
+        found: dict[Any, tuple[str | None, list[Any]]] = {}
+        for place, handle in enumerate(handles):
+            try:
+                pci = short_pci(str(self._library.amdsmi_get_gpu_device_bdf(handle)))
+            except Exception:  # noqa: BLE001 - the library raises its own kinds
+                pci = None
+            found.setdefault(socket_of(pci) or place, (pci, []))[1].append(handle)
+        return list(found.values())
+
+    def _add(self, handle: Any, device: str, samples: dict[str, float | None], missing: dict[str, str]) -> bool:
+        """Record a socket by one of its handles; False where that gives nothing."""
         library = self._library
-        pci = _quiet(lambda: library.amdsmi_get_gpu_device_bdf(handle))
-        device = device_of(short_pci(str(pci)), index, known)
         channels: list[Channel] = []
         asks: list[Callable[[], float | None]] = []
         energy: Any = _quiet(lambda: counted(library.amdsmi_get_energy_count(handle)))  # type: ignore[return-value,arg-type]
-        if energy is not None:
+
+        def count() -> float | None:
+            return (counted(library.amdsmi_get_energy_count(handle)) or (None,))[0]
+
+        if energy is not None and not self._moves(count, energy[0]):
+            missing[f"{device}.energy"] = f"the counter did not move in {MOVES_NS / NS:g} s"
+        elif energy is not None:
             facts = Facts(quantum=energy[1] * 1e-6)
             channels.append(
                 Channel(f"{device}.energy", "J", Kind.COUNTER, device, Domain.GPU, energy[1] * 1e-6, facts=facts)
             )
-            asks.append(lambda: (counted(library.amdsmi_get_energy_count(handle)) or (None,))[0])
+            asks.append(count)
             samples[channels[0].name] = energy[0] * energy[1] * 1e-6
         watts = _quiet(lambda: socket_w(library.amdsmi_get_power_info(handle)))
         if watts is not None:
@@ -127,8 +149,18 @@ class AmdSmi:
             samples[name] = watts
         if channels:
             self._cards.append((GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels)), asks))
-        else:
-            missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
+        return bool(channels)
+
+    def _moves(self, count: Callable[[], float | None], first: float) -> bool:
+        """Whether a counter moves: some cards have one that never does."""
+        clock = self._request.machine.clock
+        deadline_ns = clock.monotonic_ns() + MOVES_NS
+        while _quiet(count) == first:
+            now_ns = clock.monotonic_ns()
+            if now_ns >= deadline_ns:
+                return False
+            clock.sleep_until(min(now_ns + 5_000_000, deadline_ns))
+        return True
 
     def groups(self) -> list[AmdGroup]:
         """One group for each card; the library is let go with the last of them."""

@@ -11,10 +11,11 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards, short_pci
+from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 from everywatt.sensors.node.ipmi import Run
+from everywatt.sensors.pci_cards import short_pci, socket_of
 from everywatt.sensors.smi_child import run_once
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.
@@ -99,13 +100,17 @@ class RocmSmi(SlowMeters):
         cards = self._ask()
         if not cards:
             raise SensorError("rocm-smi runs but finds no card.")
-        good = [card for card in cards if card.watts is not None]
+        good = list(
+            {socket_of(card.pci) or card.index: card for card in reversed(cards) if card.watts is not None}.values()
+        )
+        good.sort(key=lambda card: card.index)  # partitions repeat what their socket draws: the first speaks for it
         if not good:
             raise SensorError(f"card {cards[0].index}: {cards[0].why}.")
         known = hwmon_cards(self.machine)
         channels: list[Channel] = []
+        sockets = list(dict.fromkeys(socket_of(card.pci) or str(card.index) for card in cards))
         for card in good:
-            device = device_of(card.pci, card.index, known)
+            device = device_of(card.pci, sockets.index(socket_of(card.pci) or str(card.index)), known)
             channels.append(power_channel(device, Domain.GPU, FACTS))
             channels.append(Channel(f"{device}.utilisation", "%", Kind.GAUGE, device))
 

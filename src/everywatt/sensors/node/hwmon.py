@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
@@ -17,6 +17,7 @@ from everywatt.sensors.cpu.perf import PerfRapl
 from everywatt.sensors.cpu.rapl import Rapl
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
 from everywatt.sensors.jetson.jetson_rails import hwmon_chips
+from everywatt.sensors.pci_cards import address_of, numbered, socket_of
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
@@ -34,6 +35,7 @@ _VALUE = re.compile(r"(power|energy)(\d+)_(average|input)")
 _CORE = re.compile(r"Ecore(\d+)")
 _SOCKET = re.compile(r"Esocket(\d+)")
 _CPU_COUNTERS = ("amd_energy", "zenergy")
+_CARDS = ("amdgpu", "i915", "xe")
 _NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
 
 
@@ -45,11 +47,23 @@ class Chip:
     labels: dict[str, Domain | None] = field(default_factory=dict)
 
 
+# Device and domain of what ACPI power meters of NVIDIA's superchips measure, by "Module Power Socket 0". They nest: a
+# module holds its Grace and its GPUs, and a Grace (processor, memory, regulators) its CPU and SysIO rails. Which of
+# NVML's cards a "GPU Power Socket" holds is not known, so no total takes it in.
+_SUPERCHIP = re.compile(r"(Module|Grace|CPU|SysIO|GPU) Power Socket (\d{1,3})")
+_SUPERCHIP_PARTS: dict[str, tuple[str, Domain | None]] = {
+    "Module": ("module", Domain.MODULE),
+    "Grace": ("cpu", Domain.PACKAGE),
+    "CPU": ("cpu", Domain.CORE),
+    "SysIO": ("cpu", Domain.UNCORE),
+    "GPU": ("gpu-socket", None),
+}
 CHIPS: dict[str, Chip] = {
     # Laptop processors with graphics report the whole chip here, under these labels.
     "amdgpu": Chip(Domain.GPU, {"slowPPT": Domain.SOC, "fastPPT": None}),
     "i915": Chip(Domain.GPU),
-    "xe": Chip(Domain.GPU, {"card": Domain.GPU, "pkg": None}),
+    # A card contains its package. Arc A and Ponte Vecchio have no `card`: there the package is all that is measured.
+    "xe": Chip(None, {"card": Domain.GPU, "pkg": Domain.GPU, "power1": Domain.GPU, "energy1": Domain.GPU}),
     "power_meter": Chip(Domain.NODE),
     "ibmaem": Chip(Domain.NODE),
     "fam15h_power": Chip(Domain.PACKAGE),
@@ -108,11 +122,23 @@ def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Val
         match = _VALUE.fullmatch(path.name)
         if match is None or (match[1] == "energy" and match[3] == "average"):
             continue
-        label = read_text(place / f"{match[1]}{match[2]}_label") or f"{match[1]}{match[2]}"
+        stem = f"{match[1]}{match[2]}"
+        about = read_text(place / f"{stem}_oem_info") or ""
+        label = read_text(place / f"{stem}_label") or (about if _SUPERCHIP.fullmatch(about) else stem)
         if label.lower() in _NOT_CONNECTED:
             left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
             continue
         yield Value(chip, 0, place, match[1], int(match[2]), path.name, label)
+
+
+def card_devices(sys: Path) -> dict[str, tuple[str, str]]:
+    """Device (`gpu.0`) and chip of each graphics card that reports power here, by socket (PCI address)."""
+    found: dict[str, str] = {}
+    for value in find_values(sys)[0]:
+        socket = socket_of(address_of(value.folder)) if value.chip in _CARDS else None
+        if socket:
+            found.setdefault(socket, value.chip)
+    return {socket: (device, found[socket]) for socket, device in numbered(sys, found).items()}
 
 
 class Hwmon:
@@ -210,10 +236,12 @@ class Hwmon:
         cpu = Cpu.read(self._machine.proc)
         by_rapl = self._beside() if any(v.chip in _CPU_COUNTERS for v in values) else frozenset()
         whole = {(v.device, v.quantity, v.index) for v in values if v.file.endswith("_average")}
+        out = _kept_out(values)
+        cards = card_devices(self._machine.sys) if any(value.chip in _CARDS for value in values) else {}
         channels: list[Channel] = []
         taken: set[str] = set()
         for value in values:
-            name = f"{value.device}.{_word(value.label)}"
+            name = _name(value)
             twin = value.file.endswith("_input") and (value.device, value.quantity, value.index) in whole
             mirror_of = f"{name}.{value.quantity}" if twin else None
             name += "_input" if twin else ""
@@ -224,7 +252,9 @@ class Hwmon:
             if value.chip in _CPU_COUNTERS:
                 channels.append(_cpu_channel(value, full, cpu, by_rapl))
             else:
-                channels.append(_chip_channel(value, full, mirror_of, self._opener))
+                channel = _chip_channel(value, full, mirror_of, value in out, self._opener)
+                known = cards.get(socket_of(address_of(value.folder)) or "") if channel.domain is Domain.GPU else None
+                channels.append(replace(channel, device=known[0]) if known else channel)
         return channels
 
     def _beside(self) -> frozenset[str]:
@@ -257,15 +287,40 @@ def _cpu_channel(value: Value, name: str, cpu: Cpu, by_rapl: frozenset[str]) -> 
     return Channel(name, "J", Kind.COUNTER, device, kept, MICRO, mirror_of=mirror_of, facts=model.facts)
 
 
-def _chip_channel(value: Value, name: str, mirror_of: str | None, opener: Opener) -> Channel:
+def _name(value: Value) -> str:
+    """A channel's name without its quantity: by chip and label, a superchip's by device and domain."""
+    device, domain = _superchip(value) or ("", None)
+    if domain is None:
+        return f"{value.device}.{_word(value.label)}"
+    return device if domain is Domain.MODULE else f"{device}.{domain.value}"
+
+
+def _superchip(value: Value) -> tuple[str, Domain | None] | None:
+    """Device and domain of a superchip's ACPI meter by its label; None for every other value."""
+    match = _SUPERCHIP.fullmatch(value.label) if value.chip == "power_meter" else None
+    if match is None:
+        return None
+    device, domain = _SUPERCHIP_PARTS[match[1]]
+    return f"{device}.{int(match[2])}", domain
+
+
+def _kept_out(values: Sequence[Value]) -> frozenset[Value]:
+    """Values that others (may) contain: a card's package, several ACPI meters that do not say what they measure."""
+    cards = {value.device for value in values if value.chip == "xe" and value.label == "card"}
+    unknown = [value for value in values if value.chip == "power_meter" and _superchip(value) is None]
+    inner = [value for value in values if value.device in cards and value.label == "pkg"]
+    return frozenset(inner + (unknown if len({value.device for value in unknown}) > 1 else []))
+
+
+def _chip_channel(value: Value, name: str, mirror_of: str | None, out: bool, opener: Opener) -> Channel:
     chip = BATTERY if re.fullmatch(r"BAT\w*", value.chip) else CHIPS.get(value.chip, UNKNOWN)
-    domain = chip.labels.get(value.label, chip.rest)
+    device, domain = _superchip(value) or (value.device, None if out else chip.labels.get(value.label, chip.rest))
     counter = value.quantity == "energy"
     return Channel(
         name,
         "J" if counter else "W",
         Kind.COUNTER if counter else Kind.GAUGE,
-        value.device,
+        device,
         domain,
         MICRO,
         Pedigree.COUNTER if counter else Pedigree.INTEGRATED,

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from everywatt.core.channels import Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.nvidia.gpu_select import Selection, select
-from everywatt.sensors.nvidia.nvml_api import guarded, refusal, text, words_for
+from everywatt.sensors.nvidia.nvml_api import Fields, guarded, refusal, text, words_for
 from everywatt.sensors.nvidia.nvml_device import Device, Identity, identify
 from everywatt.sensors.nvidia.nvml_gpm import Gpm, probe_gpm
 from everywatt.sensors.nvidia.nvml_groups import (
+    FIELD_AVERAGE,
     FIELD_ENERGY,
+    FIELD_INSTANT,
     Found,
     PowerGroup,
     StateGroup,
@@ -26,13 +30,26 @@ from everywatt.sensors.nvidia.nvml_groups import (
     without_counter,
 )
 from everywatt.sensors.nvidia.nvml_processes import ProcessTable, probe_processes
-from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
+from everywatt.sensors.nvidia.nvml_scopes import (
+    LOOK_NS,
+    SCOPE_MODULE,
+    CounterScope,
+    counts_module,
+    has_module,
+    modules_of,
+    probe_scopes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 STUCK_NS = 1_200_000_000  # longer than the slowest counter known takes to move
 PROBE_STEP_NS = 20_000_000
+# Counters (J) by library and UUID as this process last found them: one that differs now has moved, and the program that
+# waits for a recorder need not wait for the card's next publication.
+_last_counters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
+POWER_FIELDS = (FIELD_INSTANT, FIELD_AVERAGE, (FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE))
 
 
 @dataclass(slots=True)
@@ -46,7 +63,6 @@ class _Card:
     gpm: Gpm | None
     processes: bool
     samples: UtilisationSamples | None = None
-    kept: PowerSamples | None = None
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,7 +94,7 @@ class Nvml:
             return ()
         groups: list[Group | TableGroup] = []
         for card in self._cards:
-            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples, card.kept))
+            groups.append(PowerGroup(card.device, card.power.sources, self._one_closed, card.samples))
             if card.state.sources or card.gpm:
                 groups.append(StateGroup(card.device, card.state.sources, card.gpm, self._one_closed))
         listed = [card.device for card in self._cards if card.processes]
@@ -158,9 +174,53 @@ class Nvml:
             except Exception as error:  # noqa: BLE001 - a driver's border
                 lost[index] = words_for(error)
         self._check_counters(cards)
+        self._add_scopes(cards)
+        self._name_counters([card for card in cards if _counts(card.power) and has_module(card.power)])
         for card in cards:
             self._add_utilisation(card)
         return cards
+
+    def _add_scopes(self, cards: list[_Card]) -> None:
+        modules = modules_of({card.device.index: card.device.identity for card in cards}, self._request.machine.sys)
+        seen: set[int] = set()
+        for card in cards:
+            module = modules.get(card.device.index)
+            try:
+                probe_scopes(card.power, card.device, card.handle, module, first=module not in seen)
+            except Exception as error:  # noqa: BLE001 - a driver's border
+                card.missing[f"gpu.{card.device.index}.module"] = words_for(error)
+            if module is not None and has_module(card.power):
+                seen.add(module)
+
+    def _name_counters(self, cards: list[_Card]) -> None:
+        """Find out whether counters of superchips count the GPU or the module; one that fits neither is left out."""
+        if not cards:
+            return
+        scopes = {card.device.index: CounterScope() for card in cards}
+        deadline_ns = self._clock.monotonic_ns() + LOOK_NS
+        while (now_ns := self._clock.monotonic_ns()) < deadline_ns:
+            for card in cards:
+                joules, power = self._counter_j(card), self._scoped_w(card)
+                if joules is not None and power is not None:
+                    scopes[card.device.index].look(now_ns, joules, *power)
+            self._clock.sleep_until(now_ns + PROBE_STEP_NS)
+        for card in cards:
+            domain = scopes[card.device.index].domain()
+            if domain is None:
+                why = "the counter fits neither the GPU's power nor the module's"
+                card.power = without_counter(card.power, card.device, why)
+            elif domain is Domain.MODULE:
+                counts_module(card.power)
+
+    def _scoped_w(self, card: _Card) -> tuple[float, float] | None:
+        """Watts of GPU and module; None where one of them fails."""
+        try:
+            instant, average, module, module_average = Fields(self._nvml, POWER_FIELDS).read(card.handle)
+        except Exception:  # noqa: BLE001 - a driver's border; without power its counter stays out
+            return None
+        gpu_mw = instant if instant == instant else average
+        module_mw = module if module == module else module_average
+        return (gpu_mw / 1e3, module_mw / 1e3) if gpu_mw + module_mw == gpu_mw + module_mw else None
 
     def _probe_card(self, identity: Identity, handle: Any) -> _Card:
         device = Device(self._nvml, identity, handle, self._clock)
@@ -180,15 +240,19 @@ class Nvml:
                 samples = UtilisationSamples(self._nvml, self._clock)
                 if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
                     card.samples = samples
-            kept = PowerSamples(self._nvml, self._clock)
-            if kept.works(card.handle):
-                card.kept = kept
         except Exception as error:  # noqa: BLE001 - a driver's border
             card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
 
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
         waiting = {card.device.index: card for card in cards if _counts(card.power)}
+        last = _last_counters.setdefault(self._nvml, {})
+        for index, card in list(waiting.items()):
+            uuid, first = card.device.identity.gpu.uuid, card.power.samples[f"gpu.{index}.energy"]
+            if first is not None and last.get(uuid, first) != first:
+                del waiting[index]
+            if first is not None and uuid:
+                last[uuid] = first
         deadline_ns = self._clock.monotonic_ns() + STUCK_NS
         while waiting:
             for index, card in list(waiting.items()):
@@ -269,5 +333,9 @@ def _measures(power: Found) -> bool:
 
 def _method(card: _Card) -> str:
     """Which way a GPU's energy comes about: "gpu.0: energy counter"."""
-    way = "energy counter" if _counts(card.power) else "power, integrated"
-    return f"gpu.{card.device.index}: {way}"
+    ways = {
+        source.channel.device: "energy counter" if source.channel.kind is Kind.COUNTER else "power, integrated"
+        for source in reversed(card.power.sources)
+        if source.channel.domain in (Domain.GPU, Domain.MODULE)
+    }
+    return ", ".join(f"{device}: {ways[device]}" for device in sorted(ways))

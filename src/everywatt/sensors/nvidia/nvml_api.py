@@ -130,13 +130,16 @@ def text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
+FieldId = int | tuple[int, int]  # a field, or a field and its scope (0: GPU, 1: module, 2: memory)
+
+
 class Fields:
     """Several field values in one NVML call, with one buffer for all of them."""
 
-    def __init__(self, nvml: Any, ids: Sequence[int]) -> None:
+    def __init__(self, nvml: Any, ids: Sequence[FieldId]) -> None:
         self._nvml = nvml
         self.ids = tuple(ids)
-        self.errors: dict[int, int] = {}
+        self.errors: dict[FieldId, int] = {}
         self._function = pointer(nvml, "nvmlDeviceGetFieldValues")
         self._layout: struct.Struct | None = None
         if self._function is not None:
@@ -144,7 +147,7 @@ class Fields:
             self._address = ctypes.byref(self._buffer)
             self._count = ctypes.c_int32(len(self.ids))
             for entry, field_id in zip(self._buffer, self.ids, strict=True):
-                entry.fieldId = field_id
+                entry.fieldId, entry.scopeId = field_id if isinstance(field_id, tuple) else (field_id, 0)
             if ctypes.sizeof(self._buffer) == len(self.ids) * _FIELD.size:
                 self._layout = _FIELD
 

@@ -9,7 +9,7 @@ single calls, the others than the first when a new value was published, else eve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
@@ -17,12 +17,12 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for
-from everywatt.sensors.nvidia.nvml_api import Fields, is_lost, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
 
 if TYPE_CHECKING:
     from everywatt.sensors.nvidia.nvml_device import Device
     from everywatt.sensors.nvidia.nvml_gpm import Gpm
-    from everywatt.sensors.nvidia.nvml_samples import PowerSamples, UtilisationSamples
+    from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -47,7 +47,7 @@ class Source:
     """
 
     channel: Channel
-    field_id: int | None = None
+    field_id: FieldId | None = None
     call: Call | None = None
     every_ns: int = 0
     follows: str = ""
@@ -80,7 +80,6 @@ class PowerGroup:
         sources: list[Source],
         closed: Callable[[], None],
         samples: UtilisationSamples | None = None,
-        power: PowerSamples | None = None,
     ) -> None:
         self._device = device
         self._closed = closed
@@ -112,17 +111,12 @@ class PowerGroup:
         # Only where one call of the fields is all there is, beside utilisation.
         whole = self._first > 0 and not self._calls and len(self._witnesses) == len(sources) - self._first < 2
         self._quick = self._fields.quick() if whole else None
-        self.snap = self._snap if self._quick is not None else None
-        watts = [place for place, source in enumerate(sources) if source.field_id == FIELD_INSTANT]
-        self._power = power
-        # Utilisation has to come from a buffer too, where there is any: it is as often wanted as power.
-        kept = power is not None and self._quick is not None and bool(watts) and (samples or not self._witnesses)
-        self.keeps = watts[0] if kept else None
+        self.read_raw = self._read_raw if self._quick is not None else None
 
-    def _snap(self) -> tuple[int, tuple[int, ...], float | None] | None:
+    def _read_raw(self) -> tuple[int, tuple[int, ...], float | None] | None:
         """The raw energy or power, all fields raw, and utilisation where it was asked for; None where the call failed.
 
-        `develop` makes rows of it later: a wake-up is the wrong time for more than the call itself.
+        `to_rows` makes rows of it later: a wake-up is the wrong time for more than the call itself.
         """
         handle = self._device.handle
         raw = None if handle is None or self._quick is None else self._quick(handle)
@@ -136,8 +130,8 @@ class PowerGroup:
                 busy = _raw(self._witnesses[0][1], handle)
         return raw[2], raw, busy
 
-    def develop(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
-        """The rows of what was snapped, each with when its read began and ended."""
+    def to_rows(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
+        """The rows of what was read, each with when its read began and ended."""
         samples = self._samples
         self._look_at_samples()
         witness = len(self._last) > self._first
@@ -160,31 +154,6 @@ class PowerGroup:
         if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
             self._sampled_ns = now_ns
             self._device.call(self._samples.update)
-
-    def kept(self) -> tuple[list[int], list[float]]:
-        """When the driver itself took the power of the last seconds, and the raw values of the channel `keeps`.
-
-        The lists go on growing at their ends, and forget what is older than some seconds.
-        """
-        power = self._power
-        if power is None:
-            return [], []
-        self._device.call(power.update)
-        self._look_at_samples()
-        return power.times_ns, power.values
-
-    def filled(
-        self, firsts: Sequence[float], kept: Sequence[float], reads_ns: Sequence[int]
-    ) -> list[tuple[float, ...]]:
-        """The values of publications that were not read: the first channel, what the driver kept, and utilisation
-        then; the others are not known."""
-        columns: list[Sequence[float]] = [[NAN] * len(firsts)] * len(self._last)
-        columns[0] = firsts
-        if self.keeps is not None:
-            columns[self.keeps] = kept
-        if self._samples is not None and self._witnesses:
-            columns[self._witnesses[0][0]] = [self._samples.at(read_ns) for read_ns in reads_ns]
-        return list(zip(*columns, strict=True))
 
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""
@@ -332,7 +301,7 @@ def probe_power(device: Device, handle: Any) -> Found:
     fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
     try:
         energy, instant, average = fields.read(handle)
-        why: Mapping[int, str] = {key: words_for(code) for key, code in fields.errors.items()}
+        why: Mapping[FieldId, str] = {key: words_for(code) for key, code in fields.errors.items()}
     except Exception as error:
         if is_lost(error):
             raise
@@ -398,18 +367,20 @@ def _power_channel(device: Device, what: str, reading: Reading, found: Found) ->
 
 def without_counter(found: Found, device: Device, why: str) -> Found:
     """The same findings where the energy counter turned out to be no counter: power is then the first channel."""
-    name = f"gpu.{device.index}.energy"
-    found.drop(name, why)
-    kept, found.sources = found.sources, []
-    for source in kept:
-        mirror = found.sources[0].channel.name if found.sources else None
-        channel = Channel(**{**_members(source.channel), "mirror_of": mirror})
-        found.sources.append(Source(channel, source.field_id, source.call))
+    found.drop(f"gpu.{device.index}.energy", why)
+    found.sources = with_mirrors(found.sources)
     return found
 
 
-def _members(channel: Channel) -> dict[str, Any]:
-    return {key: getattr(channel, key) for key in Channel.__dataclass_fields__}
+def with_mirrors(sources: Sequence[Source]) -> list[Source]:
+    """The same sources; the first of a domain speaks for it, and the others count the same joules."""
+    first: dict[Domain | None, str] = {None: ""}
+    done = []
+    for source in sources:
+        mirror_of = first.setdefault(source.channel.domain, source.channel.name)
+        own = not mirror_of or mirror_of == source.channel.name
+        done.append(replace(source, channel=replace(source.channel, mirror_of=None if own else mirror_of)))
+    return done
 
 
 def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:

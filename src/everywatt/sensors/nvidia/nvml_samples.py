@@ -1,10 +1,9 @@
-"""What the driver itself keeps: all samples of the last second in one call, each with its own time.
+"""Utilisation that the driver itself keeps: all samples of the last second in one call, each with its own time.
 
 Asking for the rates tells how things stand at that moment, so it has to be done at every publication, five times a
 second. The driver's buffer is used where it really works: it answers, its newest sample is young, samples come often
 enough to say the same, it reaches back far enough to be asked once in a while, and the call is no more expensive than
-those that it saves. Power is kept in the same way; whether that says the same as the counter is for the recorder to
-find out (`recorder.driver_history`).
+those that it saves.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from everywatt.sensors.nvidia.nvml_api import NOT_FOUND, pointer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TOTAL_POWER, GPU_UTILISATION = 0, 1  # NVML's numbers of these kinds of samples
+GPU_UTILISATION = 1  # NVML's number of this kind of samples
 CLOSEST_NS, FARTHEST_NS = 40_000_000, 300_000_000
 REACH_NS = 3 * NS
-POWER_REACH_NS = 2 * NS  # drivers keep 119 samples of 20 ms
 YOUNG_NS = NS // 2
 KEEP_NS = 5 * NS
 SAVED_CALLS = 3
@@ -34,16 +32,14 @@ _SAMPLE = struct.Struct("<QI4x")  # a stamp and, of the eight bytes of a value, 
 _UNSIGNED = 1
 
 
-class DriverSamples:
-    """Samples of one kind of one GPU over time: `times_ns` (monotonic) and `values` as the driver gives them."""
-
-    kind = TOTAL_POWER
+class UtilisationSamples:
+    """The busy share of one GPU over time, in percent: `times_ns` (monotonic) and `values` as the driver gives them."""
 
     def __init__(self, nvml: Any, clock: Clock) -> None:
         self._nvml = nvml
         self._clock = clock
         self._function = pointer(nvml, "nvmlDeviceGetSamples")
-        self._kind = ctypes.c_int(self.kind)
+        self._kind = ctypes.c_int(GPU_UTILISATION)
         self._type = ctypes.c_int(0)
         self._room = 256
         self._buffer = (ctypes.c_ubyte * (self._room * _SAMPLE.size))()
@@ -121,23 +117,6 @@ class DriverSamples:
         """How far apart samples usually are."""
         steps = sorted(after - before for before, after in pairwise(self.times_ns))
         return steps[len(steps) // 2]
-
-
-class PowerSamples(DriverSamples):
-    """The power of one GPU over time, in milliwatts."""
-
-    def works(self, handle: Any) -> bool:
-        """Whether the buffer holds all of the last seconds, so that it can be asked once a second."""
-        try:
-            return self.usable(handle) and self._capacity(handle) * self._step_ns() >= POWER_REACH_NS
-        except Exception:  # noqa: BLE001 - then power is read, which shows what is wrong
-            return False
-
-
-class UtilisationSamples(DriverSamples):
-    """The busy share of one GPU over time, in percent."""
-
-    kind = GPU_UTILISATION
 
     def works(self, handle: Any, rates: Callable[[Any], Any]) -> bool:
         """Whether the buffer can stand in for calls of `rates`."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.sensors import procfs
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command

@@ -76,12 +76,12 @@ class HostUse:
         # The kernel adds to these counters once a tick, so they may be that much behind.
         return (fresh(read_ns, (*times, _memory(self._memory_bytes())), round(_TICK_S * NS)),)
 
-    def snap(self) -> tuple[bytes, bytes]:
-        """Both files as they are now, for `develop`."""
+    def read_raw(self) -> tuple[bytes, bytes]:
+        """Both files as they are now, for `to_rows`."""
         return self._stat.read(512), self._memory_bytes()
 
-    def develop(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
-        """The rows of what was snapped, each with when its read began and ended."""
+    def to_rows(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
+        """The rows of what was read, each with when its read began and ended."""
         age_ns = round(_TICK_S * NS)
         try:
             return [

@@ -14,6 +14,7 @@ COMMAND: Final = "/usr/local/bin/everywatt"
 CONFIG: Final = "/etc/everywatt/agent.toml"
 STATE: Final = "/var/lib/everywatt-agent"
 USER: Final = "everywatt"
+RUNTIME: Final = "/run/everywatt-agent"  # not in /tmp, where another user may make a folder of that name first
 
 HARDENING: Final = """\
 NoNewPrivileges=yes
@@ -62,6 +63,9 @@ WatchdogSec=60
 TimeoutStopSec=20
 StateDirectory=everywatt-agent
 StateDirectoryMode=0750
+RuntimeDirectory=everywatt-agent
+RuntimeDirectoryMode=0700
+Environment=EVERYWATT_RUNTIME_DIR={RUNTIME}
 UMask=0027
 MemoryMax=256M
 {account}CapabilityBoundingSet={capabilities}

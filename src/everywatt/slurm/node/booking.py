@@ -16,7 +16,7 @@ from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import join_labels
-from everywatt.energy.sources import Source, addable, sources
+from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger.build import ledger
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
@@ -274,7 +274,7 @@ def _hour_rows(
     between_s: tuple[float, float],
     parts: Mapping[str, Any],
 ) -> Iterable[NodeHour]:
-    known = {source.label: source for source in addable(sources(tape))}
+    known = {source.label: source for source in addable(splittable(sources(tape)))}
     for device, of_device in totals.items():
         source = known.get(device)
         yield NodeHour(

@@ -18,7 +18,7 @@ from typing import Final
 from everywatt import __version__
 from everywatt.doctor.diagnose import Check, Verdict
 from everywatt.slurm.node.cards import PROC, card_order, device_numbers
-from everywatt.slurm.node.hooks import EVENTS, EVENTS_MODE, NAMES, TASKS_MODE, Site, hook, slurm_conf_lines
+from everywatt.slurm.node.hooks import EVENTS, EVENTS_MODE, JOB_LINE, NAMES, TASKS_MODE, Site, hook, slurm_conf_lines
 from everywatt.slurm.node.presence import AGENT, NODE, holder
 from everywatt.slurm.node.spool import quarantined
 from everywatt.slurm.schema import JobOnNode
@@ -66,7 +66,8 @@ def _hooks(site: Site, slurm_conf: Path) -> Iterator[Check]:
         try:
             text = path.read_text(encoding="utf-8")
             period = re.search(r"period=([\w.]+)", text)
-            expected = hook(event, replace(site, period=period[1] if period else site.period))
+            asked = replace(site, period=period[1] if period else site.period, job_line=JOB_LINE in text)
+            expected = hook(event, asked)
             known = text == expected and os.access(path, os.X_OK)
             told, cure = (str(path), "") if known else (f"{path} is not what this version writes", INSTALL)
         except OSError as error:

@@ -19,6 +19,8 @@ NAMES: Final = {"start": "prolog.sh", "end": "epilog.sh", "task": "task-prolog.s
 DEFAULT_SPOOL: Final = Path("/var/spool/everywatt/slurm")
 DEFAULT_FOLDER: Final = Path("/etc/everywatt/slurm")
 DEFAULT_STORE: Final = Path("/var/lib/everywatt/slurm")
+RUNTIME: Final = Path("/run/everywatt-slurm")  # of root's programs: in /tmp another user may make the folder first
+JOB_LINE: Final = "--job-line"
 EVENTS_MODE: Final = 0o700
 TASKS_MODE: Final = 0o711  # a task runs as its user, whose own folder in there the Prolog makes
 
@@ -33,6 +35,7 @@ class Site:
     command: Path = Path("/usr/local/bin/everywatt")
     period: str = "2s"
     config: Path | None = None  # the agent's configuration
+    job_line: bool = False  # whether a line about its energy is added to a job's output
 
 
 def hook(event: str, site: Site) -> str:
@@ -46,6 +49,8 @@ def hook(event: str, site: Site) -> str:
         "STORE": shlex.quote(str(site.store)),
         "COMMAND": shlex.quote(str(site.command)),
         "PERIOD": site.period,
+        "RUNTIME": str(RUNTIME),
+        "MORE": f" {JOB_LINE}" if site.job_line else "",
     }
     if not re.fullmatch(r"[\w.]+", site.period):
         raise UsageError(f"'{site.period}' is not a period.", cure="2s")

@@ -50,6 +50,7 @@ class NodeJob:
     period_s: float = DEFAULT_PERIOD_S
     complete: bool = True
     note: str = ""
+    stdout: str = ""  # where its script writes, if that script runs on this node; text that its user chose
 
     @property
     def key(self) -> str:
@@ -63,7 +64,8 @@ class NodeJob:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
-        return asdict(self)
+        data = asdict(self)
+        return data if self.stdout else {name: value for name, value in data.items() if name != "stdout"}
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Take facts that scontrol or a task told; what they do not say stays."""

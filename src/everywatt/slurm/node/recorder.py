@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
-from everywatt.energy.sources import addable, sources
+from everywatt.energy.sources import addable, sources, splittable
 from everywatt.slurm.node import scontrol
 from everywatt.slurm.node.booking import book, horizon_s, merge_hours, sensor_of
 from everywatt.slurm.node.cards import CardOrder, card_order
@@ -22,6 +22,7 @@ from everywatt.slurm.node.record import record
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.node.tape_use import gpu_uuids, name_processes
+from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -52,7 +53,7 @@ class Watch(Protocol):
 class Node:
     """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
 
-    `ask` and `pids` are scontrol's answers; `watch` is told of jobs.
+    `ask` and `pids` are scontrol's answers; `watch` is told of jobs, `announce` of records that are in the store.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Node:
         ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
         watch: Watch | None = None,
+        announce: Callable[[NodeJob, JobOnNode], None] | None = None,
         clock: Clock | None = None,
         boot: str | None = None,
     ) -> None:
         self.name, self.spool, self.store = name, spool, store
         self._tapes, self._ask, self._pids = tapes, ask, pids
         self._clock: Clock = clock or SystemClock()
-        self._watch = watch
+        self._watch, self._announce = watch, announce
         self._asked: set[str] = set()
         self._unknown: dict[str, None] = {}  # runs of jobs that scontrol is still to be asked of, oldest first
         self._tried: dict[str, int] = {}
@@ -250,7 +252,7 @@ class Node:
         scope: dict[str, None] = {}
         told_s = start_s
         for tape in self._tapes(start_s, now_s):
-            for source in addable(sources(tape)):
+            for source in addable(splittable(sources(tape))):
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
@@ -274,6 +276,9 @@ class Node:
         ]
         if rows and not self._kept("jobs", lambda: self.store.append(rows, self.name)):
             done, rows = [], []
+        if self._announce is not None:
+            for job, row in zip(done, rows, strict=True):
+                self._announce(job, row)
         for job in done:
             self._jobs.leave(job)
             self.state.accounts.pop(job.key, None)

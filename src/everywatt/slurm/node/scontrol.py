@@ -16,7 +16,17 @@ from everywatt.slurm.lists import expand
 
 TIMEOUT_S: Final = 5.0
 TELLS: Final = frozenset(
-    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "name", "submit_s", "suspended_s", "memory_bytes"}
+    {
+        "array_job_id",
+        "array_task_id",
+        "het_job_id",
+        "het_offset",
+        "name",
+        "submit_s",
+        "suspended_s",
+        "memory_bytes",
+        "stdout",
+    }
 )  # facts of a job that are taken from scontrol, beside its state and restarts
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
@@ -123,8 +133,15 @@ def parse_job(line: str, node: str = "") -> dict[str, Any]:
         "state": _text(fields.get("JobState")),
         "suspended_s": _suspended_s(fields),
         "memory_bytes": _memory_bytes(own, node),
+        "stdout": _stdout(line) if fields.get("BatchHost", "").partition(".")[0] == node.partition(".")[0] else None,
     }
     return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _stdout(line: str) -> str | None:
+    """Where a job's script writes to. Users choose it, so whatever is done with it is done with their rights."""
+    found = re.findall(r"\sStdOut=(/.*?)(?=\s+[A-Z]\w*=|\s*$)", line)
+    return found[-1] if found and "%" not in found[-1] and len(found[-1]) < 4096 else None
 
 
 def _suspended_s(fields: Mapping[str, str]) -> float | None:

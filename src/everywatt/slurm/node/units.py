@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from everywatt.slurm.node.agent_unit import NAME, STATE, agent_unit
-from everywatt.slurm.node.hooks import Site
+from everywatt.slurm.node.hooks import JOB_LINE, RUNTIME, Site
 
 UNITS: Final = {
     NAME: agent_unit(
@@ -17,23 +17,26 @@ UNITS: Final = {
         more="Environment=EVERYWATT_SLURM_SPOOL={spool}\n"
         "ExecStartPre=+/bin/mkdir -p {spool}\nReadWritePaths=-{spool}\n",
     ),
-    "everywatt-slurm.service": """[Unit]
+    "everywatt-slurm.service": f"""[Unit]
 Description=everywatt: the jobs of this Slurm node
 After=everywatt-agent.service slurmd.service
 Wants=everywatt-agent.service
-RequiresMountsFor={store}
+RequiresMountsFor={{store}}
 
 [Service]
 # The - keeps systemd from refusing to start if a folder in ReadWritePaths does not exist yet.
-ExecStartPre=+/bin/mkdir -p {spool} {store}
-ExecStart={command} slurm node --tape {state}/tape --spool {spool} --store {store} --every 60s --quiet
+ExecStartPre=+/bin/mkdir -p {{spool}} {{store}}
+ExecStart={{command}} slurm node --tape {{state}}/tape --spool {{spool}} --store {{store}} --every 60s --quiet{{more}}
+# Shared with what the hooks start, so that one of them works on the spool; it stays when the service stops.
+RuntimeDirectory={RUNTIME.name}
+RuntimeDirectoryMode=0700
+RuntimeDirectoryPreserve=yes
+Environment=EVERYWATT_RUNTIME_DIR={RUNTIME}
 Restart=always
 RestartSec=10
 MemoryMax=512M
-ProtectSystem=strict
-PrivateTmp=yes
-NoNewPrivileges=yes
-ReadWritePaths=-{spool} -{store}
+{{confined}}NoNewPrivileges=yes
+ReadWritePaths=-{{spool}} -{{store}}
 
 [Install]
 WantedBy=multi-user.target
@@ -45,7 +48,10 @@ def unit(name: str, site: Site) -> str:
     """The text of a unit."""
     config = f"--config {site.config} " if site.config else ""
     places = {"command": site.command, "spool": site.spool, "store": site.store, "config": config}
-    return UNITS[name].format(**places, state=STATE, period=site.period)
+    # A job's output may be on any filesystem. It is written with the rights of the job's user.
+    confined = "ProtectSystem=full\n" if site.job_line else "ProtectSystem=strict\nPrivateTmp=yes\n"
+    more = f" {JOB_LINE}" if site.job_line else ""
+    return UNITS[name].format(**places, state=STATE, period=site.period, confined=confined, more=more)
 
 
 # On one host of the site, not on its nodes.

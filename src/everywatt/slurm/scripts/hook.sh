@@ -48,10 +48,11 @@ tell() (
         setsid sh -c '
             spool=$1; shift
             umask 022
+            [ "$(id -u)" != 0 ] || export EVERYWATT_RUNTIME_DIR="${EVERYWATT_RUNTIME_DIR:-@RUNTIME@}"
             { [ -x "$1" ] && exec "$@"; } &
             read -r line <"/proc/$!/stat" && set -- ${line##*) } && echo "$! ${20}" >"$spool/starting.pid"
         ' sh "$spool" "$command" slurm node --until-idle --node "$SLURMD_NODENAME" --spool "$spool" \
-            --store @STORE@ --period @PERIOD@
+            --store @STORE@ --period @PERIOD@@MORE@
     fi
 } </dev/null >/dev/null 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 exit 0

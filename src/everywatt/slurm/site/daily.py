@@ -10,7 +10,6 @@ Everything is derived from the store and replaced as a whole, so doing it twice 
 from __future__ import annotations
 
 import io
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, UJ, Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain
 from everywatt.slurm.site.periods import day_bounds_s
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.store import Store, replace_text
 from everywatt.slurm.site.totals import node_sums
 from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
 
@@ -70,7 +69,7 @@ def daily(store: Store, day: date, factors: Factors, told: Sequence[str] = ()) -
         summary = {"date": each.isoformat(), **summed_up(table, store, each), "factors": list(told)}
         folder = store.path / "daily"
         folder.mkdir(exist_ok=True)
-        _replace(folder / f"{each.isoformat()}.json", dumps(document("slurm-day", summary), indent=2) + "\n")
+        replace_text(folder / f"{each.isoformat()}.json", dumps(document("slurm-day", summary), indent=2) + "\n")
         if each == day:
             done.summary = summary
         for who, part in _by_person(table, done):
@@ -147,9 +146,3 @@ def _hand_out(store: Path, who: Person, day: date, table: Any, told: Sequence[st
     summary = {"date": day.isoformat(), "user": who.name, **summed_up(table), "factors": list(told)}
     text = dumps(document("slurm-day", summary), indent=2) + "\n"
     put(who, folder / "daily" / f"{day.isoformat()}.json", text.encode())
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

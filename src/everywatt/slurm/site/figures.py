@@ -56,6 +56,17 @@ def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def group_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A sum of jobs for JSON."""
+    plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
+    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
+
+
+def nodes_of(sums: Mapping[str, int]) -> dict[str, float]:
+    """What nodes drew in all, for JSON: jobs_j + idle_j + system_j is total_j."""
+    return {name.removesuffix("_uj") + "_j": value / UJ for name, value in sums.items()}
+
+
 def short(row: Mapping[str, Any], level: str = "") -> str:
     """`412 J ± 6`, or `refused`; with the level of the interval where it is given."""
     value, low, high = (joules(row, name) for name in ("energy_uj", "low_uj", "high_uj"))

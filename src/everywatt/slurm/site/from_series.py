@@ -7,7 +7,7 @@ as fine as the steps of the question. A requeued job is one job here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -21,11 +21,14 @@ INFO: Final = "everywatt_job_info"
 TIMEOUT_S: Final = 60.0
 STEPS: Final = 1_000
 LEAST_STEP_S: Final = 15.0
+LINE_STEP_S: Final = 300.0
+MOST_STEPS: Final = 10_000  # of the 11,000 points that Prometheus allows
 LOOK_BACK: Final = "5m"
 RATE: Final = "2m"
 MAX_BYTES: Final = 512 << 20
 SORTS: Final[Mapping[str, Any]] = {
     "end": lambda row: row["end_s"],
+    "latest": lambda row: -row["end_s"],
     "start": lambda row: row["start_s"],
     "energy": lambda row: -row["energy_uj"],
     "time": lambda row: -row["elapsed_s"],
@@ -75,6 +78,21 @@ def running_in_series(url: str, now_s: float) -> list[dict[str, Any]]:
             row = rows[-1]
         row["nodes"] = sorted({*row["nodes"], labels.get("instance", "")})
     return sorted(rows, key=lambda row: -(row["power_w"] or 0.0))
+
+
+def energy_lines(
+    url: str, domains: Sequence[str], since_s: float, until_s: float
+) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+    """Counters of whole nodes by node and domain: unix times, and joules at them. A node is its name without domain."""
+    step_s = max((until_s - since_s) / MOST_STEPS, LINE_STEP_S)
+    bounds = {"start": f"{since_s:.3f}", "end": f"{until_s:.3f}", "step": f"{step_s:.3f}"}
+    query = f'sum by (instance, domain) (everywatt_energy_joules_total{{domain=~"{"|".join(domains)}"}})'
+    found = {}
+    for entry in _ask(_client(url), "query_range", {"query": query, **bounds}):
+        labels, values = entry["metric"], entry.get("values", [])
+        node = labels.get("instance", "").partition(":")[0].partition(".")[0]
+        found[node, labels.get("domain", "")] = [float(at) for at, _ in values], [float(value) for _, value in values]
+    return found
 
 
 def _by_owner(client: Client, query: str, at_s: float) -> dict[str, float]:

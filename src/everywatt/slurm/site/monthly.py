@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import UJ, Factors, added_up, charged, in_all
-from everywatt.slurm.site.figures import job_of
+from everywatt.slurm.site.figures import job_of, nodes_of
 from everywatt.slurm.site.periods import day_of, days_of, month_bounds_s
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums
@@ -44,7 +44,7 @@ class Month:
             "total": plain(self.total),
             **{f"by_{name}": [{"group": row["group"], **plain(row)} for row in self.groups[name]] for name in GROUPS},
             "costliest": [job_of(row) for row in self.costliest],
-            "nodes": {name.removesuffix("_uj") + "_j": uj / UJ for name, uj in self.nodes.items()},
+            "nodes": nodes_of(self.nodes),
         }
 
     def csv(self) -> str:
@@ -72,11 +72,18 @@ def month_of_site(store: Store, month: str, factors: Factors, most: int = 20) ->
     return period_of_site(store, month_bounds_s(month), month, factors, most)
 
 
-def period_of_site(store: Store, bounds_s: tuple[float, float], name: str, factors: Factors, most: int = 20) -> Month:
-    """Any time of a store, under a name."""
+def period_of_site(
+    store: Store,
+    bounds_s: tuple[float, float],
+    name: str,
+    factors: Factors,
+    most: int = 20,
+    user: str | None = None,
+) -> Month:
+    """Any time of a store, under a name; of one user without what nodes drew."""
     pa, _ = arrow()
     since_s, until_s = bounds_s
-    table = charged(store, since_s, until_s, factors)
+    table = charged(store, since_s, until_s, factors, user)
     days = [day_of(end_s).isoformat() for end_s in table.column("end_s").to_pylist()]
     table = table.append_column("day", pa.array(days, type=pa.string()))
     groups = {by: added_up(table, by) for by in GROUPS}
@@ -85,7 +92,7 @@ def period_of_site(store: Store, bounds_s: tuple[float, float], name: str, facto
         name,
         in_all(table),
         groups,
-        jobs(store, Wanted(since_s, until_s), "energy", most),
-        node_sums(store, since_s + 3599, until_s),
+        jobs(store, Wanted(since_s, until_s, user), "energy", most),
+        node_sums(store, since_s + 3599, until_s) if user is None else {},
         days_of(since_s, until_s),
     )

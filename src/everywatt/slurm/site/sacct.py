@@ -67,7 +67,12 @@ class Accounted:
 
 def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
     """sacct's own text of all jobs of a time. EverywattError where it does not answer."""
-    command = ["sacct", "--allusers", "--duplicates", "--parsable2", f"--format={','.join(COLUMNS)}"]
+    return accounting(COLUMNS, since_s, until_s, "--duplicates", conf=conf)
+
+
+def accounting(columns: Iterable[str], since_s: float, until_s: float, *options: str, conf: str = "") -> str:
+    """sacct's text of these columns of all jobs of a time. EverywattError where it does not answer."""
+    command = ["sacct", "--allusers", *options, "--parsable2", f"--format={','.join(columns)}"]
     command += [f"--starttime={_moment(since_s)}", f"--endtime={_moment(until_s)}"]
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC", "LC_ALL": "C"}
     if conf:

@@ -32,7 +32,7 @@ COMPACT: Final = "compact.parquet"
 SUFFIXES: Final = (".jsonl", ".parquet")
 MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
 TRIES: Final = 3
-_LOCK: Final = ".compacting"
+COMPACTING: Final = ".compacting"  # the lock of a day's files
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
 
 
@@ -195,6 +195,11 @@ def _as_date(unix_s: float) -> date:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(max(unix_s, 0.0), limit_s))).date()
 
 
+def files_of_day(folder: Path) -> list[Path]:
+    """All files of a day's folder that hold records."""
+    return [*_parts(folder), *(path for path in (folder / COMPACT,) if path.exists())]
+
+
 def _parts(folder: Path) -> list[Path]:
     found = (path for path in folder.iterdir() if path.suffix in SUFFIXES and not path.name.startswith("."))
     return sorted(path for path in found if path.name != COMPACT)
@@ -211,7 +216,7 @@ def _join(folder: Path, kind: str, into: Path) -> int:
     if not folder.is_dir() or not _parts(folder):
         return 0
     key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
-    with exclusive(folder / _LOCK) as mine:
+    with exclusive(folder / COMPACTING) as mine:
         # What there is is asked under the lock: another one may have made one file of it just now.
         parts = [path for path in _parts(folder) if _why_broken(path, schema) is None] if mine else []
         if not parts:
@@ -226,7 +231,7 @@ def _join(folder: Path, kind: str, into: Path) -> int:
             table = connection.sql(sql).to_arrow_table().cast(schema)
         finally:
             connection.close()
-        _write(into, table)
+        replace_parquet(into, table)
         for part in parts:
             part.unlink(missing_ok=True)
     return len(files)
@@ -235,7 +240,7 @@ def _join(folder: Path, kind: str, into: Path) -> int:
 def _join_lines(folder: Path, kind: str, node: str) -> Path | None:
     """One file of all that a node appended to a day; None where it cannot be made just now."""
     key = JOB_KEY if kind == "jobs" else HOUR_KEY
-    with exclusive(folder / _LOCK) as mine:
+    with exclusive(folder / COMPACTING) as mine:
         parts = _parts_of(folder, node) if mine else []
         try:
             rows = [json.loads(line) for part in parts for line in text_lines(part.read_text(encoding="utf-8"))]
@@ -306,12 +311,22 @@ def _names(schema: Any) -> str:
     return ", ".join(schema.names)
 
 
-def _write(path: Path, table: Any) -> None:
+def replace_parquet(path: Path, table: Any) -> None:
     """A Parquet file that appears whole or not at all."""
     _, pq = arrow()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         pq.write_table(table, part, compression="zstd", row_group_size=131_072)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """A text file that appears whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -14,9 +14,11 @@ from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 
 UJ: Final = 1_000_000
-GROUPS: Final = ("user", "account", "state", "partition", "node")
+GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
+_PERIODS: Final = {"month": "%Y-%m", "day": "%Y-%m-%d"}  # in UTC, by the end of a job
 SORTS: Final = {
     "end": "end_s",
+    "latest": "end_s DESC, job_id DESC",
     "start": "start_s",
     "energy": "energy_uj DESC NULLS LAST",
     "time": "elapsed_s DESC",
@@ -105,7 +107,7 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
 
 
 def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
-    """Jobs added up by user, account, state, partition or node, the largest first.
+    """Jobs added up by user, account, state, partition or node, the largest first; by month or day the latest first.
 
     What a job did on a node without a figure adds nothing, and is counted in `refused`; a sum of nothing is None.
     """
@@ -113,14 +115,16 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
         raise UsageError(f"Jobs cannot be added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
     sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
+    group = f"strftime(to_timestamp(end_s), '{_PERIODS[by]}')" if by in _PERIODS else f'"{by}"'
+    order = "1 DESC" if by in _PERIODS else "energy_uj DESC NULLS LAST, 1"
     sql = f"""
-      SELECT "{by}" AS "group", {COUNTED} AS jobs,
+      SELECT {group} AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
         {", ".join(f"CAST(sum({name}) AS BIGINT) AS {name}" for name in sums_of)},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
         sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
         sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
-      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
+      FROM ({_ON_NODE.format(where=where)}) GROUP BY 1 ORDER BY {order}"""
     return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
 
 

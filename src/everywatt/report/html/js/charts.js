@@ -39,10 +39,11 @@ everywatt.number = function (value, unit) {
 
 // The window of time that all charts of a run show, and who wants to know when it moves.
 everywatt.Window = class {
-  constructor(low, high) {
+  // From low to high is all there is; home is what is shown at first.
+  constructor(low, high, home = [low, high]) {
     this.whole = [low, high];
-    this.a = low;
-    this.b = high;
+    this.home = home;
+    [this.a, this.b] = home;
     this.listeners = [];
   }
 
@@ -64,7 +65,13 @@ everywatt.Window = class {
     this.set(this.a + by, this.b + by);
   }
 
-  reset() { this.set(...this.whole); }
+  reset() { this.set(...this.home); }
+
+  // Whether it shows the whole run, to less than a pixel.
+  atHome() {
+    const [a, b] = this.home, slack = (b - a) * 1e-4;
+    return Math.abs(this.a - a) < slack && Math.abs(this.b - b) < slack;
+  }
 
   key(event) {
     const keys = {

@@ -79,7 +79,7 @@ everywatt.Page = class {
     if (this.buttons) this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
     this.charts = this.charts.filter((chart) => chart.kept);
     this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
-    this.view = new everywatt.Window(...run.extent_s);
+    this.view = new everywatt.Window(...run.extent_s, run.run_s);
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
     this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
@@ -130,16 +130,19 @@ everywatt.Page = class {
   chartSection(run) {
     const { element } = everywatt;
     const button = (text, label, act) => element("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
+    const longer = run.run_s[0] - run.extent_s[0] > 0.01 * run.duration_s || run.extent_s[1] - run.run_s[1] > 0.01 * run.duration_s;
     this.readout = element("p.readout", { "aria-live": "polite" });
     this.depth = element("p.depth");
     this.tools = element("div.toolbar", { role: "toolbar", "aria-label": "Window of time" },
       element("div.group", {},
         button("←", "Earlier", () => this.view.move(-0.2)), button("−", "Zoom out", () => this.view.zoom(2)),
         button("+", "Zoom in", () => this.view.zoom(0.5)), button("→", "Later", () => this.view.move(0.2)),
-        button("Whole run", "Whole run", () => this.view.reset()), button("Peak", "Go to the highest reading", () => this.toPeak())),
+        button("Whole run", "Whole run", () => this.view.reset()),
+        longer ? button("Recording", "Whole recording, with what was recorded before and after the run", () => this.view.set(...run.extent_s)) : null,
+        button("Peak", "Go to the highest reading", () => this.toPeak())),
       this.readout);
     this.chartsBox = element("div.charts");
-    const about = "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows everything.";
+    const about = "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows the whole run.";
     return everywatt.section("charts", "Over time", about, this.tools, this.depth, this.chartsBox);
   }
 
@@ -220,7 +223,8 @@ everywatt.Page = class {
     const joules = counted.reduce((sum, line) => sum + line.integral(a, b), 0);
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
-    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), "about " + everywatt.number(joules, "J"));
+    const exactly = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
+    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), exactly || "about " + everywatt.number(joules, "J"));
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());

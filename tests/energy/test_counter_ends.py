@@ -8,8 +8,8 @@ from tapes import ORIGIN_NS, write_tape
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
-from everywatt.energy import loading
-from everywatt.energy.ends import idle_w
+from everywatt.energy import counter_ends, loading
+from everywatt.energy.counter_ends import idle_w
 from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import window_energy
@@ -113,7 +113,7 @@ def test_every_number_is_the_same(tape, window, monkeypatch):
     found = sources(tape)
     asked = [Asked(s.tape, s.group, s.channel) for s in found]
     by_ends = load_readings(asked, *window)
-    monkeypatch.setattr(loading, "ends_of", lambda some, _: [None] * len(some))
+    monkeypatch.setattr(loading, "readings_by_ends", lambda some, *_: [None] * len(some))
     for source, fast, plain in zip(found, by_ends, load_readings(asked, *window), strict=True):
         assert (fast.joules is None) == (plain.joules is None), source.label
         for field in FIELDS if plain.joules is not None else ():
@@ -147,8 +147,8 @@ def test_most_windows_are_answered_by_their_ends(tape, monkeypatch):
                 seen[one.channel.device] = seen.get(one.channel.device, 0) + 1
         return result
 
-    real = loading.ends_of
-    monkeypatch.setattr(loading, "ends_of", spied)
+    real = counter_ends._near_ticks
+    monkeypatch.setattr(counter_ends, "_near_ticks", spied)
     asked = windows(100.0)
     for start, end in asked:
         window_energy(sources(tape), start, end)

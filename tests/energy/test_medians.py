@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everywatt.energy.median import median, row_medians
+from everywatt.energy.medians import median, row_medians
 
 
 @pytest.mark.parametrize("columns", [1, 2, 9, 10, 64, 65, 200])

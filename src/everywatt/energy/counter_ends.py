@@ -1,28 +1,34 @@
-"""A counter's ticks near the two ends of a window: all that its joules and their interval need, in less time.
+"""One window of several counters from the ticks near its two ends: all that joules and their intervals need.
 
 A counter says what was counted between the ends; only where in its cell an end lies is unsure, and that follows from a
 few ticks to either side. The ticks further away matter in three ways: how closely they follow one another and whether a
 clock passes through all of them, which are looked at first (where one of these could change the answer there is none
 from here, and all ticks are to be asked), and what the device draws when it is idle, which is taken from all of them.
+
+The ticks of all counters are then laid one after the other on one line of time, each with its utilisation (those
+without on a line of their own), and one curve answers for all. An end of a window looks at its own neighbours only, so
+none of them sees another counter.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
-from everywatt.energy.median import median
+from everywatt.energy.curve import Sampled
+from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
-from everywatt.energy.sampling import CLEAR
-from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
-from everywatt.energy.unseen_power import IDLE, MOVED, Witness
+from everywatt.energy.sampling import CLEAR, CounterCurve
+from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Reading, Ticks, part_time
+from everywatt.energy.unseen_power import IDLE, MOVED, Array, Witness, unwitnessed
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
@@ -35,6 +41,8 @@ BEYOND = 8
 FEWEST = 4 * (REACH + BEYOND)
 # sd of an instant anywhere in its bracket, as a share of the bracket.
 _SD = 1 / np.sqrt(12)
+# Between two counters: longer than utilisation speaks for a cell.
+APART_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +60,18 @@ class Around:
     wide: Sequence[Columns] = ()
 
 
-def ends_of(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
+def readings_by_ends(asked: Sequence[Around], start_ns: int, end_ns: int) -> list[Reading | None]:
+    """For each channel what all its ticks would give, in a fraction of the time; None where that is not sure."""
+    near = _near_ticks(asked, (start_ns, end_ns))
+    found = iter(_abreast([ticks for ticks in near if ticks is not None], start_ns, end_ns))
+    return [None if ticks is None else next(found) for ticks in near]
+
+
+def _near_ticks(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Ticks | None]:
     """For each channel ticks for `Ticks.between(*asked_ns)` alone, which then gives what all its ticks would.
 
-    None where that is not sure, for gauges, and where few rows or an unknown greatest power make it useless.
+    None where that is not sure, for gauges and counters of part-time sensors, and where few rows or an unknown
+    greatest power make it useless.
     """
     parts = [_parts(one) for one in asked]
     clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
@@ -85,7 +101,7 @@ class _Part:
 
 
 def _parts(one: Around) -> list[_Part]:
-    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None:
+    if one.channel.kind is not Kind.COUNTER or one.channel.facts.max_w is None or part_time(one.channel):
         return []
     parts: list[_Part] = []
     after_ns = -(2**63)
@@ -177,3 +193,107 @@ def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
     brackets = np.concatenate((most - least, [2 * near.expected_s * NS] * 2))
     own = median(2 * near.half_ns) * _SD
     return bool(apart >= CLEAR * max(2 * median(brackets) * _SD, own))
+
+
+def _abreast(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Reading]:
+    """What `Ticks.between` gives for each."""
+    around = [ticks for ticks in counters if _surrounds(ticks, start_ns, end_ns)]
+    told = [ticks for ticks in around if ticks.witness and not unwitnessed(ticks.witness, ticks.joules)]
+    silent = [ticks for ticks in around if ticks.witness is None]
+    found: dict[int, Reading] = {}
+    for group in (told, silent):
+        found.update(zip(map(id, group), _together(group, start_ns, end_ns), strict=True))
+    return [found.get(id(ticks)) or ticks.between(start_ns, end_ns) for ticks in counters]
+
+
+def _surrounds(ticks: Ticks, start_ns: int, end_ns: int) -> bool:
+    """Whether a counter has ticks all around the window."""
+    margin_ns = round((REACH_S + ticks.expected_s) * NS)
+    return bool(ticks.at_ns[0] + margin_ns < start_ns and end_ns < ticks.at_ns[-1] - margin_ns)
+
+
+def _together(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Reading]:
+    """For counters that all have a witness, or all have none."""
+    if len(counters) < 2:
+        return [ticks.between(start_ns, end_ns) for ticks in counters]
+    laid: list[_Laid] = []
+    for ticks in counters:
+        laid.append(_laid(ticks, laid[-1] if laid else None))
+    t, half = (np.concatenate([getattr(one, field) for one in laid]) for field in ("t_s", "half_s"))
+    if np.diff(t).min() < CLEAR * median(2 * half / np.sqrt(12)):
+        return [ticks.between(start_ns, end_ns) for ticks in counters]
+    witness = None
+    if counters[0].witness is not None:
+        witness = Witness(*(np.concatenate([getattr(one, field) for one in laid]) for field in ("seen_s", "share")))
+    curve = CounterCurve(
+        t,
+        np.concatenate([one.joules for one in laid]),
+        early_s=t - half,
+        late_s=t + half,
+        witness=witness,
+        low_w=np.concatenate([np.full(len(one.t_s), one.low_w) for one in laid])[1:],
+    )
+    starts, ends = (np.array([one.place_s(at) for one in laid]) for at in (start_ns, end_ns))
+    sampled = curve.energy(starts, ends)
+    window = np.array([start_ns]), np.array([end_ns])
+    return [
+        ticks.readings(*window, _own(sampled, place, ticks.channel.facts.quantum or 0.0))[0]
+        for place, ticks in enumerate(counters)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Ticks of one counter on the common line, the instant `origin_ns` at `origin_s` of it."""
+
+    t_s: Array
+    half_s: Array
+    joules: Array
+    seen_s: Array
+    share: Array
+    low_w: float
+    origin_ns: int
+    origin_s: float
+
+    def place_s(self, at_ns: int) -> float:
+        """An instant of the counter's own time on the line."""
+        return self.origin_s + (at_ns - self.origin_ns) / NS
+
+
+def _laid(ticks: Ticks, before: _Laid | None) -> _Laid:
+    own_s = (ticks.at_ns - ticks.origin_ns) / NS
+    seen_s, share = _seen(ticks, own_s)
+    least_s, least_j = (max(before.t_s[-1], before.seen_s[-1]), before.joules[-1]) if before else (0.0, 0.0)
+    origin_s = float(least_s + APART_S - seen_s[0])
+    joules = least_j + (ticks.joules - ticks.joules[0])
+    return _Laid(
+        own_s + origin_s,
+        ticks.half_ns / NS,
+        joules,
+        seen_s + origin_s,
+        share,
+        ticks.low_w or 0.0,
+        ticks.origin_ns,
+        origin_s,
+    )
+
+
+def _seen(ticks: Ticks, own_s: Array) -> tuple[Array, Array]:
+    """Utilisation from before the first tick on; without a witness nothing but the first and the last instant."""
+    witness = ticks.witness
+    if witness is None:
+        return own_s[[0, -1]], np.zeros(2)
+    seen_s = witness.t_s - ticks.origin_ns / NS
+    return np.append(min(seen_s[0], own_s[0]), seen_s), np.append(witness.share[0], witness.share)
+
+
+def _own(sampled: Sampled, place: int, quantum_j: float) -> Sampled:
+    one = slice(place, place + 1)
+    return Sampled(
+        sampled.joules[one],
+        sampled.left_j[one],
+        sampled.right_j[one],
+        sampled.inner_j[one],
+        np.array([quantum_j]),
+        sampled.coverage[one],
+    )

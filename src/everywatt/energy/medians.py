@@ -1,4 +1,4 @@
-"""The median of finite numbers, as `numpy.median` gives it, without what that costs.
+"""The median of finite numbers, as `numpy.median` gives it, without what that costs; and the usual step of ticks.
 
 The first call of `numpy.median` in a process loads `numpy.ma`, which takes longer than all else that one window needs.
 """
@@ -37,3 +37,18 @@ def row_medians(rows: npt.NDArray[np.floating]) -> Floats:
     parted = np.sort(rows, axis=1) if count <= SHORT else np.partition(rows, sorted({low, high, count - 1}), axis=1)
     middle = (parted[:, low] + parted[:, high]) / 2 if low != high else parted[:, low]
     return np.where(np.isnan(parted[:, -1]), np.nan, middle)
+
+
+def publishing_s(steps: Floats) -> float:
+    """The usual short step: two reads find a publication, also where a long time passes before the next two."""
+    return float(np.mean(steps[steps < 1.5 * median(steps)]))
+
+
+def spacing_s(steps: Floats) -> float:
+    """The step in the middle of all the time (and not of all steps).
+
+    >>> spacing_s(np.array([0.1, 0.9, 0.1, 0.9]))
+    0.9
+    """
+    ordered = np.sort(steps)
+    return float(ordered[int(np.searchsorted(np.cumsum(ordered), ordered.sum() / 2))])

@@ -1,0 +1,77 @@
+"""What the total of a run on this machine would contain, from the channels of the sensors it would use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from everywatt.core.channels import GroupInfo
+from everywatt.core.domains import WHOLE, Answer, contains
+from everywatt.energy.sources import Source, addable, scope_of, sources
+from everywatt.tape.reader import StoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that is measured: its label, domain and provenance, and how it stands to the total."""
+
+    label: str
+    domain: str
+    pedigree: str
+    sensor: str
+    in_total: bool
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """`cpu.0 core (inside cpu.0)`."""
+        return f"{self.label} ({self.note})" if self.note else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is measured, and the scope of the total: `cpu+gpu`, empty where nothing measures power."""
+
+    scope: str
+    parts: tuple[Part, ...]
+
+    @property
+    def total(self) -> tuple[Part, ...]:
+        """What the total adds up."""
+        return tuple(part for part in self.parts if part.in_total)
+
+    @property
+    def others(self) -> tuple[Part, ...]:
+        """What is recorded besides, and never added to the total."""
+        return tuple(part for part in self.parts if not part.in_total)
+
+
+def coverage(groups: Iterable[GroupInfo]) -> Coverage:
+    """What a run that reads these groups would add up, by the rule of every figure."""
+    stored = [StoredGroup(number, info, 1.0) for number, info in enumerate(groups, 1)]
+    found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type]  # it asks a tape for its groups only
+    added = addable(found)
+    return Coverage(scope_of(added), tuple(_part(source, added) for source in found))
+
+
+def _part(source: Source, added: Sequence[Source]) -> Part:
+    channel = source.channel
+    note = "" if source in added else _note(source, added)
+    return Part(
+        source.label, source.domain.value, channel.pedigree.value, source.group.info.sensor, source in added, note
+    )
+
+
+def _note(source: Source, added: Sequence[Source]) -> str:
+    """Why a source is not in the total."""
+    twin = next((other for other in added if other.domain is source.domain), None)
+    if twin is not None:
+        return f"the same as {twin.label}"
+    outer = [other for other in added if contains(other.domain, source.domain) is Answer.YES]
+    if outer:
+        same = [other for other in outer if other.channel.device == source.channel.device]
+        return f"inside {', '.join(dict.fromkeys(other.label for other in same or outer))}"
+    if source.domain in WHOLE:
+        return f"{source.domain.value}: a total of its own"
+    return "may overlap with the total"

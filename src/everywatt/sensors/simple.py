@@ -1,0 +1,95 @@
+"""A sensor that just reads values: probing, groups and gaps come with it.
+
+class Thermos(SimpleSensor):
+    name = "thermos"
+    absent = "There is no thermos."
+
+    def find(self) -> list[SimpleGroup]:
+        channel = Channel("thermos.0.power", "W", Kind.GAUGE, "thermos.0", Domain.RAIL, pedigree=Pedigree.INTEGRATED)
+        return [self.group(channel, read=lambda: read_watts(self.machine.sys / "class" / "thermos"))]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from everywatt.core.channels import Channel, GroupInfo, Row, fresh
+from everywatt.core.clocks import Clock
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Report, Request, State
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleGroup:
+    """Channels that one function reads; it raises SensorError where the device cannot be read now."""
+
+    info: GroupInfo
+    values: Callable[[], tuple[float, ...]]
+    clock: Clock
+    age_ns: int = 0
+
+    def read(self) -> list[Row]:
+        """One row, current when it was read or at most `age_ns` old."""
+        values = self.values()
+        return [fresh(self.clock.monotonic_ns(), values, self.age_ns)]
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class SimpleSensor:
+    """A sensor by the groups it finds. A subclass sets `name` and gives `find`.
+
+    `absent` says what is not here where nothing is found, `cure` what to do where nothing that was found can be read.
+    """
+
+    name = ""
+    after: Sequence[str] = ()
+    absent = "There is no such hardware here."
+    cure: str | None = None
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.machine = request.machine
+        self._usable: list[SimpleGroup] | None = None
+
+    def find(self) -> Sequence[SimpleGroup]:
+        """The groups that exist here, whether they can be read or not."""
+        raise NotImplementedError
+
+    def group(self, *channels: Channel, read: Callable[[], float | tuple[float, ...]], label: str = "") -> SimpleGroup:
+        """Channels of one device; `read` gives their raw values (of one channel the value itself)."""
+
+        def values() -> tuple[float, ...]:
+            found = read()
+            return found if isinstance(found, tuple) else (found,)
+
+        device = channels[0].device
+        return SimpleGroup(GroupInfo(device, self.name, device, channels, label=label), values, self.machine.clock)
+
+    def probe(self) -> Report:
+        """One reading of each group that is found."""
+        self._usable = []
+        samples: dict[str, float | None] = {}
+        missing: dict[str, str] = {}
+        for group in self.find():
+            channels = group.info.channels
+            try:
+                (row,) = group.read()
+            except SensorError as error:
+                missing[channels[0].name] = str(error)
+                continue
+            self._usable.append(group)
+            samples |= {c.name: raw * c.scale for c, raw in zip(channels, row.values, strict=True) if raw == raw}
+        if samples:
+            return Report(self.name, State.USABLE, samples=samples, missing=missing)
+        if missing:
+            return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, missing=missing)
+        return Report(self.name, State.ABSENT, self.absent)
+
+    def groups(self) -> Sequence[SimpleGroup]:
+        """The groups that could be read."""
+        if self._usable is None:
+            self.probe()
+        return self._usable or ()

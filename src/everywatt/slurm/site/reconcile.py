@@ -1,0 +1,271 @@
+"""What several sensors say of one node and day, side by side: chips, node sensor (BMC), wall, Slurm's own count.
+
+They do not measure the same. A wall contains its node sensor, which contains the chips, so a smaller figure inside a
+larger one is another scope and is called so: a BMC at 0.77 of the PDU sees 77 % of what the node draws. What cannot be
+is a part that is larger than the whole, or Slurm counting less than the chips of the same job: that is an alert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.core.format import format_percent
+from everywatt.slurm.site.carbon import HOUR_S, UJ
+from everywatt.slurm.site.from_series import energy_lines
+from everywatt.slurm.site.periods import day_of
+from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.wall import COVERED, MeterLine, Wall
+
+Floats = npt.NDArray[np.float64]
+CHIPS: Final = "chips"
+SLURM: Final = "slurm"
+# From the inside out; each contains those before it.
+ORDER: Final = ("node", "psu", "wall")
+NAMES: Final = {CHIPS: "chips", "node": "node sensor", "psu": "power supply", "wall": "wall", SLURM: "Slurm"}
+ALERT: Final = "alert"
+SCOPE: Final = "scope"
+
+_HOURS: Final = """
+SELECT node, hour_s, CAST(sum(total_uj) AS BIGINT) AS total_uj, min(from_s) AS from_s, max(to_s) AS to_s,
+  string_agg(DISTINCT nullif(domain, ''), '+' ORDER BY nullif(domain, '')) AS scope
+FROM nodes WHERE hour_s >= ? AND hour_s < ? AND domain NOT IN ('wall', 'psu', 'node') {node}
+GROUP BY 1, 2 ORDER BY 1, 2"""
+_WIDTHS: Final = """
+SELECT node, CAST(floor(end_s / 86400) AS BIGINT) AS day, sum(energy_uj) AS energy, sum(low_uj) AS low,
+  sum(high_uj) AS high
+FROM jobs WHERE end_s >= ? AND end_s < ? AND energy_uj > 0 AND low_uj IS NOT NULL AND high_uj IS NOT NULL {node}
+GROUP BY 1, 2"""
+# Slurm counts all that a node draws while a job runs: of jobs that shared their node it counts the same joules twice.
+_LONE: Final = """
+SELECT node, CAST(floor(end_s / 86400) AS BIGINT) AS day, count(*) AS jobs, sum(slurm_energy_j) AS slurm_j,
+  sum(energy_uj + idle_uj) AS ours, sum(low_uj + idle_uj) AS low, sum(high_uj + idle_uj) AS high
+FROM (
+  SELECT *, max(end_s) OVER (PARTITION BY node ORDER BY start_s, end_s, job_id
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before_s,
+    lead(start_s) OVER (PARTITION BY node ORDER BY start_s, end_s, job_id) AS next_s
+  FROM jobs WHERE end_s >= ? AND end_s < ? {node}
+)
+WHERE nodes <= 1 AND slurm_energy_j > 0 AND energy_uj IS NOT NULL AND idle_uj IS NOT NULL AND low_uj IS NOT NULL
+  AND coalesce(before_s <= start_s, true) AND coalesce(next_s >= end_s, true)
+GROUP BY 1, 2"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """A sensor of a whole node; `domain` is one of ORDER. `relative`: half-width of its 95 % interval, if known."""
+
+    domain: str
+    line: Wall
+    relative: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Joules by one kind of sensor. Without bounds its interval is not known."""
+
+    joules: float
+    low: float | None
+    high: float | None
+    scope: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"joules": self.joules, "low": self.low, "high": self.high, "scope": self.scope}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`alert`: two figures that cannot both be right. `scope`: one that measures less than its name suggests."""
+
+    kind: str
+    inner: str
+    outer: str
+    ratio: float
+    low: float
+    high: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDay:
+    """A node's day (UTC) over the hours that all of its sensors saw. Slurm's figure is of jobs that ran alone."""
+
+    node: str
+    day: date
+    hours: int
+    figures: Mapping[str, Figure]
+    slurm: Figure | None
+    ours: Figure | None  # the chips of the jobs that Slurm counted
+    jobs: int
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        findings = [
+            {name: getattr(one, name) for name in ("kind", "inner", "outer", "ratio", "low", "high", "text")}
+            for one in self.findings
+        ]
+        slurm = None if self.slurm is None or self.ours is None else {**self.slurm.to_dict(), "jobs": self.jobs}
+        return {
+            "node": self.node,
+            "day": self.day.isoformat(),
+            "hours": self.hours,
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "slurm": slurm and {**slurm, "chips": self.ours and self.ours.to_dict()},
+            "findings": findings,
+        }
+
+
+def reconcile(
+    store: Store, sensors: Mapping[str, Sequence[Sensor]], since_s: float, until_s: float, node: str | None = None
+) -> list[NodeDay]:
+    """Every node and day of a store with what its sensors say, and what does not fit. Days begin at midnight UTC."""
+    where, values = ("AND node = ?", [node]) if node is not None else ("", [])
+
+    def ask(sql: str) -> list[dict[str, Any]]:
+        table = store.query(sql.format(node=where), [since_s, until_s, *values], since_s, until_s)
+        return list(table.to_pylist())
+
+    widths = {(row["node"], row["day"]): row for row in ask(_WIDTHS)}
+    lone = {(row["node"], row["day"]): row for row in ask(_LONE)}
+    days: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for hour in ask(_HOURS):
+        days.setdefault((hour["node"], hour["hour_s"] // 86_400), []).append(hour)
+    found = []
+    for name, number in sorted({*days, *lone}, key=lambda key: (key[0], key[1])):
+        key = (name, number)
+        found.append(_of_day(key, days.get(key, []), sensors.get(name, ()), widths.get(key), lone.get(key)))
+    return [day for day in found if day.hours or day.slurm]
+
+
+def _of_day(
+    key: tuple[str, int],
+    hours: Sequence[Mapping[str, Any]],
+    sensors: Sequence[Sensor],
+    width: Mapping[str, Any] | None,
+    lone: Mapping[str, Any] | None,
+) -> NodeDay:
+    figures, count = _figures(hours, sensors, width)
+    findings = list(_nested(figures))
+    slurm = ours = None
+    if lone is not None:
+        own_j, low_j, high_j = (float(lone[name]) / UJ for name in ("ours", "low", "high"))
+        ours = Figure(own_j, low_j, high_j, _scope(hours))
+        slurm = Figure(float(lone["slurm_j"]), None, None, "whole node or sockets, while its jobs ran alone")
+        findings += _slurm_finding(slurm, ours)
+    day = day_of(key[1] * 86_400)
+    return NodeDay(key[0], day, count, figures, slurm, ours, lone["jobs"] if lone else 0, tuple(findings))
+
+
+def _figures(
+    hours: Sequence[Mapping[str, Any]], sensors: Sequence[Sensor], width: Mapping[str, Any] | None
+) -> tuple[dict[str, Figure], int]:
+    """The figures of a day over the hours that all sensors which saw some of it saw."""
+    if not hours:
+        return {}, 0
+    start = np.array([float(hour["hour_s"]) for hour in hours])
+    told = np.array([hour["to_s"] > 0 for hour in hours])
+    low = np.where(told, [hour["from_s"] for hour in hours], start)
+    high = np.where(told, [hour["to_s"] for hour in hours], start + HOUR_S)
+    seen = []
+    common = np.ones(len(hours), dtype=bool)
+    for sensor in sorted(sensors, key=lambda one: ORDER.index(one.domain)):
+        joules, share = sensor.line.seen(low, high)
+        good = (share >= COVERED) & np.isfinite(joules)
+        if good.any():
+            seen.append((sensor, joules))
+            common &= good
+    if not common.any():
+        return {}, 0
+    chips_j = sum(int(hour["total_uj"]) for hour, yes in zip(hours, common, strict=True) if yes) / UJ
+    below, above = (
+        (None, None)
+        if width is None
+        else (1 - float(width["low"]) / float(width["energy"]), float(width["high"]) / float(width["energy"]) - 1)
+    )
+    figures = {CHIPS: _figure(chips_j, below, above, _scope(hours))}
+    for sensor, joules in seen:
+        total = float(joules[common].sum())
+        there = figures.get(sensor.domain)
+        if there is not None:  # two supplies, two plugs
+            more = _figure(total, sensor.relative, sensor.relative, sensor.domain)
+            low_j, high_j = (
+                None if a is None or b is None else a + b for a, b in ((there.low, more.low), (there.high, more.high))
+            )
+            figures[sensor.domain] = Figure(there.joules + total, low_j, high_j, sensor.domain)
+        else:
+            figures[sensor.domain] = _figure(total, sensor.relative, sensor.relative, sensor.domain)
+    return figures, int(common.sum())
+
+
+def _figure(joules: float, below: float | None, above: float | None, scope: str) -> Figure:
+    low = None if below is None else joules * max(1 - below, 0.0)
+    return Figure(joules, low, None if above is None else joules * (1 + above), scope)
+
+
+def _scope(hours: Sequence[Mapping[str, Any]]) -> str:
+    parts = dict.fromkeys(part for hour in hours for part in (hour["scope"] or "").split("+") if part)
+    return "+".join(sorted(parts))
+
+
+def _nested(figures: Mapping[str, Figure]) -> Iterator[Finding]:
+    """Each figure against every one that contains it."""
+    names = [name for name in (CHIPS, *ORDER) if name in figures]
+    for place, inner in enumerate(names):
+        for outer in names[place + 1 :]:
+            ratio, low, high = _ratio(figures[inner], figures[outer])
+            words = f"{NAMES[inner]} at {ratio:.2f} of the {NAMES[outer]}"
+            unsure = _unsure(figures, inner, outer)
+            if low > 1:
+                yield Finding(
+                    ALERT, inner, outer, ratio, low, high, f"{words}, which contains it: wrong plug or node?{unsure}"
+                )
+            elif high < 1 and inner != CHIPS:
+                text = f"{words}: another scope, which leaves out {format_percent(1 - ratio)}{unsure}"
+                yield Finding(SCOPE, inner, outer, ratio, low, high, text)
+
+
+def _slurm_finding(slurm: Figure, ours: Figure) -> list[Finding]:
+    ratio, low, high = _ratio(ours, slurm)
+    if low > 1:
+        text = f"Slurm counted {1 / ratio:.2f} of what the chips of the same jobs drew"
+        return [Finding(ALERT, CHIPS, SLURM, ratio, low, high, text)]
+    if high < 1:
+        text = f"Slurm counted {1 / ratio:.2f} times the chips of the same jobs: another scope, such as the whole node"
+        return [Finding(SCOPE, CHIPS, SLURM, ratio, low, high, text)]
+    return []
+
+
+def _ratio(inner: Figure, outer: Figure) -> tuple[float, float, float]:
+    """Inner over outer, with bounds where their intervals are at opposite ends; an unknown interval has no width."""
+    if outer.joules <= 0:
+        return float("inf"), float("inf"), float("inf")
+    low = (inner.joules if inner.low is None else inner.low) / (outer.joules if outer.high is None else outer.high)
+    least = outer.joules if outer.low is None else outer.low
+    high = (inner.joules if inner.high is None else inner.high) / least if least > 0 else float("inf")
+    return inner.joules / outer.joules, low, high
+
+
+def _unsure(figures: Mapping[str, Figure], *names: str) -> str:
+    unknown = [NAMES[name] for name in names if figures[name].low is None]
+    return f" (interval of the {' and the '.join(unknown)} unknown)" if unknown else ""
+
+
+def sensors_in_series(url: str, since_s: float, until_s: float) -> dict[str, list[Sensor]]:
+    """Sensors of whole nodes that agents send to a Prometheus or VictoriaMetrics, by node."""
+    found: dict[str, list[Sensor]] = {}
+    for (node, domain), (at_s, joules) in energy_lines(url, ORDER, since_s, until_s).items():
+        times = np.array(at_s)
+        steps = np.diff(np.array(joules))
+        lengths = np.diff(times)
+        # A counter that fell was begun again, and a longer step is a gap: neither was observed.
+        good = (steps >= 0) & (lengths <= 1.5 * np.median(lengths)) if len(lengths) else np.zeros(0, dtype=bool)
+        gathered, observed = (np.concatenate(([0.0], np.cumsum(np.where(good, x, 0.0)))) for x in (steps, lengths))
+        found.setdefault(node, []).append(Sensor(domain, MeterLine(times, gathered, observed)))
+    return found
