@@ -148,11 +148,11 @@ def _add(state: State, path: Path) -> None:
     for row in owners:
         _merge(known, *row)
     for kind, owner, device, value, ended in _told_owners(path):
-        row = known.get((kind, owner))
-        if ended and row is not None:
+        before = known.get((kind, owner))
+        if ended and before is not None:
             # It became a part of the rest, and may have come back since: what was known before is counted there.
-            row[2] = 0.0 if device is None else row[2]
-            row[3].pop(device, None)
+            before[2] = 0.0 if device is None else before[2]
+            before[3].pop(device, None)
         if value is not None:
             uj = {} if device is None else {device: round(value * UJ)}
             _merge(known, kind, owner, value if device is None else 0.0, uj)
