@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 NODE = 'job=~"$job",instance=~"$instance"'
 DEVICE = f'{NODE},device=~"$device"'
 GPU = f'{NODE},device=~"gpu.+"'
+RUNNING = 'kind!="rest"'  # the rest grows by what owners that ended had used, which their own series have
 COUNTED = 'and on (instance, job, device, domain) everywatt_device_info{total="1"}'
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -73,7 +74,8 @@ def energy_over(selector: str, by: str = "") -> str:
 
 def by_owner(selector: str) -> Panel:
     """What the largest owners draw."""
-    watts = f"sum by (kind, owner) (rate(everywatt_owner_energy_joules_total{{{selector}}}[$__rate_interval]))"
+    joules = f"everywatt_owner_energy_joules_total{{{selector},{RUNNING}}}"
+    watts = f"sum by (kind, owner) (rate({joules}[$__rate_interval]))"
     about = "The fifteen largest. Idle is an owner of its own."
     return graph(
         "Power by owner", "watt", ("{{kind}} {{owner}}", f"topk(15, {watts})"), stacked=True, description=about
@@ -126,7 +128,8 @@ NODE_PAGE = Dashboard(
         table(
             "Energy by owner",
             "joule",
-            f"sort_desc(sum by (kind, owner) (increase(everywatt_owner_energy_joules_total{{{DEVICE}}}[$__range])))",
+            "sort_desc(sum by (kind, owner) "
+            f"(increase(everywatt_owner_energy_joules_total{{{DEVICE},{RUNNING}}}[$__range])))",
         ),
         table(
             "Energy by device",
@@ -250,7 +253,7 @@ JETSON_PAGE = Dashboard(
         )),
         graph("Power by owner", "watt", (
             "{{instance}} {{kind}} {{owner}}",
-            f"topk(15, sum by (instance, kind, owner) (rate(everywatt_owner_energy_joules_total{{{NODE}}}"
+            f"topk(15, sum by (instance, kind, owner) (rate(everywatt_owner_energy_joules_total{{{NODE},{RUNNING}}}"
             '[$__rate_interval])) and on (instance) everywatt_power_watts{domain=~"soc|rail"})',
         ), stacked=True),
         graph("CPUs in use", "none", (

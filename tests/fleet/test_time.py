@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import re
 import sqlite3
 
 import pytest
@@ -266,3 +267,43 @@ def _full():
     from everywatt.core.errors import TapeError
 
     raise TapeError(f"the tape cannot be written: {sqlite3.OperationalError('database or disk is full')}.")
+
+
+def users(text: str) -> set[str]:
+    """Owners of the kind `user` with an energy series."""
+    return set(re.findall(r'everywatt_owner_energy_joules_total\{kind="user",owner="u(\d+)"', text))
+
+
+def test_an_owner_that_ended_leaves_the_series_after_two_periods(tmp_path):
+    """Every second a user comes for one second. Nothing scrapes, so nothing is waited for."""
+    lab = Lab(tmp_path)
+    for _ in range(40):
+        lab.tick()
+        born = 10_000 + lab.agent.watcher.cpu.readings
+        exported = {owner.id for owner in lab.agent.counters.uj if owner.kind == "user"}
+        assert exported <= {f"u{born}", f"u{born - 1}", f"u{born - 2}"}
+    assert lab.owned_uj() == lab.energy_uj
+    lab.agent.finish()
+
+
+def test_an_owner_that_ended_stays_until_its_last_value_was_scraped(tmp_path):
+    lab, seen = Lab(tmp_path), set()
+    for second in range(60):
+        lab.tick()
+        if second % 10 == 9:
+            seen |= users(lab.agent.text())
+    assert seen >= {str(number) for number in range(10_012, 10_060)}, "whoever came since the first scrape"
+    assert len(users(lab.agent.text())) <= 12
+    assert lab.owned_uj() == lab.energy_uj
+    lab.agent.finish()
+
+
+def test_owners_that_became_the_rest_are_not_counted_again_after_a_kill(tmp_path):
+    lab = Lab(tmp_path)
+    for _ in range(25):  # the state is kept every ten seconds, the tape is written every second
+        lab.tick()
+    owners = {tuple(owner): amounts for owner, amounts in lab.agent.counters.uj.items()}
+    lab.agent.session.writer.abandon()
+    found = state.recover(state.read(tmp_path), tmp_path / "tape")
+    assert sum(row[3].get("cpu.0", 0) for row in found.owners) == lab.energy_uj
+    assert {(row[0], row[1]): row[3] for row in found.owners if row[3]} == owners

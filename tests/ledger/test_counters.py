@@ -6,8 +6,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.core.clocks import NS
-from everywatt.ledger.counters import FORGET_NS, IDLE, METER, REST, UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.counters import IDLE, METER, REST, UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.engine import DeviceAccount, Level
 
 A, B = OwnerKey("user", "a"), OwnerKey("user", "b")
@@ -93,7 +92,7 @@ def test_beyond_the_cap_owners_are_the_rest_and_nothing_is_lost():
         counters.charge("cpu.0", {OwnerKey("container", f"c{number}"): 1000 + number}, now_ns=number)
         counters.used({OwnerKey("container", f"c{number}"): 1.0}, now_ns=number)
     before = counters.device_uj("cpu.0")
-    counters.tidy([OwnerKey("container", "c0")], now_ns=100)
+    counters.tidy([OwnerKey("container", "c0")], now_ns=100, before_ns=0)
     assert len([owner for owner in counters.uj if owner != REST]) == 10
     assert OwnerKey("container", "c0") in counters.uj, "the living stay"
     assert OwnerKey("container", "c49") in counters.uj, "of the others those that owe most"
@@ -101,12 +100,12 @@ def test_beyond_the_cap_owners_are_the_rest_and_nothing_is_lost():
     assert counters.cpu_s[REST] == 40.0
 
 
-def test_long_gone_owners_become_the_rest():
+def test_owners_that_ended_become_the_rest():
     counters = Counters()
-    counters.charge("cpu.0", {OwnerKey("job", "1"): 5}, now_ns=0)
-    assert counters.tidy([], now_ns=FORGET_NS) == []
-    assert counters.tidy([], now_ns=FORGET_NS + NS) == [OwnerKey("job", "1")]
-    assert counters.uj == {REST: {"cpu.0": 5}}
+    counters.charge("cpu.0", {OwnerKey("job", "1"): 5, OwnerKey("job", "2"): 7}, now_ns=10)
+    assert counters.tidy([], now_ns=11, before_ns=10) == []
+    assert counters.tidy([OwnerKey("job", "2")], now_ns=12, before_ns=11) == [OwnerKey("job", "1")]
+    assert counters.uj == {REST: {"cpu.0": 5}, OwnerKey("job", "2"): {"cpu.0": 7}}
 
 
 def test_accounts_come_back_and_a_gap_is_nobodys():

@@ -460,6 +460,7 @@ class Agent:
         """All series as text, with the further names that were asked for."""
         if self.exporter is None:
             return ""
+        self.watcher.scraped()
         if not self.options.compat or not self._written:  # the others' counters would go back after a restart
             return self.exporter.registry.text(open_metrics=open_metrics)
         ours = self.exporter.registry.text(open_metrics=open_metrics)

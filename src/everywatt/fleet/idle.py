@@ -55,4 +55,4 @@ class IdleFinder:
         found = find_idle(seen)
         if found is None or (self._known is not None and (not found.observed or found.method == "quiet, held")):
             return self._known
-        return Level(found.watts, found.held_w, method=found.method)
+        return found.level

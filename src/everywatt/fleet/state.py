@@ -147,11 +147,16 @@ def _add(state: State, path: Path) -> None:
     known = {(row[0], row[1]): row for row in state.owners}
     for row in owners:
         _merge(known, *row)
-    for kind, owner, device, value in _told_owners(path):
-        _merge(
-            known, kind, owner, value if device is None else 0.0, {} if device is None else {device: round(value * UJ)}
-        )
-    state.owners = list(known.values())
+    for kind, owner, device, value, ended in _told_owners(path):
+        before = known.get((kind, owner))
+        if ended and before is not None:
+            # It became a part of the rest, and may have come back since: what was known before is counted there.
+            before[2] = 0.0 if device is None else before[2]
+            before[3].pop(device, None)
+        if value is not None:
+            uj = {} if device is None else {device: round(value * UJ)}
+            _merge(known, kind, owner, value if device is None else 0.0, uj)
+    state.owners = [row for row in known.values() if row[2] or row[3]]
 
 
 def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s: float, uj: dict[str, int]) -> None:
@@ -161,26 +166,30 @@ def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s
         row[3][device] = max(row[3].get(device, 0), amount)
 
 
-def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float]]:
-    """Kind, owner, device (None: CPU seconds) and the newest value of every owner's series on a segment."""
-    names: dict[int, tuple[str, dict[str, str]]] = {}
-    newest: dict[int, float] = {}
+def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float | None, bool]]:
+    """Kind, owner, device (None: CPU seconds) and newest value of every owner's series on a segment.
+
+    The value is None where the series has ended; the last word says whether it ever did.
+    """
+    keys: dict[int, tuple[str, str, str | None]] = {}
+    newest: dict[tuple[str, str, str | None], float | None] = {}
+    ended = set()
     for row in sample_rows(path):
         if "i" in row:
-            names[row["i"]] = (row["n"], row["l"])
+            labels = row["l"]
+            if row["n"] in (OWNER_ENERGY, OWNER_CPU):
+                device = labels["device"] if row["n"] == OWNER_ENERGY else None
+                keys[row["i"]] = (labels["kind"], labels["owner"], device)
             continue
         flat = json.loads(row["s"])
         for place in range(0, len(flat), 3):
-            if flat[place + 2] is not None:
-                newest[flat[place]] = flat[place + 2]
-            else:
-                newest.pop(flat[place], None)  # it became part of the rest
-    for number, value in newest.items():
-        name, labels = names[number]
-        if name == OWNER_ENERGY:
-            yield labels["kind"], labels["owner"], labels["device"], value
-        elif name == OWNER_CPU:
-            yield labels["kind"], labels["owner"], None, value
+            key = keys.get(flat[place])
+            if key is not None:
+                newest[key] = flat[place + 2]
+                if flat[place + 2] is None:
+                    ended.add(key)
+    for key, value in newest.items():
+        yield *key, value, key in ended
 
 
 def sample_rows(path: Path) -> Iterator[dict[str, Any]]:

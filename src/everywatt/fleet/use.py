@@ -60,6 +60,9 @@ class CpuBook:
         self.readings = 0
         self.at_ns = 0
         self.memory: dict[OwnerKey, float] = {}
+        self._living: dict[OwnerKey, int] = {}  # processes of each owner when they were counted last
+        self._left: dict[OwnerKey, int] = {}  # and how many ended since
+        self.may_have_ended = False  # the last process of some owner
 
     # What the tables say.
 
@@ -174,6 +177,10 @@ class CpuBook:
         if self._owed_s > 0:
             uses[UNATTRIBUTED] = uses.get(UNATTRIBUTED, 0.0) + self._owed_s
             self._owed_s = 0.0
+        for process, _ in self._gone:
+            owner = self.owner(process)
+            left = self._left[owner] = self._left.get(owner, 0) + 1
+            self.may_have_ended |= left >= self._living.get(owner, 0)
         self._used, self._extra, self._gone = {}, {}, []
         self._cgroup_used, self._host_used = {}, 0.0
         self._taken = uses
@@ -213,12 +220,14 @@ class CpuBook:
             seen[path] = seen.get(path, 0.0) + more
 
     def count_memory(self) -> None:
-        """Add up what owners hold, into `memory`."""
+        """Add up what living owners hold, into `memory`."""
         memory: dict[OwnerKey, float] = {}
+        living: dict[OwnerKey, int] = {}
         for process in self.processes.values():
             owner = self.owner(process)
             memory[owner] = memory.get(owner, 0.0) + process.rss_bytes
-        self.memory = memory
+            living[owner] = living.get(owner, 0) + 1
+        self.memory, self._living, self._left, self.may_have_ended = memory, living, {}, False
 
 
 @dataclass(slots=True)
@@ -247,17 +256,18 @@ class GpuBook:
         self._tables: dict[int, TenantTable] = {}
         self._times: dict[int, _GpuTime] = {}
         self._owners: dict[int, OwnerKey] = {}  # of processes that were known once: some end before they are charged
-        self._at_ns: int | None = None
+        self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        """What one reading said: new, changed and gone tenants of the time since the reading before."""
-        seconds = 1.0 if self._at_ns is None else (at_ns - self._at_ns) / NS
-        self._at_ns = at_ns
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
+        """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
+        before_ns, gpus = self._read.get(table_name, (at_ns - NS, set[int]()))
+        seconds = (at_ns - before_ns) / NS
         changed: dict[int, list[dict[str, Any]]] = {}
         for row in rows:
             if row.get("gpu") is not None:
                 changed.setdefault(int(row["gpu"]), []).append(row)
-        for gpu in {*self._tables, *changed}:
+        self._read[table_name] = at_ns, gpus | changed.keys()
+        for gpu in gpus | changed.keys():
             table = self._tables.setdefault(gpu, TenantTable())
             tenants = table.update(changed[gpu]) if gpu in changed else table.now
             time = self._times.get(gpu)

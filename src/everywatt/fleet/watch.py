@@ -25,6 +25,8 @@ YOUNG_LEVELS_NS = 2 * NS
 YOUNG_NS = 60 * NS
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
+SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
+SETTLING_NS = NS // 10  # a scrape that came while values were being settled may have got those of before
 PROCESSES, CGROUPS, HOST = "use.processes", "use.cgroups", "use.host"
 
 
@@ -46,6 +48,7 @@ class Watcher:
         self.settled_ns = self.started_ns
         self._book_ns = 0
         self._levels_ns = self._tidy_ns = self._memory_ns = 0
+        self._scraped_ns: int | None = None
         self._host_mark: tuple[float, float] | None = None
         self.busy_share: float | None = None
         self.memory_totals: dict[str, float] = {}
@@ -78,7 +81,7 @@ class Watcher:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
         elif source.info.lists_gpu_processes:
-            self.gpus.feed(at_ns, rows)
+            self.gpus.feed(at_ns, rows, name)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""
@@ -102,10 +105,11 @@ class Watcher:
         self._book_ns, self.settled_ns = self.cpu.at_ns, now_ns
         self.places.refresh(now_ns)
         self._host()
-        uses = self.cpu.take() if reads_use else {}
-        if now_ns >= self._memory_ns:
+        if now_ns >= self._memory_ns or self.cpu.may_have_ended:
             self._memory_ns = now_ns + MEMORY_NS
+            self._tidy_ns = now_ns if self.cpu.may_have_ended else self._tidy_ns
             self.cpu.count_memory()
+        uses = self.cpu.take() if reads_use else {}
         self.counters.used(uses, now_ns)
         for line in self.lines.all:
             self._settle_line(line, uses, now_ns)
@@ -117,10 +121,25 @@ class Watcher:
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
             self.gpus.tidy()
-            self.counters.tidy(self.cpu.memory, now_ns)
+            self.counters.tidy(self.cpu.memory, now_ns, self._final_ns(now_ns))
             living = {owner.id for owner in (*self.counters.uj, *self.cpu.memory) if owner.kind == "job"}
             self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}
         return True
+
+    def _final_ns(self, now_ns: int) -> int:
+        """Owners that ended and were charged last before this instant are not exported any longer.
+
+        That is one interval after their end; where the series are scraped, after the next scrape, which gets their
+        final values.
+        """
+        if self._scraped_ns is None or now_ns - self._scraped_ns > SCRAPED_NS:
+            return now_ns
+        return min(now_ns, self._scraped_ns - SETTLING_NS)
+
+    def scraped(self) -> None:
+        """All series were read."""
+        self._scraped_ns = self.clock.monotonic_ns()
+        self._tidy_ns = 0
 
     def _settle_line(self, line: Line, uses: dict[OwnerKey, float], now_ns: int) -> None:
         whole_uj, seconds = line.settle()

@@ -12,11 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from everywatt.core.clocks import NS
 from everywatt.ledger.engine import NO_HOLDERS, DeviceAccount, Level
 from everywatt.ledger.split.amounts import UJ, apportion
 
-FORGET_NS = 3600 * NS  # an owner that is gone keeps its counter for so long, then it is part of the rest
 MOST_OWNERS = 500
 # An account is closed for good after so long: what an idle level that was wrong has put down to an owner is not owed
 # for ever. Shorter ones would turn more of the noise of an idle machine into joules of whoever is there.
@@ -120,14 +118,17 @@ class Counters:
             mine = self.uj.setdefault(UNATTRIBUTED, {})
             mine[device] = mine.get(device, 0) + missing
 
-    def tidy(self, living: Iterable[OwnerKey], now_ns: int) -> list[OwnerKey]:
-        """Owners that become part of the rest: long gone ones, and beyond the cap those that owe least."""
+    def tidy(self, living: Iterable[OwnerKey], now_ns: int, before_ns: int) -> list[OwnerKey]:
+        """Owners that become part of the rest: those that ended and were charged last before an instant.
+
+        Beyond the cap also those that owe least.
+        """
         alive = set(living)
         for owner in alive:
             self._seen_ns[owner] = now_ns
         known = {*self.uj, *self.cpu_s}
         ordinary = [owner for owner in known if owner not in SPECIAL]
-        leaving = [owner for owner in ordinary if now_ns - self._seen_ns.setdefault(owner, now_ns) > FORGET_NS]
+        leaving = [owner for owner in ordinary if self._seen_ns.setdefault(owner, now_ns) < before_ns]
         over = len(ordinary) - len(leaving) - self.most
         if over > 0:
             gone = set(leaving)

@@ -216,7 +216,9 @@ class AgentSource:
         now_s = self._at_s if self._tick_s is None else self._tick_s
         if now_s > at_s:
             seconds = now_s - at_s
-            powers = {key: max(0.0, value - before[key]) / seconds for key, value in joules.items() if key in before}
+            # The rest grows by what owners that ended had used before: that is no power.
+            grown = {key: value - before[key] for key, value in joules.items() if key in before and key[0] != "rest"}
+            powers = {key: max(0.0, more) / seconds for key, more in grown.items()}
             self._owned = (now_s, joules, powers)
         rows = [OwnerNow(kind, id_, id_, powers.get((kind, id_), 0.0), value) for (kind, id_), value in joules.items()]
         return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
