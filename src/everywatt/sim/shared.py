@@ -16,7 +16,7 @@ _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 
 def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
     """NVML's cards, in the order of their numbers."""
-    found = []
+    found: list[Gpu] = []
     for device in _devices(document, "gpu", "nvml"):
         group = next(group for group in _groups(document) if group.get("device") == device and _carries(group))
         names = {channel["name"] for channel in group["channels"]}
