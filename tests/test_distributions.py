@@ -18,7 +18,13 @@ pytest.importorskip("hatchling", reason="needs hatchling, the build backend")
 ROOT = Path(__file__).resolve().parent.parent
 INPUTS = ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md")
 INPUTS += ("constraints.txt", "mkdocs.yml", "src", "docs", "scripts", "examples")
-DATA_BY_OTHERS = ("report/vendor/uplot", "footprint/grid_intensity.csv", "sensors/cpu/modelled_fit.json")
+DATA_BY_OTHERS = (
+    "report/vendor/uplot",
+    "footprint/grid_intensity.csv",
+    "sensors/cpu/modelled_fit.json",
+    "sensors/cpu/rapl_accuracy.json",
+    "sensors/nvidia/known_cards.json",
+)
 OWN_DATA = {"bench/precision/review_tokens.npz", "slurm/scripts/hook.sh", "py.typed"}
 
 

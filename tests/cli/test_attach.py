@@ -44,7 +44,8 @@ def sleeper():
 
 
 def wait_for_tape(folder):
-    until(lambda: list(folder.glob("everywatt-runs/*/*.tape")))
+    """Until it has its first bytes: the file is there a moment before."""
+    until(lambda: any(path.stat().st_size for path in folder.glob("everywatt-runs/*/*.tape")))
 
 
 def pids_on_tape(folder):

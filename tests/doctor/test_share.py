@@ -126,7 +126,7 @@ def test_doctor_writes_one_and_the_simulator_takes_it(tmp_path, sim_machine):
     assert {"gpu.0.energy", "gpu.0.power", "cpu.0.package.energy"} <= set(document["measured"])
     assert {agreed["device"] for agreed in document["agreement"]} == {"gpu.0"}
     assert document["nvml_fields"]["gpu.0"]["186/0"] == "ok"
-    assert not re.search(r"GPU-[0-9a-f]{8}|/tmp/|/root|/home", text)
+    assert not re.search(r"GPU-[0-9a-f]{8}|/tmp/", text) and str(Path.home()) not in text
     machine = SimMachine.like(document)
     assert [gpu.title for gpu in machine.gpus] == ["everywatt Simulated Exact GPU"] and len(machine.packages) == 1
     again = subprocess.run(words, env=lab.environment(), capture_output=True, text=True, check=False)

@@ -133,3 +133,17 @@ def test_what_slurm_counted_stands_beside_ours(slurm, slurm_counter, ran, said, 
     assert main(["slurm", "job", str(alone)]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  Slurm "))
     assert f"ours with the idle share: {100 * (107 / counted_j - 1):+.1f} %" in line
+
+
+def test_the_energy_of_a_job_is_written_to_slurms_accounting(slurm, ran, said, tmp_path: Path) -> None:
+    alone = int(ran[2])
+    said("import", "sacct", "--since", "-1d")
+    store = Store(tmp_path / "store")
+    known = next(r for r in store.jobs(0, 9e9).to_pylist() if r["job_id"] == alone)
+    record = JobOnNode(alone, "node1", known["start_s"], known["end_s"], cluster=known["cluster"], complete=True)
+    store.append([replace(record, energy_uj=7_200_000_000, low_uj=3_600_000_000, high_uj=10_800_000_000)], "node1")
+    assert said("annotate", "--since", "-1d")[1]["written"] == 1
+    again = said("annotate", "--since", "-1d")[1]
+    assert (again["written"], again["same"], again["failed"]) == (0, 1, {})
+    (row,) = (row for row in slurm.sacct(alone, columns="JobIDRaw,AdminComment") if "." not in row["JobIDRaw"])
+    assert row["AdminComment"].startswith("everywatt: 2.000 Wh (95% 1.000 Wh to 3.000 Wh)")

@@ -103,7 +103,7 @@ class Store:
         try:
             connection.execute("SET TimeZone = 'UTC'")
             for kind, key, schema in (("jobs", JOB_KEY, job_schema()), ("nodes", HOUR_KEY, hour_schema())):
-                if re.search(rf"\bFROM {kind}\b", sql):  # a view opens all of its files
+                if re.search(rf"\b(FROM|JOIN)\s+{kind}\b", sql, re.IGNORECASE):  # a view opens all of its files
                     days = [day for day in self._between(kind, since_s, until_s) if day not in without]
                     self._view(connection, kind, key, schema, days)
             return connection.sql(sql, params=list(values)).to_arrow_table()
