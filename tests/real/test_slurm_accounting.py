@@ -146,4 +146,4 @@ def test_the_energy_of_a_job_is_written_to_slurms_accounting(slurm, ran, said, t
     again = said("annotate", "--since", "-1d")[1]
     assert (again["written"], again["same"], again["failed"]) == (0, 1, {})
     (row,) = (row for row in slurm.sacct(alone, columns="JobIDRaw,AdminComment") if "." not in row["JobIDRaw"])
-    assert row["AdminComment"].startswith("everywatt: 2.000 Wh (95% 1.000 Wh to 3.000 Wh)")
+    assert row["AdminComment"].startswith("everywatt: 0.002 kwh (95% 0.001 to 0.003)")

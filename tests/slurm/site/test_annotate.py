@@ -38,7 +38,7 @@ def test_what_is_written(site: Path, capsys: pytest.CaptureFixture[str]) -> None
     told = (site / "told").read_text().splitlines()
     assert told[:8] == [
         *("-i", "modify", "job", "where", "jobid=1", "cluster=c", "set"),
-        "AdminComment=everywatt: 1000 Wh (95% 900.0 Wh to 1100 Wh), idle share 111.1 Wh",
+        "AdminComment=everywatt: 1 kwh (95% 0.9 to 1.1), idle share 0.1111 kwh",
     ]
     assert "jobid=7" not in told
 

@@ -78,6 +78,7 @@ class LedgerOwners:
             return Owners(self.by, refused=error.message)
         if ledger.total.joules is None:
             return Owners(self.by, refused=ledger.total.refused)
+        duration_s *= ledger.total.coverage or 1.0  # a sensor that began late has joules of the rest only
         entries = sorted((_entry(entry, duration_s) for entry in ledger.entries), key=lambda entry: -entry.power_w)
         return Owners(self.by, tuple(entries), duration_s, ledger.unattributed_share)
 

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_quantity
+from everywatt.footprint.carbon import J_PER_KWH
 from everywatt.slurm.site.sacct import accounting
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import UJ, Wanted, jobs, shown_id
 
 MARK: Final = "everywatt: "
 COLUMNS: Final = ("JobIDRaw", "Cluster", "AdminComment")
-J_PER_WH: Final = 3600.0
 ANSWER_S: Final = 30.0
 
 
@@ -41,16 +40,20 @@ class Annotated:
 
 
 def comment_of(row: Mapping[str, Any]) -> str | None:
-    """What is written of a job, in ASCII and without quotes; None where it has no figure or is not whole."""
+    """What is written of a job; None where it has no figure or is not whole.
+
+    In ASCII, without quotes, in kWh and in small letters, because sacctmgr turns letters into small ones: MWh and mWh
+    would become the same.
+    """
     if row["energy_uj"] is None or row["low_uj"] is None or row["high_uj"] is None or not row["complete"]:
         return None
-    used, low, high = (_wh(row[name]) for name in ("energy_uj", "low_uj", "high_uj"))
-    text = f"{MARK}{used} (95% {low} to {high})"
-    return text if row["idle_uj"] is None else f"{text}, idle share {_wh(row['idle_uj'])}"
+    used, low, high = (_kwh(row[name]) for name in ("energy_uj", "low_uj", "high_uj"))
+    text = f"{MARK}{used} kwh (95% {low} to {high})"
+    return text if row["idle_uj"] is None else f"{text}, idle share {_kwh(row['idle_uj'])} kwh"
 
 
-def _wh(microjoules: int) -> str:
-    return format_quantity(microjoules / UJ / J_PER_WH, "Wh").replace("µ", "u")
+def _kwh(microjoules: int) -> str:
+    return f"{microjoules / UJ / J_PER_KWH:.4g}"
 
 
 def annotate(
