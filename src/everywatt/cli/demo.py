@@ -92,7 +92,7 @@ def command(what: str, work_s: float, output: Output) -> int:
 
 
 def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) -> list[str]:
-    """One precision against the other, in CPU time and energy per product: what is wrong with a model cancels."""
+    """One precision against the other, in CPU time and energy per product: a wrong gain of sensor or model cancels."""
     double, single = (cpu_s[name] / products[name] for name in PRECISIONS)
     each = f"{format_duration(double)} against {format_duration(single)}"
     lines = [f"ratio   float64 takes {double / single:.1f} times the CPU time of float32 per product ({each})"]
@@ -100,7 +100,7 @@ def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) ->
     if all(energy.joules for energy in energies):
         each_j = [energy / products[name] for energy, name in zip(energies, PRECISIONS, strict=True)]
         found = each_j[0].ratio(each_j[1])
-        lines.append(f"        and {found} times the energy; errors of the sensor or model that both share cancel")
+        lines.append(f"        and {found} times the energy")
     return lines
 
 
