@@ -29,6 +29,7 @@ ORDER = (
     "attribution",
     "windows",
     "slurm_day",
+    "slurm_year",
     "slowdown",
     "monitor_cost",
     "report_time",

@@ -8,7 +8,6 @@ width of the 95 % interval plus 40 times what sticks out of it, in percent of th
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import product_lab as product
+from benchmarks import product_lab as product
 from everywatt.energy import building, moving, sampling, unseen_power
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "energy" / "data"

@@ -1,6 +1,6 @@
 """Accuracy of everywatt beside its peers, on simulated hardware whose true joules are known in closed form.
 
-    python benchmarks/accuracy.py [--quick] [--long] [--sensors rapl,nvml100] [--no-peers] [--keep FOLDER]
+    python -m benchmarks.accuracy [--quick] [--long] [--sensors rapl,nvml100] [--no-peers] [--keep FOLDER]
 
 BENCH_PYTHON names the Python with codecarbon, zeus and pyJoules (default: .venv-bench). Rows are load × sensor ×
 window, figures the 95th percentile of |error| in percent of the truth. A tool that refuses a window is 100 % off.
@@ -9,7 +9,6 @@ window, figures the 95th percentile of |error| in percent of the truth. A tool t
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,11 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from accuracy_bound import bound_pct
-from accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
-from common import Tables
+from benchmarks.accuracy_bound import bound_pct
+from benchmarks.accuracy_lab import FAULTS, LOADS, SENSORS, Sensor, Window, bench_python, machine, measure, plan
+from benchmarks.common import Tables
 
 SHORT = {0.05: 60, 0.25: 50, 1.0: 26}
 QUICK_LOADS = ("constant", "square 1.3 s", "telegraph", "meter 3090")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from accuracy_lab import Sensor
+from benchmarks.accuracy_lab import Sensor
 from everywatt.sim.machine import Lab
 
 Array = npt.NDArray[np.float64]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from everywatt.sensors.cpu.identity import MachineFacts
-from everywatt.sensors.cpu.power_model import features
+from everywatt.sensors.cpu.modelled import features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

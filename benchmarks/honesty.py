@@ -34,10 +34,8 @@ from unittest import mock
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import common
-import product_lab as lab
+from benchmarks import common
+from benchmarks import product_lab as lab
 from everywatt.core.clocks import NS
 from everywatt.core.stats import wilson
 
@@ -175,6 +173,18 @@ def series_read_back(recorded_s: float = 90.0, seed: int = 1, curves: Sequence[s
                 if row.answers is not answers:
                     row.add(answers, recorded_s / 5)
     assert row is not None
+    return row
+
+
+def modelled(machines: int = 24, seed: int = 1) -> Row:
+    """Windows of watts that a fitted model gives as a sensor, over machines; the load is not the one it learnt from."""
+    row = Row(lab.Answers.of((), ()), machines)
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(machines):
+            rng = np.random.default_rng((seed, number))
+            recorded = lab.modelled(Path(scratch) / f"{number}.tape", rng)
+            for length_s in (5.0, 30.0, 120.0):
+                row.add(lab.by_windows(recorded, length_s, 3, rng), 0)
     return row
 
 
@@ -416,6 +426,7 @@ def main(quick: bool = False) -> None:
         paths, loads = paths | more, loads | more_loads
     paths["agent's series, read back"] = series_read_back(30.0 if quick else 90.0)
     paths["Slurm job"] = slurm_jobs(10 if quick else 60)
+    paths["modelled"] = modelled(6 if quick else 24)
     _table("By path, over simulated cards and nodes", paths, "honesty-paths")
     _table("Run.energy by load, over simulated cards", loads, "honesty-loads")
     fixed = f"{100 * paths['Run.energy'].answers.within(0.05):.1f} %"
@@ -428,7 +439,3 @@ def main(quick: bool = False) -> None:
         _table("Recorded DRAM beside a meter", servers, "honesty-dram", "recordings of real servers")
     failed = [f"{name}: {row.verdict}" for name, row in {**paths, **found, **servers}.items() if row.verdict]
     common.OUT.text("\n".join([f"{len(failed)} rows fail.", *failed]))
-
-
-if __name__ == "__main__":
-    main("--quick" in sys.argv)

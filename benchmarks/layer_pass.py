@@ -17,7 +17,6 @@ import statistics
 from importlib.util import find_spec
 
 from benchmarks.common import OUT, say
-from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.verdict import compare
@@ -54,8 +53,9 @@ def _measure(workers: list[Worker], rounds: int, iters: int) -> None:
     hooked_s: list[float] = []
     plain_s: list[float] = []
     hooks = 0
-    for _, order in zip(range(rounds), blocks(len(workers)), strict=False):
-        for which in order:
+    for number in range(rounds):
+        # Every other round backwards: a machine that warms up meanwhile favours none of them.
+        for which in range(len(workers))[:: -1 if number % 2 else 1]:
             if which == PROFILED:
                 hooked_s.append(workers[which].ask("layers", passes=3)["whole_s"])
             told = workers[which].ask("loop", iters=iters)

@@ -27,10 +27,9 @@ from benchmarks import fit_modelled
 from benchmarks.common import OUT, data_folder, say, verdict
 from everywatt.models.applying import evaluate
 from everywatt.models.fitting import fit
-from everywatt.models.folds import folds_of, found_loads
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table, concatenate, join, windows
-from everywatt.models.validation import mape
+from everywatt.models.validation import folds_of, found_loads, mape
 
 # target: (the other power column, most MAPE on rows that are not in the table)
 TARGETS = {"package_power": ("dram_power", 11.0), "dram_power": ("package_power", 4.0)}

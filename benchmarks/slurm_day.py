@@ -1,4 +1,4 @@
-"""A day of Slurm nodes, 20 jobs and 8 channels each, a tick every 10 s, booked as `slurm node` does; a year's query.
+"""A day of Slurm nodes, 20 jobs and 8 channels each, a tick every 10 s, booked as `slurm node` does.
 
 everywatt     a tape a node (energy, processes in their jobs' cgroups, processes on cards) → each job's share of each
               device, hour by hour, in whole microjoules (`slurm.node.booking`); written to a store and compacted. At a
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -174,9 +173,9 @@ def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
         ]
         accounts: dict[str, Account] = {}
         with Tape.open(Path(folder) / f"n{node}.tape", verify=False) as tape:
-            pieces = book(tape, f"n{node}", jobs, accounts, START_S, START_S + DAY_S, {})
+            booked = book(tape, f"n{node}", jobs, accounts, START_S, START_S + DAY_S, {})
             devices = {s.label: (s.domain.value, sensor_of(s)) for s in addable(sources(tape))}
-        hours = merge_hours(hour for piece in pieces for hour in piece.hours)
+        hours = merge_hours(booked)
         store.append([record(job, accounts.get(job.key), devices, "cpu+gpu") for job in jobs], f"n{node}")
         store.append_hours(hours, f"n{node}")
         drawn_uj += sum(round(value) for value in series_of(node)[0].sum(axis=0) * 1e6)
@@ -283,7 +282,6 @@ def main(quick: bool = False) -> None:
         rows.append(["Lab-IA's way, pandas", tenth, tenth * JOBS_A_NODE, *_cells(theirs), None])
         OUT.table(["WAY", "NODES", "JOBS", "TIME", "CPU TIME", "MEMORY", "SUM OFF BY"], rows, right=range(1, 7))
         say(f"{len(NAMES)} channels a node, a tick every {PERIOD_S} s; {lines} lines of JSON for pandas.")
-        year_s, year_cpu_s = year(Path(name) / "year", 14 if quick else 365)
     growth = ours[1]["cpu"] / sizes[1] / (ours[0]["cpu"] / sizes[0])
     node_s = ours[1]["cpu"] / sizes[1]
     targets: list[list[object]] = [
@@ -291,83 +289,9 @@ def main(quick: bool = False) -> None:
         ["megabytes of two processes", f"{ours[1]['mb']:.0f}", f"{TARGET_MB:g}", verdict(ours[1]["mb"], TARGET_MB)],
         ["CPU time a node at ten times the nodes, relative", f"{growth:.2f}", "1.1", verdict(growth, 1.1)],
         ["CPU time a job, relative to pandas", f"{node_s / (theirs['cpu'] / tenth):.1f}", None, None],
-        ["seconds of a query over the year, by user", f"{year_s:.1f}", "5", verdict(year_s, 5.0)],
-        # A machine that others keep busy says little by its clock.
-        ["CPU seconds of that query, of each of two cores", f"{year_cpu_s / WORKERS:.1f}", None, None],
     ]
     OUT.table(["FIGURE", "IS", "TARGET", "VERDICT"], targets, right=(1, 2))
 
 
 def _cells(found: dict[str, float]) -> list[str]:
     return [f"{found['s']:.1f} s", f"{found['cpu']:.1f} s", f"{found['mb']:.0f} MB"]
-
-
-def year(folder: Path, days: int, jobs_a_day: int = 20_000) -> tuple[float, float]:
-    """Seconds and CPU seconds of `slurm jobs --by user` over a store of so many compact days."""
-    from everywatt.slurm.site.store import Store
-    from everywatt.slurm.site.totals import Wanted, jobs, sums
-
-    with ProcessPoolExecutor(WORKERS) as pool:
-        list(pool.map(_write_day, [str(folder)] * days, range(days), [jobs_a_day] * days, chunksize=4))
-    store, first_s = Store(folder), START_S - 400 * DAY_S
-    wanted = Wanted(first_s, first_s + (days + 1) * DAY_S)
-    last_day = Wanted(first_s + (days - 1) * DAY_S, first_s + days * DAY_S)
-    queries: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "by user": lambda: sums(store, wanted, "user"),
-        "by account": lambda: sums(store, wanted, "account"),
-        "one user's 20 largest": lambda: jobs(store, Wanted(wanted.since_s, wanted.until_s, user="u5"), "energy", 20),
-        "one day's 20 largest": lambda: jobs(store, last_day, "energy", 20),
-    }
-    taken = {}
-    for name, query in queries.items():
-        began, used = time.perf_counter(), time.process_time()
-        found = query()
-        taken[name] = time.perf_counter() - began, time.process_time() - used
-        assert found, name
-    rows = [[name, f"{seconds:.2f} s", f"{cpu_s:.2f} s"] for name, (seconds, cpu_s) in taken.items()]
-    OUT.table([f"QUERY OVER {days * jobs_a_day:,} RECORDS", "TIME", "CPU TIME"], rows, right=(1, 2))
-    return taken["by user"]
-
-
-def _write_day(folder: str, day: int, count: int) -> None:
-    """A compact day of the store, column by column."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from everywatt.slurm.schema import job_schema
-
-    rng, schema = np.random.default_rng(day), job_schema()
-    start_s = START_S - 400 * DAY_S + day * DAY_S
-    ends = start_s + np.sort(rng.uniform(0, DAY_S, count))
-    energy = (rng.lognormal(10, 2, count) * 1e6).astype(np.int64)
-    columns: dict[str, Any] = {
-        "job_id": day * count + np.arange(count),
-        "node": np.char.add("n", rng.integers(0, 1400, count).astype(str)),
-        "start_s": ends - rng.exponential(3000, count) - 1,
-        "end_s": ends,
-        "user": np.char.add("u", rng.integers(0, 300, count).astype(str)),
-        "account": np.char.add("a", rng.integers(0, 40, count).astype(str)),
-        "state": rng.choice(["COMPLETED", "FAILED", "TIMEOUT"], count),
-        "energy_uj": energy,
-        "low_uj": (energy * 0.9).astype(np.int64),
-        "high_uj": (energy * 1.1).astype(np.int64),
-        "idle_uj": energy // 3,
-        "waste_uj": energy // 9,
-        "cpus": np.full(count, 4.0),
-        "cpu_s": rng.exponential(3000, count),
-        "coverage": np.ones(count),
-        "restart": np.zeros(count, dtype=np.int32),
-        "nodes": np.ones(count, dtype=np.int32),
-        "complete": np.ones(count, dtype=bool),
-        "cluster": np.full(count, "c"),
-    }
-    part = [("device", "cpu.0"), ("domain", "package"), ("source", "rapl")]
-    columns["devices"] = [[dict(part, energy_uj=uj, low_uj=uj, high_uj=uj, idle_uj=0)] for uj in energy.tolist()]
-    arrays = [
-        pa.array(columns[field.name], type=field.type) if field.name in columns else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    name = time.strftime("%Y-%m-%d", time.gmtime(start_s))
-    target = Path(folder) / "jobs" / f"date={name}"
-    target.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), target / "compact.parquet", compression="zstd")

@@ -159,7 +159,7 @@ def _map(data: bytes) -> object:
 
 
 def _snmp(data: bytes) -> object:
-    from everywatt.sensors.wall.snmp_wire import parse_response
+    from everywatt.sensors.wall.snmp import parse_response
 
     try:
         return parse_response(data, 1)
@@ -248,10 +248,10 @@ def targets() -> dict[str, Target]:
     from everywatt.core import cgroup_names
     from everywatt.formats.ipmi.importer import parse_log
     from everywatt.formats.nvidia_smi.monitor_log import parse_lines
+    from everywatt.formats.powermetrics.importer import parse_powermetrics
     from everywatt.meters.plugmap import labia_feeds
     from everywatt.meters.wall import nodes_of
     from everywatt.sensors.amd.rocm_smi import parse_rocm
-    from everywatt.sensors.apple.powermetrics import parse_powermetrics
     from everywatt.sensors.jetson.tegra_line import parse_line
     from everywatt.sensors.node import redfish
     from everywatt.sensors.node.cray import parse_counter

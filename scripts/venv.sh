@@ -12,7 +12,7 @@ pin_pip() {
         "$venv/bin/python" -m pip --disable-pip-version-check install --quiet "pip==$pip"
     [ -n "$hashes" ] || return 0
     if "$venv/bin/python" -c "$hashed"; then
-        "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes -r "$hashes"
+        "$venv/bin/python" -m pip --disable-pip-version-check install --quiet --no-compile --no-deps --require-hashes -r "$hashes"
     fi
 }
 hashed='import platform, sys; sys.exit((sys.version_info[:2], platform.machine()) != ((3, 11), "x86_64"))'

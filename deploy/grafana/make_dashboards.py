@@ -236,6 +236,51 @@ JOB_PAGE = Dashboard(
         ("slurm_job", "Slurm job", f'label_values(everywatt_owner_energy_joules_total{{{NODE},kind="job"}}, owner)'),
     ),
 )  # fmt: skip
+SERVED = f'{NODE},server=~"$server",model=~"$model"'
+LLM_PAGE = Dashboard(
+    "everywatt-llm",
+    "everywatt: language models",
+    "Servers of language models: joules per token with their interval, tokens, and energy without tokens.",
+    (
+        stat("Joules per generated token", "joule", (
+            f"sum(rate(everywatt_llm_energy_joules_total{{{SERVED}}}[$__rate_interval])) / "
+            f'sum(rate(everywatt_llm_tokens_total{{{SERVED},phase="decode"}}[$__rate_interval]))'
+        ), description="Active energy; what cards draw idle, or held awake, is not in it."),
+        stat("Generated tokens per second", "none",
+             f'sum(rate(everywatt_llm_tokens_total{{{SERVED},phase="decode"}}[$__rate_interval]))'),
+        stat("Active power", "watt", f"sum(rate(everywatt_llm_energy_joules_total{{{SERVED}}}[$__rate_interval]))"),
+        stat("Servers that answer", "none", f'sum(everywatt_llm_up{{{NODE},server=~"$server"}})'),
+        graph("Joules per token, with the 95 % interval", "joule", (
+            "{{server}} {{model}}", f'everywatt_llm_joules_per_token{{{SERVED},phase="all"}}'
+        ), (
+            "{{server}} {{model}} low", f'everywatt_llm_joules_per_token_low{{{SERVED},phase="all"}}'
+        ), (
+            "{{server}} {{model}} high", f'everywatt_llm_joules_per_token_high{{{SERVED},phase="all"}}'
+        ), width=24, description="All active energy by generated token, over the minute before."),
+        graph("Joules per token by phase", "joule", (
+            "{{server}} {{model}} {{phase}}", f'everywatt_llm_joules_per_token{{{SERVED},phase!="all"}}'
+        ), description="Prefill by prompt token, decode by generated token, where the server counts the time in each."),
+        graph("Tokens per second", "none", (
+            "{{server}} {{model}} {{phase}}", f"rate(everywatt_llm_tokens_total{{{SERVED}}}[$__rate_interval])"
+        )),
+        graph("Active power by model", "watt", (
+            "{{server}} {{model}}", f"rate(everywatt_llm_energy_joules_total{{{SERVED}}}[$__rate_interval])"
+        ), stacked=True),
+        graph("Power without tokens", "watt", (
+            "{{server}} loading, or not counted",
+            f'rate(everywatt_llm_other_energy_joules_total{{{NODE},server=~"$server"}}[$__rate_interval])'
+        ), (
+            "{{server}} cards held awake",
+            f'rate(everywatt_llm_held_energy_joules_total{{{NODE},server=~"$server"}}[$__rate_interval])'
+        ), stacked=True),
+        table("Why there is no figure", "none", f'everywatt_llm_refused_info{{{NODE},server=~"$server"}}', width=24),
+    ),
+    (
+        *Dashboard.__dataclass_fields__["variables"].default,
+        ("server", "Server", f"label_values(everywatt_llm_up{{{NODE}}}, server)"),
+        ("model", "Model", f'label_values(everywatt_llm_tokens_total{{{NODE},server=~"$server"}}, model)'),
+    ),
+)  # fmt: skip
 BOARD = f'{NODE},domain=~"soc|rail"'
 JETSON_PAGE = Dashboard(
     "everywatt-jetson",
@@ -266,7 +311,7 @@ JETSON_PAGE = Dashboard(
         )),
     ),
 )  # fmt: skip
-ALL = (FLEET, NODE_PAGE, GPU_PAGE, JOB_PAGE, JETSON_PAGE)
+ALL = (FLEET, NODE_PAGE, GPU_PAGE, JOB_PAGE, JETSON_PAGE, LLM_PAGE)
 
 
 def panel_json(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from everywatt.api.missed import missed
+from everywatt.api.meter import missed
 from everywatt.core.jsonio import plain
 from everywatt.sensors.base import Report, State
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everywatt.batch.oom import out_of_memory
+from everywatt.batch.runner import out_of_memory
 
 
 @pytest.mark.parametrize(

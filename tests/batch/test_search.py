@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.batch.search import cheapest, largest
+from everywatt.batch.probe import cheapest, largest
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000))

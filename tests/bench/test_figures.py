@@ -12,7 +12,7 @@ from everywatt.bench.figures import decided, figures, narrow
 from everywatt.bench.tables import far_off, table, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Answer
-from everywatt.core.budget import Budget, Term
+from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 
@@ -43,6 +43,13 @@ def test_the_gain_of_one_card_cancels_in_the_ratio_and_not_in_the_means():
     assert b.gross.ratio == pytest.approx(2.0, abs=1e-3)
     assert b.gross.high - b.gross.low < 0.05
     assert b.gross.answer is Answer.MORE
+
+
+def test_the_mean_of_modelled_energies_is_as_lopsided_as_they_are():
+    """A model may be wrong by 60 J downwards and 260 J upwards: so may the mean of equal trials."""
+    modelled = Energy(100.0, Budget((), (Bound("model", "model:host", 60.0, 260.0),)), "machine", "modelled")
+    (one,) = figures(TWO[:1], [trial(0, block, modelled) for block in range(4)], anytime=False)
+    assert (one.energy.low, one.energy.value, one.energy.high) == pytest.approx((40.0, 100.0, 360.0))
 
 
 def test_the_offset_does_not_cancel_where_the_energies_differ():

@@ -6,7 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from everywatt.bench.interleaving import blocks
+from everywatt.bench.experiment import interleaved
 from everywatt.bench.verdict import Answer, compare, outliers
 
 
@@ -78,8 +78,8 @@ def test_outliers_are_told():
 
 
 def test_blocks_turn_around_and_nobody_is_always_first():
-    assert list(islice(blocks(2), 4)) == [(0, 1), (1, 0), (0, 1), (1, 0)]
-    three = list(islice(blocks(3), 6))
+    assert list(islice(interleaved(2), 4)) == [(0, 1), (1, 0), (0, 1), (1, 0)]
+    three = list(islice(interleaved(3), 6))
     assert all(sorted(block) == [0, 1, 2] for block in three)
     assert {block[0] for block in three} == {0, 1, 2}
     places = np.array([[block.index(c) for c in range(3)] for block in three]).mean(axis=0)

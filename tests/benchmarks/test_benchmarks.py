@@ -169,3 +169,14 @@ def test_the_energy_of_single_queries_in_short():
         if len(words := line.split()) == 5
     }
     assert errors["8", "everywatt"] < 30 < errors["8", "before−after"]
+
+
+def test_a_comparison_sees_the_rows_of_honesty(monkeypatch):
+    """`--against base` takes half-widths by recording from what the benchmark prints."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks._against import number, tables
+
+    monkeypatch.setenv("BENCH_DATA", str(ROOT / "tests" / "energy" / "data"))
+    cells = tables("honesty", ROOT, ROOT / "src", quick=True)
+    widths = {row: number(cell) for (_, row, _), cell in cells.items()}
+    assert {"A100_square 1 s", "RTX3090_step 3 s"} <= set(widths) and all(widths.values())

@@ -24,6 +24,7 @@ def found(honesty, tmp_path_factory):  # noqa: F811
             15.0, curves=("square:90W,330W,0.7s", "sine:210W,120W,11s")
         ),
         "Slurm job": honesty.slurm_jobs(8),
+        "modelled": honesty.modelled(3),
         **honesty.imports(honesty.DATA, 60, only="square"),
     }
 
@@ -32,6 +33,7 @@ PATHS = [
     *(f"{path}{kind}" for kind in KINDS for path in ("Run.energy", *SPAN_PATHS)),
     "agent's series, read back",
     "Slurm job",
+    "modelled",
     *(f"import, {way}: {card}_square {length} s" for card in ("A100", "RTX3090") for length in ("0.25", "1", "3")
       for way in ("named", "not named", "unknown card", "calibrated on step")),
 ]  # fmt: skip
@@ -45,11 +47,6 @@ def test_a_path_holds_the_truth(found, path):
 
 def test_no_path_is_left_out(found):
     assert set(found) == set(PATHS)
-
-
-@pytest.mark.xfail(reason="figures of power models have no path to joules of windows yet", strict=True)
-def test_modelled_figures_are_a_path_too(honesty):  # noqa: F811
-    assert "modelled" in honesty.SPAN_PATHS
 
 
 def test_a_ledger_by_span_of_a_run_without_a_root_span(product, tmp_path):  # noqa: F811

@@ -186,6 +186,7 @@ def test_a_page_is_written_and_a_failure_in_trial_7_is_on_it(place, tmp_path):
     assert [trial["label"] for trial in data["trials"]] == list("ABBA" * 4)
     assert data["command"].startswith("everywatt compare --idle 0.5")
     assert ["Run", json.loads(done.stdout)["run"]] in data["pairs"]
+    assert any(label == "Command" and text == data["command"] for label, text in data["pairs"])
 
 
 @pytest.mark.parametrize("name", ["x.txt", "missing/x.html"])

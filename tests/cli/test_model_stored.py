@@ -7,8 +7,7 @@ import pytest
 from api_server import ApiServer
 
 from everywatt.cli.main import main
-from everywatt.cli.model.stored import Stored
-from everywatt.cli.model.tables import table_of
+from everywatt.cli.model.tables import Stored, table_of
 from everywatt.core.clocks import NS
 
 START = 1_700_000_000

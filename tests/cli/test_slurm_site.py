@@ -303,3 +303,10 @@ def test_a_user_sees_own_jobs_only(said: Any, shared: Path) -> None:
             os.listdir(store.path / "users" / "root")
     with as_person(Person("stranger", 54321, 54321)):
         assert said(*asked)[0] == 2
+
+
+def test_a_query_prints_nothing_but_its_answer(site: Path) -> None:
+    """DuckDB looks for objects that are left when Python ends, and lists them on stderr."""
+    words = [sys.executable, "-m", "everywatt", "slurm", "jobs", "--store", str(site), *SINCE]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "JOB" in done.stdout and done.stderr == ""

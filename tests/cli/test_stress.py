@@ -14,7 +14,7 @@ from loads import gone, workers_below
 from waiting import until
 
 from everywatt.api.run import load
-from everywatt.cli.stress_table import duty, duty_line
+from everywatt.cli.stress import duty, duty_line
 from everywatt.core.errors import TapeError
 from everywatt.sim.machine import SimMachine
 from everywatt.stress.program import Cpu, Step

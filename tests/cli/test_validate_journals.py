@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from everywatt.cli.validate_journals import journal_findings
+from everywatt.cli.validate import journal_findings
 
 QUERY = {"id": "q1", "level": "concurrency 1", "answer": {"status": "ok", "piece_ns": [1]}}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.core.budget import Bound, Budget, Term
-from everywatt.core.energy import Energy, join_labels, mean_energy, sum_energies, total
+from everywatt.core.energy import Energy, join_labels, sum_energies, total
 from everywatt.core.errors import MeasurementRefused, ScopeError
 
 amounts = st.floats(1.0, 1e6)
@@ -174,7 +174,6 @@ def test_the_sum_is_what_adding_one_after_another_gives(found):
     for energy in found[1:]:
         one_by_one = one_by_one + energy
     same(sum_energies(found), one_by_one)
-    same(mean_energy(found), one_by_one / len(found))
 
 
 def test_a_sum_refuses_what_adding_refuses():
@@ -182,9 +181,8 @@ def test_a_sum_refuses_what_adding_refuses():
         sum_energies([figure(1.0), figure(1.0, scope="wall")])
     with pytest.raises(MeasurementRefused, match="lost"):
         sum_energies([figure(1.0), Energy.refuse("lost", scope="cpu")])
-    for nothing in (sum_energies, mean_energy):
-        with pytest.raises(ValueError):
-            nothing([])
+    with pytest.raises(ValueError):
+        sum_energies([])
 
 
 def test_sums_take_linear_time():

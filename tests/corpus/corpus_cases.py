@@ -276,7 +276,7 @@ def _series(text: str) -> str:
     """
     kept = []
     for line in text.split("\n"):
-        if re.match(r"(# \w+ )?(everywatt_job|kepler_(container|pod|process|vm))_", line):
+        if re.match(r"(# \w+ )?(everywatt_job|everywatt_unattributed|kepler_(container|pod|process|vm))_", line):
             continue
         if not line.startswith("#"):
             line = re.sub(r"(?<=[}\w]) [-+\d.einfNa]+(?: \d+)?$", "", line)

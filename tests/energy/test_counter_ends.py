@@ -10,8 +10,8 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS
 from everywatt.energy import counter_ends, loading
 from everywatt.energy.counter_ends import idle_w
-from everywatt.energy.loading import Asked, load_readings, load_ticks, rough_energy
-from everywatt.energy.sources import addable, sources
+from everywatt.energy.loading import load_readings, rough_energy
+from everywatt.energy.sources import Source, addable, sources
 from everywatt.energy.window import window_energy
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
@@ -100,10 +100,10 @@ def windows(longest_s: float, number: int = 12) -> list[tuple[int, int]]:
 
 
 def answers(tape, start, end):
-    """Readings by the ends, and from all ticks, for every source."""
+    """Readings by the ends, and from all ticks of the rows around them, for every source."""
     found = sources(tape)
-    fast = load_readings([Asked(s.tape, s.group, s.channel) for s in found], start, end)
-    ticks = [load_ticks(s.tape, s.group, s.channel, start, end) for s in found]
+    fast = load_readings(found, start, end)
+    ticks = [loading._read(s, start, end).ticks((start, end)) for s in found]
     return [(s.label, one, all_.between(start, end)) for s, one, all_ in zip(found, fast, ticks, strict=True)]
 
 
@@ -111,10 +111,9 @@ def answers(tape, start, end):
 def test_every_number_is_the_same(tape, window, monkeypatch):
     """From the ticks near the ends, and from all ticks of the rows around them."""
     found = sources(tape)
-    asked = [Asked(s.tape, s.group, s.channel) for s in found]
-    by_ends = load_readings(asked, *window)
+    by_ends = load_readings(found, *window)
     monkeypatch.setattr(loading, "readings_by_ends", lambda some, *_: [None] * len(some))
-    for source, fast, plain in zip(found, by_ends, load_readings(asked, *window), strict=True):
+    for source, fast, plain in zip(found, by_ends, load_readings(found, *window), strict=True):
         assert (fast.joules is None) == (plain.joules is None), source.label
         for field in FIELDS if plain.joules is not None else ():
             seen = (source.label, field)
@@ -194,10 +193,10 @@ def test_another_path_is_checked_by_the_same_lines(tape, window, monkeypatch):
     """`rough_energy` looks at four rows where it can, and else at all near the ends."""
     for source in sources(tape):
         for group, channel in ((source.group, source.channel), *source.mirrors):
-            fast = rough_energy(tape, group, channel, *window)
+            fast = rough_energy(Source(tape, group, channel), *window)
             with monkeypatch.context() as patch:
                 patch.setattr(loading, "_on_line", lambda *_: None)
-                plain = rough_energy(tape, group, channel, *window)
+                plain = rough_energy(Source(tape, group, channel), *window)
             assert (fast[0] is None) == (plain[0] is None), channel.name
             if plain[0] is not None:
                 assert fast == pytest.approx(plain, rel=1e-9, abs=1e-9), channel.name
@@ -207,7 +206,7 @@ def test_idle_power_is_found_far_from_the_window(tape):
     """A card that toggles around the window and was idle 20 s before it: what it drew then bounds its pauses."""
     source = next(s for s in sources(tape) if s.label == "gpu.2")
     at = ORIGIN_NS + 110 * NS  # idle from 90.0 to 92.0 s after the start, by row number
-    loaded = loading._read(tape, source.group, source.channel, at, at + NS, ends=True)
+    loaded = loading._read(source, at, at + NS, ends=True)
     columns = load_columns(tape, source.group.id, [source.channel.name], ORIGIN_NS + 89 * NS, ORIGIN_NS + 93 * NS)
     rows = slice(*np.searchsorted(columns.published, [ORIGIN_NS + 90 * NS, ORIGIN_NS + 92 * NS]))
     at_s = columns.published[rows] / NS

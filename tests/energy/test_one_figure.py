@@ -16,12 +16,13 @@ from everywatt.energy import loading
 MICROJOULE = 1e-6
 ROWS, PERIOD_S = 300, 0.1
 MS = 1_000_000
+SAMPLING = ("edges", "aliasing", "quantum")
 
 
-def machine(kind: str, random: np.random.Generator) -> tuple[list, list]:
+def machine(kind: str, random: np.random.Generator, count: int = ROWS, asked: int = 24) -> tuple[list, list]:
     """A device that is recorded ten times a second, of one kind; and what the program itself read of it."""
-    levels = random.uniform(40.0, 350.0, ROWS)[np.cumsum(random.random(ROWS) < 0.15)]
-    when = np.arange(ROWS) * PERIOD_S * (1 + 1e-4) + random.normal(0.0, 3e-4, ROWS)
+    levels = random.uniform(40.0, 350.0, count)[np.cumsum(random.random(count) < 0.15)]
+    when = np.arange(count) * PERIOD_S * (1 + 1e-4) + random.normal(0.0, 3e-4, count)
     joules = np.cumsum(levels * PERIOD_S)
     tracked, counter, inline = "tracked" in kind, "counter" in kind, "inline" in kind
     window_s = 0.025 if "part" in kind else 1.0 if "average" in kind else None if counter else PERIOD_S
@@ -33,23 +34,25 @@ def machine(kind: str, random: np.random.Generator) -> tuple[list, list]:
         channel = replace(channel, name=f"{device}.power", unit="W", kind=Kind.GAUGE, pedigree=Pedigree.INTEGRATED)
     busy = Channel(f"{device}.utilisation", "%", Kind.GAUGE, device)
     info = GroupInfo("group", "test", device, (channel, busy), tracked=tracked, inline=inline)
-    width_s = random.choice((0.001, 0.004, 0.03), ROWS) if tracked else np.full(ROWS, 0.001)
-    early = when - random.uniform(0.05, 0.95, ROWS) * width_s
+    width_s = random.choice((0.001, 0.004, 0.03), count) if tracked else np.full(count, 0.001)
+    early = when - random.uniform(0.05, 0.95, count) * width_s
     rows = [
         Row(at(e + w) + MS, at(e), at(e + w), (float(j if counter else p), float(u)))
-        for e, w, j, p, u in zip(early, width_s, joules, levels, random.integers(0, 101, ROWS), strict=True)
+        for e, w, j, p, u in zip(early, width_s, joules, levels, random.integers(0, 101, count), strict=True)
     ]
     reads = []
-    for t in np.sort(random.uniform(1.0, ROWS * PERIOD_S - 1.0, 24)) if inline else ():
+    for t in np.sort(random.uniform(1.0, count * PERIOD_S - 1.0, asked)) if inline else ():
         published = np.floor(t / period_s) * period_s
         reads.append((0, Row(at(t), at(t - period_s), at(t), (float(np.interp(published, when, joules)), np.nan))))
     return [(info, PERIOD_S, rows)], reads
 
 
-def windows(random: np.random.Generator, reads: list) -> list[tuple[float, float]]:
+def windows(
+    random: np.random.Generator, reads: list, last_s: float = 29.0, edges: int = 24
+) -> list[tuple[float, float]]:
     """Disjoint spans of 20 ms to seconds; where the program read a counter itself, that was at a span's edge."""
-    edges = np.sort([(row.read_ns - at(0.0)) / NS for _, row in reads] or random.uniform(0.5, 29.0, 24))
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    at_s = np.sort([(row.read_ns - at(0.0)) / NS for _, row in reads] or random.uniform(0.5, last_s, edges))
+    return list(zip(at_s[::2], at_s[1::2], strict=True))
 
 
 def asked(run: Run, spans: list[tuple[float, float]]) -> dict[str, list[float]]:
@@ -94,6 +97,30 @@ def test_one_window_has_one_figure(tmp_path, kind, seed):
         # A ledger's owners are whole microjoules that add up to the total, so each may be rounded twice.
         rounding = 2.0 if way == "ledger" else 0.1
         assert joules == pytest.approx(found["between"], abs=rounding * MICROJOULE), way
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_windows_of_a_long_tape_have_the_figures_of_single_ones(tmp_path, monkeypatch, kind):
+    """Clocks are fitted to other stretches of rows then, and that is all: a fraction of what sampling leaves open."""
+    monkeypatch.setattr(loading, "SMALL_ROWS", 0)
+    random = np.random.default_rng(0)
+    groups, reads = machine(kind, random, 3000, 40)
+    spans = windows(random, reads, 299.0, 40)
+    named = [(f"part {number}", a, b, None, {}) for number, (a, b) in enumerate(spans)]
+    run = load(write_tape(tmp_path / "a.tape", groups, named, reads))
+    origin_s = (run.tapes[0].extent_ns()[0] - at(0.0)) / NS
+    starts, ends = (np.array(side) - origin_s for side in zip(*spans, strict=True))
+    single = [run.energy(between=pair) for pair in zip(starts, ends, strict=True)]
+    sampling = [sum(figure.budget.by_source().get(name, 0.0) for name in SAMPLING) for figure in single]
+    entries = run.ledger(by="span", between=(0.0, 299.9)).entries
+    ledger = {entry.owner.id: entry.energy.joules for entry in entries}
+    found = {
+        "energies": run.energies(starts, ends),
+        "ledger": np.array([ledger[f"s{number}"] for number in range(len(spans))]),
+    }
+    for way, joules in found.items():
+        off = np.abs(joules - [figure.joules for figure in single])
+        assert (off <= 10 * MICROJOULE + 0.05 * np.array(sampling)).all(), way
 
 
 def test_many_windows_of_a_long_tape_are_not_read_off_the_line_between_its_ends(tmp_path, monkeypatch):

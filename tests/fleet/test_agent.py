@@ -15,11 +15,14 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet import state
 from everywatt.fleet.segments import segments
+from everywatt.ledger.engine import NO_USER
 from everywatt.tape.reader import Tape
 
 pytest.importorskip("cramjam")
 ENERGY = "everywatt_energy_joules_total"
 OWNERS = "everywatt_owner_energy_joules_total"
+BOUNDS = tuple(name.replace("_joules", f"_{side}_joules") for name in (ENERGY, OWNERS) for side in ("low", "high"))
+SIDES = ("_low_joules", "_joules", "_high_joules")
 DEVICES = {"cpu.0": ("cpu", "package"), "gpu.0": ("gpu", "gpu")}
 
 
@@ -36,6 +39,39 @@ def key(device: str, domain: str) -> str:
 def monotonic_ns(world: VirtualWorld, at_ms: int | None) -> int:
     assert at_ms is not None
     return at_ms * 1_000_000 - world.time.utc_offset_ns
+
+
+def check_intervals(values: dict[str, tuple[float, int | None]]) -> None:
+    """Every amount has its interval, of the same tick."""
+    found = [name for name in values if name.startswith((ENERGY, OWNERS))]
+    assert found
+    for name in found:
+        ends = [values[name.replace("_joules", f"_{side}_joules")] for side in ("low", "high")]
+        assert ends[0][0] <= values[name][0] <= ends[1][0], name
+        assert ends[0][1] == ends[1][1] == values[name][1], name
+
+
+def test_the_interval_of_a_device_is_what_is_known_of_its_sensor(world) -> None:
+    world.machine.gain_pct = 2.0
+    agent = world.agent(period_s=1.0)
+    world.sleep(100)
+    values = agent.values()
+    agent.end()
+    check_intervals(values)
+    low, counted, high = (values[key("gpu.0", "gpu").replace("_joules", side)][0] for side in SIDES)
+    assert (counted - low, high - counted) == pytest.approx((0.02 * counted, 0.02 * counted), rel=0.01)
+    assert values['everywatt_interval_info{device="gpu.0",domain="gpu",covers="all"}'][0] == 1
+
+
+def test_a_sensor_of_unknown_error_says_that_its_interval_covers_sampling_only(world) -> None:
+    agent = world.agent(period_s=1.0)
+    world.sleep(60)
+    values = agent.values()
+    agent.end()
+    check_intervals(values)
+    assert values['everywatt_interval_info{device="gpu.0",domain="gpu",covers="sampling only"}'][0] == 1
+    # Nobody is on the card, which works all the same.
+    assert values[f'everywatt_unattributed_info{{device="gpu.0",reason="{NO_USER}"}}'][0] == 1
 
 
 def test_counters_are_the_truth_and_owners_add_up(world) -> None:
@@ -81,7 +117,8 @@ def test_counters_go_on_over_a_restart_and_a_rotation(world) -> None:
     agent.end()
     agent = world.agent(**options)
     after = agent.wait_for(key("gpu.0", "gpu"))
-    for head in (ENERGY, OWNERS, "everywatt_owner_cpu_seconds_total"):
+    check_intervals(after)
+    for head in (ENERGY, OWNERS, *BOUNDS, "everywatt_owner_cpu_seconds_total"):
         for name, (value, _) in before.items():
             if name.startswith(head):
                 assert after[name][0] >= value, name
@@ -103,7 +140,7 @@ def test_old_segments_are_removed_when_their_time_is_over(world) -> None:
 def check_stored(found: list[Path]) -> None:
     """What is told on the tape is monotone, and is each tape's own energy on top of where it began."""
     for (name, labels), samples in told_on(found).items():
-        if name in (ENERGY, OWNERS):
+        if name in (ENERGY, OWNERS, *BOUNDS):
             values = [samples[at] for at in sorted(samples)]
             assert values == sorted(values), (name, labels)
     end: dict[str, int] = {}
@@ -125,7 +162,7 @@ def test_killed_at_random_moments(world) -> None:
 
     def look(agent: RunningAgent) -> None:
         for name, (value, _) in agent.values().items():
-            if name.startswith((ENERGY, OWNERS)):
+            if name.startswith((ENERGY, OWNERS, *BOUNDS)):
                 assert value >= told.get(name, 0.0), f"{name} went back after a kill"
                 told[name] = value
 
@@ -182,6 +219,30 @@ def test_counters_go_on_while_the_agent_is_dead(tmp_path) -> None:
         run = load(agent.folder / "tape")
         assert run.duration_s > truth / 100
         assert run.energy(device="gpu.0").joules == pytest.approx(100 * run.duration_s, rel=0.01)
+
+
+def test_the_time_of_a_dead_agent_is_charged_by_what_processes_used_in_it(tmp_path) -> None:
+    """Ada uses three quarters of a CPU all the time: hers is what the package drew above its idle level."""
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        ada = f'{OWNERS}{{kind="user",owner="ada",device="cpu.0"}}'
+        agent = world.agent(period_s=1.0)
+        world.sleep(60)
+        before = agent.values()
+        agent.kill()
+        world.sleep(100)
+        agent = world.agent(period_s=1.0)
+        world.sleep(20)
+        values = agent.values()
+        agent.end()
+    grown_j = values[key("cpu.0", "package")][0] - before[key("cpu.0", "package")][0]
+    assert grown_j == pytest.approx(60 * 120, rel=0.02)
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+    assert values[ada][0] - before[ada][0] > 0.3 * grown_j
+    assert not any("unattributed" in name for name in values)
+    check_intervals(values)
+    # Of what happened in that time the interval allows for nothing up to twice as much.
+    low, high = (values[ada.replace("_joules", side)][0] for side in ("_low_joules", "_high_joules"))
+    assert high - low > grown_j / 2
 
 
 @pytest.mark.parametrize("reboot", [False, True])

@@ -261,7 +261,7 @@ def test_a_plain_user_can_run_it(tmp_path, lab):
 import os, sys
 from pathlib import Path
 from everywatt.fleet.agent import Agent
-from everywatt.fleet.single_scrape import look
+from everywatt.fleet.service import look
 from everywatt.fleet.options import AgentOptions
 
 def check(folder):

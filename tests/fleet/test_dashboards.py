@@ -36,7 +36,7 @@ def expressions(page):
 
 
 def test_what_lies_there_is_what_the_source_makes():
-    assert set(MADE) == {"fleet.json", "node.json", "gpu.json", "job.json", "jetson.json"}
+    assert set(MADE) == {"fleet.json", "node.json", "gpu.json", "job.json", "jetson.json", "llm.json"}
     assert {path.name: path.read_text(encoding="utf-8") for path in (DEPLOY / "grafana").glob("*.json")} == MADE
 
 

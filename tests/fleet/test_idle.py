@@ -2,7 +2,7 @@
 
 import pytest
 
-from everywatt.fleet import idle
+from everywatt.fleet import device_counters as idle
 from everywatt.ledger.engine import Level
 
 

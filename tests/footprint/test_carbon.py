@@ -11,8 +11,16 @@ from everywatt.core.budget import Budget, Term
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.footprint.carbon import Factors, account, carbon_lines, factors_of, footprint, mean_intensity
-from everywatt.footprint.intensity import Curve, Intensity
+from everywatt.footprint.carbon import (
+    Curve,
+    Factors,
+    Intensity,
+    account,
+    carbon_lines,
+    factors_of,
+    footprint,
+    mean_intensity,
+)
 
 HOUR_S = 3600.0
 

@@ -1,7 +1,7 @@
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.footprint.intensity import SOURCE, countries, country_intensity, read_curve
+from everywatt.footprint.carbon import SOURCE, countries, country_intensity, read_curve
 
 
 def test_the_bundled_table_is_whole():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from everywatt.core.errors import MissingExtra
-from everywatt.integrations._library import library
+from everywatt.integrations import library
 
 ADAPTERS = [
     ("transformers", "transformers", "hf"),

@@ -14,6 +14,8 @@ from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
 from everywatt.ledger.split.amounts import microjoules
+from everywatt.ledger.split.sharing import MODULE_NOTE
+from everywatt.report.text import summary
 from everywatt.tape.reader import Tape
 
 SECONDS = 12
@@ -378,3 +380,13 @@ def test_nothing_in_the_window_is_refused_not_zero(tmp_path):
     ledger = run.ledger(between=(500.0, 600.0))
     assert ledger.total.joules is None and ledger.entries == ()
     assert not math.isnan(ledger.unattributed_share)
+
+
+def test_owners_of_a_superchip_share_its_chips_and_a_note_says_so(tmp_path):
+    watts = {"module.0": flat(240.0), "cpu.0": flat(20.0), "gpu.0": flat(100.0)}
+    run = load(write_machine(tmp_path / "x.tape", watts, [Process(101, flat(0.5))], seconds=SECONDS))
+    ledger = run.ledger()
+    check(ledger)
+    assert (run.energy().scope, ledger.total.scope) == ("module", "cpu+gpu")
+    assert MODULE_NOTE in ledger.notes
+    assert any("! owners share cpu+gpu" in line for line in summary(run))

@@ -6,9 +6,11 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from everywatt.core.budget import Budget, Term
 from everywatt.ledger.counters import IDLE, METER, REST, UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.engine import DeviceAccount, Level
 
+LEVEL = Level(10.0, spread_w=1.0)
 A, B = OwnerKey("user", "a"), OwnerKey("user", "b")
 shares = st.dictionaries(st.sampled_from([A, B, METER]), st.floats(0, 4), max_size=3)
 intervals = st.lists(
@@ -26,14 +28,19 @@ def fed(rows, counters=None):
 @settings(max_examples=200, deadline=None)
 @given(intervals)
 def test_counters_add_up_to_the_microjoule_and_never_go_back(rows):
-    counters, whole_uj, before = Counters(), 0, {}
-    for row in rows:
+    counters, whole_uj, before, ends_before = Counters(), 0, {}, {}
+    for number, row in enumerate(rows):
         fed([row], counters)
+        if number % 3 == 0:
+            counters.find_intervals("d", lambda joules, _: Budget((Term("gain", "g", 0.1 * joules),)), LEVEL, 0.2, 4)
         whole_uj += row[0]
         now = {owner: amounts.get("d", 0) for owner, amounts in counters.uj.items()}
         assert counters.device_uj("d") == whole_uj
         assert all(now[owner] >= amount for owner, amount in before.items())
-        before = now
+        ends = {(owner, side): counters.bounds_uj[owner]["d"][side] for owner in now for side in (0, 1) if now[owner]}
+        assert all(ends[owner, 0] <= now[owner] <= ends[owner, 1] for owner in now if now[owner])
+        assert all(ends[key] >= amount for key, amount in ends_before.items())
+        before, ends_before = now, ends
 
 
 @settings(max_examples=200, deadline=None)
@@ -117,3 +124,23 @@ def test_accounts_come_back_and_a_gap_is_nobodys():
     again.close_gap("cpu.0", 20)
     assert again.device_uj("cpu.0") == 20
     assert again.uj[OwnerKey("unattributed", "unattributed")] == {"cpu.0": 8}
+
+
+def test_intervals_go_on_over_a_restart_and_into_the_rest():
+    counters = Counters(most=1)
+    for _ in range(20):
+        counters.add("d", 50_000_000, 1.0, LEVEL, {A: 0.6, B: 0.2}, now_ns=1)
+        counters.find_intervals("d", lambda joules, _: Budget((Term("gain", "g", 0.1 * joules),)), LEVEL, 0.2)
+    again = Counters(most=1)
+    again.restore(json.loads(json.dumps(counters.to_list())), 1)
+    again.restore_bounds(json.loads(json.dumps(counters.bounds())))
+    again.restore_accounts(json.loads(json.dumps(counters.accounts())))
+    assert again.bounds_uj == counters.bounds_uj
+    assert again.tidy([A], 2, 2) == [B]
+    assert again.bounds_uj[REST]["d"] == counters.bounds_uj[B]["d"]
+    assert B not in again.bounds_uj
+    # What each may be off by: the sensor, the other's share, and the idle level.
+    low, high = counters.bounds_uj[A]["d"]
+    amount = counters.uj[A]["d"]
+    assert 0.1 < (high - amount) / amount < 0.3
+    assert 0.1 < (amount - low) / amount < 0.3

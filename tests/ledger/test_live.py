@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from machines import HOST, PROCESSES, Process, process_rows, write_machine
 from tapes import ORIGIN_NS, UTC_NS, at, counter_group
+from virtual_world import VirtualWorld
 
+from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.core.channels import Row
 from everywatt.core.clocks import Anchor
@@ -98,3 +100,15 @@ def test_an_owners_interval_holds_the_truth(tmp_path):
         run.tapes[0].close()
     assert inside >= 0.9 * trials
     assert np.mean(widths) < 40  # of 300 J; the scatter of idle alone makes 23
+
+
+def test_a_run_of_some_milliseconds_has_owners(tmp_path):
+    """Shorter than any cell that idle is found in: its own mean power is what an assumed idle level is taken from."""
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        with Meter("short", sensors=["virtual"]) as meter:
+            world.sleep(0.04)
+        ledger = meter.run.ledger()
+        assert ledger.idle["cpu.0"]["method"] in ("prior", "lowest")
+        assert ledger.unattributed_share < 1
+        assert ledger.checks.missing_uj == 0
+        world.wait_gone()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.ledger.names import NO_CONTAINER, NO_JOB, Names, details_of, owner_of
+from everywatt.ledger.groups import NO_CONTAINER, NO_JOB, Names, details_of, owner_of
 from everywatt.ledger.owners import OwnerKind
 
 ID = "4f1c0de5" * 8

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from everywatt.models.modelfile import load_model
-from everywatt.models.runs import run_table
+from everywatt.models.reading import run_table
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -9,11 +9,11 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.models.applying import apply, evaluate, transfer
 from everywatt.models.features import Feature
 from everywatt.models.fitting import fit
-from everywatt.models.folds import folds_of
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
+from everywatt.models.validation import folds_of
 
 EXTRACT = Path(__file__).with_name("xeon_e5_2667v3_extract.csv")
 PLAIN = ("linear", "curved")

@@ -5,10 +5,8 @@ import pytest
 
 from everywatt.models.features import Feature
 from everywatt.models.form import Form, Range, rank_in
-from everywatt.models.intervals import Map, covered, map_of, widths_of
+from everywatt.models.intervals import NOWHERE, Map, covered, map_of, widths_of
 from everywatt.models.learners import Candidate, fit_form
-
-NOWHERE = Map((), (), (), np.zeros((0, 0)))
 
 
 def test_widths_hold_the_share_that_was_asked_for():
@@ -46,7 +44,15 @@ def test_distance_sees_a_ratio_that_never_was():
 def test_ranks_are_the_same_one_by_one():
     knots = (0.0, 0.0, 1.0, 1.0, 1.0, 5.0)
     form = Form("rising", (Feature("value", "a"),), (Range(0, 5, 1),), 0.0)
-    place = Map((0,), (1.0,), (knots,), np.zeros((1, 1)))
+    place = Map((0,), (1.0,), (knots,), np.zeros((1, 1)), np.ones(1))
     values = np.array([-30.0, -1, 0, 0.5, 1, 2, 5, 7, 99])
     assert place.points(values[:, None])[:, 0].tolist() == pytest.approx([rank_in(knots, v) for v in values.tolist()])
     assert form.counted((0,)) == [0]
+
+
+def test_a_row_beside_rows_that_are_all_alike_is_farther_than_one_among_rows_that_vary():
+    random = np.random.default_rng(4)
+    x = np.concatenate([random.normal(1.0, 0.001, 200), random.uniform(5.0, 9.0, 200)])[:, None]
+    form = fit_form(Candidate("linear", "linear", (Feature("value", "a"),)), x, 10 + x[:, 0])
+    near_idle, among_loads = map_of(form, x).novelty(np.array([[2.5], [7.0]]))
+    assert near_idle > 2 * among_loads

@@ -14,14 +14,18 @@ import pytest
 import yaml
 from agents import SRC, told_on
 from collector_rules import check_collector, told
-from engines import MARKS
+from engines import MARKS, prometheus
 from fleet_lab import ODD, running
+from virtual_llm import Endpoint
 from waiting import until
 
 import everywatt
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, FakeClock
 from everywatt.energy.sources import sources
 from everywatt.fleet.filters import Wanted, quoted, selector
+from everywatt.fleet.llm_energy import Figure, LlmBook
+from everywatt.fleet.llm_servers import Tokens, check_targets
+from everywatt.fleet.metrics import TEXT_TYPE, Registry
 from everywatt.fleet.query import fetch, range_frame
 from everywatt.fleet.segments import segments
 from everywatt.net.api import ApiClient
@@ -33,6 +37,7 @@ pytestmark = [*MARKS, pytest.mark.serial]  # energies between two instants are c
 ROOT = SRC.parent
 ENERGY = "everywatt_energy_joules_total"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+LLM = ROOT / "deploy" / "grafana" / "llm.json"
 
 
 @pytest.fixture(scope="module")
@@ -250,17 +255,46 @@ def test_nothing_there_is_a_sentence(fleet):
     assert "prometheus" not in done.stdout  # no empty run is left
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_every_panel_has_data(fleet, path):
+def empty_panels(engine, path):
     empty = []
     for panel in json.loads(path.read_text())["panels"]:
         for target in panel["targets"]:
-            promql = re.sub(r"\$(job|instance|device|slurm_job)\b", ".+", target["expr"])
+            promql = re.sub(r"\$(job|instance|device|slurm_job|server|model)\b", ".+", target["expr"])
             promql = promql.replace("$__rate_interval", "6s").replace("$__range", "10s")
-            found = fleet.prometheus.ask("/api/v1/query", query=promql)
+            found = engine.ask("/api/v1/query", query=promql)
             if not found or not all(math.isfinite(float(one["value"][1])) for one in found):
                 empty.append((panel["title"], promql))
-    assert empty == []
+    return empty
+
+
+@pytest.mark.parametrize("path", [one for one in DASHBOARDS if one != LLM], ids=lambda path: path.stem)
+def test_every_panel_has_data(fleet, path):
+    assert empty_panels(fleet.prometheus, path) == []
+
+
+def test_every_panel_of_language_models_has_data(tmp_path):
+    """Two servers in an agent's text, one of which has figures and one a reason why not."""
+    book = LlmBook(check_targets(["chat=http://127.0.0.1:1", "gone=http://127.0.0.1:2"]), FakeClock(), tmp_path, None)
+    chat = book.joins[0]
+    chat.up, chat.refused = True, ""
+    chat.figures = {("m", phase): Figure(1.0, 0.5, 2.0) for phase in ("all", "prefill", "decode")}
+
+    def answer(path):
+        chat.joules, chat.tokens = {"m": time.monotonic()}, {"m": Tokens(time.monotonic(), time.monotonic())}
+        registry = Registry()
+        for name, rows in book.series().items():
+            for labels, value in rows.items():
+                registry.set(name, value, *labels)
+        return 200, {"Content-Type": TEXT_TYPE}, registry.text()
+
+    with Endpoint(answer) as agent, (tmp_path / "log").open("w") as log:
+        scrape = {"job_name": "everywatt", "static_configs": [{"targets": [agent.url.removeprefix("http://")]}]}
+        config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}
+        engine = prometheus(tmp_path / "store", log, yaml.safe_dump(config))
+        try:
+            until(lambda: not empty_panels(engine, LLM), "data in every panel")
+        finally:
+            engine.close()
 
 
 def test_rules_record_what_they_should(fleet):
@@ -299,6 +333,6 @@ def test_the_collector_maps_names_to_hw(fleet):
 
 
 def text_samples(text):
-    from everywatt.report.live.agent_source import samples
+    from everywatt.fleet.metrics import samples
 
     return list(samples(text))

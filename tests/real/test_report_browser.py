@@ -9,8 +9,7 @@ from browsing import IN_A_BROWSER, PHONE, ROOT, brightness, coloured, serious_fa
 from reports import EVIL, write_other_scope, write_run
 
 import everywatt
-from everywatt.footprint.carbon import Factors
-from everywatt.footprint.intensity import Intensity
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.packing import Column, pack, unpack
 from everywatt.report.html.page import page as html_page
@@ -279,3 +278,20 @@ def test_no_serious_fault_of_accessibility(show, small, compared, scheme):
         page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
         page.wait_for_selector('[data-chart="power"] table')
         assert serious_faults(page) == []
+
+
+def test_the_flame_graph_zooms_by_mouse_and_keyboard(show, small):
+    page = show(small)
+
+    def names():
+        return page.eval_on_selector_all("button.flame", "(all) => all.map((one) => one.textContent)")
+
+    assert names() == ["run", "run", "epoch", EVIL]
+    page.click("button.flame >> text=epoch")
+    assert names() == ["run", "run", "epoch"]
+    assert page.inner_text("#flame tbody th") == "epoch"
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent") == EVIL
+    assert page.troubles == []

@@ -198,7 +198,8 @@ def test_several_batches_have_bars_that_follow_the_theme(open_page, pages):
 def test_models_have_their_drawings(open_page, pages):
     page = of(open_page, pages, "models")
     assert filled(page, "#models circle") == 2
-    assert filled(page, "#llm circle") == 60 and filled(page, "#llm rect") > 3
+    # One for each query in each of two drawings.
+    assert filled(page, "#llm circle") == 2 * 60 and filled(page, "#llm rect") > 3
     open_all(page)
     rows = "all => all.map((one) => Number(one.lastElementChild.textContent)).reduce((a, b) => a + b, 0)"
     assert page.eval_on_selector_all("#llm .small-plot:first-child tbody tr", rows) == 60, "every query is in a bin"

@@ -296,7 +296,7 @@ def test_hooks_harm_no_node(site, lost):
     assert site.cluster.node_state("node1") == "IDLE"
 
 
-def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
+def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     """The job runs on. Without Python the next Prolog does nothing; with it, it starts a recorder that goes on."""
     site.until(lambda: site.recorder("node1") is not None, "the recorder's place is there")
     site.until(lambda: site.recorder("node1") is not None, "node1 is recorded")
@@ -318,8 +318,7 @@ def test_a_recorder_that_is_killed_costs_coverage_and_nothing_else(site):
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)
-    assert 0.2 < record.coverage < 0.95
-    assert 0 < record.energy_uj / 1e6 < site.true_j("bereft")
+    near(site, record, site.true_j("bereft"), 0.5)  # of a busy machine the last table of processes may be seconds old
     (missed,) = site.records(short)
     assert missed.refused or missed.coverage < 0.5
     balanced(site, "node1")

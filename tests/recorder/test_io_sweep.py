@@ -90,10 +90,10 @@ def test_a_recorder_at_its_limit_of_descriptors_does_not_spin(tmp_path: Path) ->
             server._wait(server.clock.monotonic_ns())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert not server.connections and listener not in server._listening()
+        assert not server.connections and listener not in server._listening()[0]
         server.clock.advance(1.0)
         server._wait(server.clock.monotonic_ns())
-        assert len(server.connections) == 1 and listener in server._listening()
+        assert len(server.connections) == 1 and listener in server._listening()[0]
         next(iter(server.connections.values())).close()
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.recorder.pinpoint import AT_ONCE, Pinpoint
+from everywatt.recorder.read_loop import AT_ONCE, Pinpoint
 from everywatt.recorder.source import Source
 
 US = 1_000

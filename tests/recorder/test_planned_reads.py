@@ -8,9 +8,8 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import FakeClock
-from everywatt.recorder.planned_reads import Cruise, plan
-from everywatt.recorder.planned_tracker import PlannedTracker
-from everywatt.recorder.schedule import Schedule
+from everywatt.recorder.phase_lock import Tracker
+from everywatt.recorder.schedule import PlannedReads, Schedule, plan
 from everywatt.recorder.source import Source
 
 MS = 1_000_000
@@ -82,9 +81,9 @@ class Lab:
         self.sources = [Source(card, self.clock, [self.heard]) for card in self.cards]
         for source in self.sources:
             if source.info.tracked:
-                source.tracker = PlannedTracker(source.info, 100 * MS, self.clock.now_ns)
+                source.tracker = Tracker(source.info, 100 * MS, self.clock.now_ns)
             self.schedule.add(source, 100 * MS, self.clock.now_ns, source.tracker)
-        self.cruise = Cruise(self.clock, self.schedule, self.wait, self.read)
+        self.planned = PlannedReads(self.clock, self.schedule, self.wait, self.read)
 
     def wait(self, at_ns: int) -> bool:
         if self.messages and self.messages[0] <= at_ns:
@@ -105,7 +104,7 @@ class Lab:
             self.wait(self.schedule.wake_ns() or 0)
             for source in self.schedule.due(self.clock.now_ns):
                 self.read(source)  # type: ignore[arg-type]
-            while self.clock.now_ns < end_ns and self.cruise.go(self.clock.now_ns + S):
+            while self.clock.now_ns < end_ns and self.planned.go(self.clock.now_ns + S):
                 stretches += 1
         return stretches
 
@@ -124,11 +123,11 @@ class Lab:
 def test_planned_stretches_see_every_publication_in_its_bracket() -> None:
     lab = Lab()
     lab.run(10)
-    before, wakes, since = [card.reads for card in lab.cards], lab.cruise.wakes, lab.clock.now_ns
+    before, wakes, since = [card.reads for card in lab.cards], lab.planned.wakes, lab.clock.now_ns
     assert lab.run(30) >= 25
     lab.check(since)
     seconds = (lab.clock.now_ns - since) / S
-    assert (lab.cruise.wakes - wakes) / seconds <= 16  # ten, and a few of their own for probes
+    assert (lab.planned.wakes - wakes) / seconds <= 16  # ten, and a few of their own for probes
     for card, count in zip(lab.cards, before, strict=True):
         assert (card.reads - count) / seconds <= 11
     assert lab.heard.counts == (0, 0)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.recorder.planned_tracker import PlannedTracker
+from everywatt.recorder.phase_lock import Tracker
 
 MS = 1_000_000
 S = 1000 * MS
@@ -20,7 +20,7 @@ def test_reads_that_are_fed_together_give_what_they_give_one_by_one(phase_ms: fl
     rng = random.Random(7)
     channel = Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, facts=Facts(period_s=0.1))
     info = GroupInfo("gpu.0", "fake", "gpu.0", (channel,), tracked=True)
-    apart, together = (PlannedTracker(info, 100 * MS, START) for _ in range(2))
+    apart, together = (Tracker(info, 100 * MS, START) for _ in range(2))
     times = [START - S + round((phase_ms + k * 100 + rng.uniform(-1, 1) * jitter_ms) * MS) for k in range(620)]
     values = [float(k - (k % 97 == 0)) for k in range(620)]  # now and then it stands still
     one_by_one, at_once, kept = [], [], []

@@ -35,7 +35,7 @@ def finished(server: Server, *sensors: list[Source], tables: tuple[Source, ...] 
     for source in everything:
         server.schedule.add(source, 1, 0)
     session = SimpleNamespace(sources=everything, finish=lambda meter, written: None, started_ns=0)
-    server.tapes[1] = Tape(session, None, 0.0, 0, 0)  # type: ignore[arg-type]
+    server.tapes[1] = Tape(session, None, server.cost())  # type: ignore[arg-type]
     server._finish(1)
 
 

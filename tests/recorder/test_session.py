@@ -168,7 +168,7 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
     ours, theirs = socket.socketpair()
     server = Server(listener, clock)
     session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
-    server.tapes[1] = Tape(session, Connection(ours), 0.0, 0, 0)
+    server.tapes[1] = Tape(session, Connection(ours), server.cost())
     server._enrol(session, Source(Counter(clock), clock))
     clock.advance(0.1)
     server._mind_pause(clock.monotonic_ns())

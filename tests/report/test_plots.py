@@ -63,15 +63,8 @@ def test_tokens_against_energy_with_the_slope_that_is_there(model_run, tmp_path)
     for words in ("Energy (J)", "Latency (s)", "Power (W)", "Input and output tokens", "0.5 ±", "R² 1.000"):
         assert words in text
     assert plot(model_run, "llm-density", tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_density_has_an_area_of_one():
-    from everywatt.report.llm_plots import density
-
-    points = density([1.0, 2.0, 2.5, 3.0, 7.0])
-    step = points[1]["x"] - points[0]["x"]
-    assert sum(point["y"] for point in points) * step == pytest.approx(1.0, rel=0.01)
-    assert density([3.0, 3.0, 3.0])[100]["y"] > 0
+    text = plot(model_run, "llm-density", tmp_path / "y.svg").read_text()
+    assert "Density" in text and text.count("mark-area") >= 3
 
 
 def test_a_run_that_asked_no_model_has_no_such_plot(run, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.report.size_plot import plot_sizes
+from everywatt.report.plots import plot_sizes
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")

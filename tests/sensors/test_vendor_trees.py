@@ -44,6 +44,8 @@ MACHINES: dict[str, list[Meter]] = {
     "GB200": superchip(0, 900.0, 180.0, 110.0, 30.0) + superchip(1, 850.0, 170.0, 100.0, 28.0),
     # A CPU superchip has no GPU in its module: 410 W.
     "Grace CPU": superchip(0, 410.0, 380.0, 300.0, 55.0),
+    # A superchip of 240 W with a graphics card of 60 W in a slot beside its module: 300 W.
+    "GH200 and a card": [*superchip(0, 240.0, 100.0, 52.0, 20.0), Meter("hwmon8/amdgpu", "PPT", 60.0, whole=True)],
     # Alchemist and Ponte Vecchio count only their package: 130 W.
     "Arc A770": [Meter("hwmon0/xe", "pkg", 130.0, whole=True)],
     # Battlemage counts the card, its package inside it, and its memory: 160 W.
@@ -56,6 +58,20 @@ MACHINES: dict[str, list[Meter]] = {
     "two MI300X": [
         Meter("hwmon0/amdgpu", "PPT", 150.0, whole=True),
         Meter("hwmon1/amdgpu", "PPT", 148.0, whole=True),
+    ],
+    # Granite Rapids by TPMI: two packages of 200 W and 180 W with 30 W and 28 W of DRAM beside them: 438 W.
+    "TPMI": [
+        Meter("intel-rapl:0", "package-0", 200.0, whole=True),
+        Meter("intel-rapl:0:0", "dram", 30.0, whole=True),
+        Meter("intel-rapl:1", "package-1", 180.0, whole=True),
+        Meter("intel-rapl:1:0", "dram", 28.0, whole=True),
+    ],
+    # The same machine where the older interface is still shown beside TPMI under a name of its own: 380 W, once.
+    "TPMI and MSR": [
+        Meter("intel-rapl:0", "package-0", 200.0, whole=True),
+        Meter("intel-rapl-tpmi:0", "package-0", 200.0),
+        Meter("intel-rapl:1", "package-1", 180.0, whole=True),
+        Meter("intel-rapl-tpmi:1", "package-1", 180.0),
     ],
     # A package of 90 W with 40 W of cores and 5 W of graphics in it, and 12 W of DRAM beside it: 102 W.
     "Xeon": [
@@ -71,9 +87,11 @@ def install(tree, meters):
     """Write the files of these meters, as their drivers do."""
     for place, meter in enumerate(meters):
         if meter.folder.startswith("intel-rapl"):
-            parent = "intel-rapl:0/" if meter.folder.count(":") > 1 else ""
-            if parent and not any(other.folder == "intel-rapl:0" for other in meters):
-                tree.write("sys/class/powercap/intel-rapl:0/name", "package-0")  # it exists and cannot be read
+            above = meter.folder.rpartition(":")[0]
+            parent = f"{above}/" if ":" in above else ""
+            if parent and not any(other.folder == above for other in meters):
+                name = f"package-{above.rpartition(':')[2]}"
+                tree.write(f"sys/class/powercap/{above}/name", name)  # it exists and cannot be read
             tree.zone(meter.folder, meter.label, watts=meter.watts, nested=parent)
             continue
         number, chip = meter.folder.split("/")
@@ -115,10 +133,13 @@ def total(tree) -> tuple[float, str]:
         ("GH200", 240.0, "module"),
         ("GB200", 1750.0, "module"),
         ("Grace CPU", 410.0, "module"),
+        ("GH200 and a card", 300.0, "module+gpu"),
         ("Arc A770", 130.0, "gpu"),
         ("Arc B580", 160.0, "gpu"),
         ("two MI300X", 298.0, "gpu"),
         ("Xeon", 102.0, "cpu+dram"),
+        ("TPMI", 438.0, "cpu+dram"),
+        ("TPMI and MSR", 380.0, "cpu"),
     ],
 )
 def test_the_total_is_the_truth(tree, name, watts, scope):

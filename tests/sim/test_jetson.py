@@ -12,15 +12,13 @@ from truths import holds
 from virtual_time import FAR_NS
 from virtual_world import VirtualWorld
 
-from everywatt.api.meter import Meter
-from everywatt.api.missed import missed
+from everywatt.api.meter import Meter, missed
 from everywatt.api.run import load
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request
 from everywatt.sensors.jetson.jetson import Jetson
 from everywatt.sensors.jetson.tegrastats import INTERVAL_MS, Tegrastats
-from everywatt.sim.jetson import Board
-from everywatt.sim.tegrastats import line
+from everywatt.sim.jetson import Board, line
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
 RAILS = {"VDD_IN": "square:4W,12W,2s", "VDD_CPU_GPU_CV": "constant:2W", "VDD_SOC": "constant:1W"}
@@ -65,6 +63,7 @@ class VirtualChild:
     def __init__(self, board: Board, world: VirtualWorld, fault: str = "") -> None:
         self._board, self._world = board, world
         self._curves = board._curves
+        self._sums: dict[str, tuple[int, int]] = {}
         self._next_ns = self._start_ns = world.now_ns
         self._what, _, after = fault.partition(":")
         self._last_ns = self._start_ns + round(float(after) * 1e9) if fault else FAR_NS
@@ -73,7 +72,7 @@ class VirtualChild:
         found = []
         while self._next_ns <= min(self._world.now_ns, self._last_ns):
             now_s = (self._next_ns - self._board.t0_ns) / 1e9
-            found.append(line(self._curves, now_s, self._board.period_s))
+            found.append(line(self._curves, now_s, self._board.period_s, self._sums))
             self._next_ns += round(INTERVAL_MS * 1e6)
         return found
 
@@ -148,7 +147,7 @@ def test_a_board_without_an_input_says_what_is_missing(tmp_path):
 def test_the_tree_shows_the_mean_of_the_last_period(tmp_path):
     with Board(tmp_path / "board", {"VDD_IN": "constant:7W"}, period_s=0.05) as board:
         sensor = Jetson(Request(machine=Machine.here(board.environment())))
-        assert sensor.probe().samples == pytest.approx({"jetson.VDD_IN.power": 7.0}, abs=0.006)
+        assert sensor.probe().samples["jetson.VDD_IN.power"] == pytest.approx(7.0, abs=0.006)
         assert sensor.groups()[0].info.channels[0].facts.period_s == 0.05
 
 

@@ -11,8 +11,7 @@ from waiting import until
 
 from everywatt.sim.curves import Load
 from everywatt.sim.events import EventLog
-from everywatt.sim.loads import HOST_STAT, Following, write_loads
-from everywatt.sim.tree import HostStat
+from everywatt.sim.loads import HOST_STAT, Following, HostStat, write_loads
 
 BURN = """
 import time

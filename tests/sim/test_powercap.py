@@ -72,7 +72,7 @@ def read():
     text = ctypes.create_string_buffer(64)
     c.fgets(text, 64, ctypes.c_void_p(f)); c.fclose(ctypes.c_void_p(f))
     return int(text.value)
-a, t = read(), time.monotonic(); time.sleep(0.1)
+t, a = time.monotonic(), read(); time.sleep(0.1)
 print(json.dumps([read() - a, time.monotonic() - t]))
 """
     grown, seconds = inside(lab, code)

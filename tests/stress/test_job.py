@@ -8,7 +8,7 @@ from loads import needed
 
 from everywatt.cli.stress import command
 from everywatt.stress import load_program
-from everywatt.stress.bounds import needed_bytes
+from everywatt.stress.playing import needed_bytes
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "stress"
 GIB = 2**30

@@ -6,8 +6,7 @@ from tapes import at, write_tape
 from everywatt.core.channels import Channel, GroupInfo, Kind, Row
 from everywatt.core.errors import UsageError
 from everywatt.stress import parse_shape
-from everywatt.stress.files import Part
-from everywatt.stress.replaying import resolved
+from everywatt.stress.files import Part, resolved
 
 HOST = GroupInfo(
     "use.host",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Plan, Result
+from everywatt.bench.experiment import interleaved
 from everywatt.bench.figures import figures
-from everywatt.bench.interleaving import blocks
 from everywatt.bench.trials import Trial
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -17,7 +17,7 @@ def compared(points=((100.0, 1.0), (80.0, 1.2)), *, count=8, failing=None, ignor
     """A finished comparison. `failing` is (candidate, block); `odd` a trial that took thrice as much."""
     chosen = [Candidate(n, "AB"[n] if n < 2 else f"C{n}", EVIL if n else "./old", ("x",)) for n in range(len(points))]
     trials = []
-    for block, order in zip(range(count), blocks(len(points)), strict=False):
+    for block, order in zip(range(count), interleaved(len(points)), strict=False):
         for place, index in enumerate(order):
             joules, seconds = points[index]
             joules *= (3 if odd == (index, block) else 1) * (1 + 0.01 * ((block * 7 + index * 3) % 5 - 2) / 2)

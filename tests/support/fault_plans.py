@@ -36,7 +36,8 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
 from everywatt.slurm.node.hooks import make_spool
-from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.recorder import Node
+from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 

@@ -14,7 +14,7 @@ from everywatt.core.clocks import Anchor
 from everywatt.core.spans import Note, Span
 from everywatt.tape.writer import TapeWriter
 
-DOMAINS = {"cpu": Domain.PACKAGE, "dram": Domain.DRAM, "gpu": Domain.GPU}
+DOMAINS = {"cpu": Domain.PACKAGE, "dram": Domain.DRAM, "gpu": Domain.GPU, "module": Domain.MODULE}
 HOST = GroupInfo(
     "use.host",
     "use",
@@ -102,23 +102,25 @@ def write_machine(
     memory_bytes: int | None = None,
     packages: Sequence[int] | None = None,
     seal: bool = True,
+    between: tuple[int, int] | None = None,
 ) -> Path:
     """A tape of `seconds`: devices draw `watts[device][k]` in second k; `other` CPUs are busy beside the processes.
 
-    Energy comes every 0.1 s, processes every second; seconds in `missing` have no rows of gauges.
+    Energy comes every 0.1 s, processes every second; seconds in `missing` have no rows of gauges. `between` are the
+    seconds in which this tape was recorded: counters and processes count from the beginning all the same.
     """
     machine = {"name": host, "cpus": cpus, "memory_bytes": memory_bytes, "packages": packages}
     meta = {"host": machine, "period_s": 0.1}
     writer = TapeWriter(path, meta)
     writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))
     for device, levels in watts.items():
-        _power(writer, device, levels, seconds, device in gauges, missing)
+        _power(writer, device, levels, seconds, device in gauges, missing, between)
     for device, levels in (utilisation or {}).items():
         channel = Channel(f"{device}.utilisation", "%", Kind.GAUGE, device)
         number = writer.add_group(GroupInfo(f"use.{device}", "test", device, (channel,)), 1.0)
         writer.append(number, [_row(k, (levels[max(k - 1, 0)],)) for k in range(seconds + 1)])
     if processes is not None:
-        _use(writer, processes, seconds, other or [0.0] * seconds, cpus, everything)
+        _use(writer, processes, seconds, other or [0.0] * seconds, cpus, everything, between)
     for info, table in ((GPUS, gpu_rows), (CGROUPS, cgroup_rows)):
         if table is not None:
             number = writer.add_group(info, 1.0)
@@ -142,7 +144,13 @@ def _row(seconds: float, values: tuple[float, ...]) -> Row:
 
 
 def _power(
-    writer: TapeWriter, device: str, levels: Sequence[float], seconds: int, gauge: bool, missing: Sequence[int]
+    writer: TapeWriter,
+    device: str,
+    levels: Sequence[float],
+    seconds: int,
+    gauge: bool,
+    missing: Sequence[int],
+    between: tuple[int, int] | None,
 ) -> None:
     domain = DOMAINS[device.split(".")[0]]
     if gauge:
@@ -158,11 +166,23 @@ def _power(
         for step in range(1, seconds * 10 + 1):
             joules += levels[min((step - 1) // 10, seconds - 1)] / 10
             rows.append(_row(step / 10, (joules,)))
-    writer.append(number, rows)
+    writer.append(number, _recorded(rows, between))
+
+
+def _recorded(rows: list[Row], between: tuple[int, int] | None) -> list[Row]:
+    if between is None:
+        return rows
+    return [row for row in rows if at(between[0]) <= row.late_ns <= at(between[1])]
 
 
 def _use(
-    writer: TapeWriter, processes: Sequence[Process], seconds: int, other: Sequence[float], cpus: int, everything: bool
+    writer: TapeWriter,
+    processes: Sequence[Process],
+    seconds: int,
+    other: Sequence[float],
+    cpus: int,
+    everything: bool,
+    between: tuple[int, int] | None,
 ) -> None:
     number = writer.add_group(HOST, 0.1)
     rows, busy = [_row(0, (50.0, 1000.0))], 50.0
@@ -171,12 +191,13 @@ def _use(
         now = [p for p in processes if p.began <= second and (p.ended is None or second < p.ended)]
         busy += (sum(p.rates[second] for p in now) + other[second]) / 10
         rows.append(_row(step / 10, (busy, 1050.0 + cpus * step / 10 - busy)))
-    writer.append(number, rows)
+    writer.append(number, _recorded(rows, between))
     number = writer.add_group(PROCESSES, 1.0)
     told: dict[str, Any] = {}
-    for second in range(seconds + 1):
+    first, last = between or (0, seconds)
+    for second in range(first, last + 1):
         table = process_rows(processes, second, told)
-        if second == 0 and everything:
+        if second == first and everything:
             table.insert(0, {"pid": 0, "start": 0, "name": "host", "everything": True})
         if table:
             writer.append_table(number, at(second), table)

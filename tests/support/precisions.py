@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
+from everywatt.bench.experiment import interleaved
 from everywatt.bench.figures import figures
-from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.quality import Beside, Score
 from everywatt.bench.precision.result import Latency, Result, Row
+from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.trials import Trial
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -40,7 +40,7 @@ def precision_result(*, run: str | None = None, count: int = 6) -> Result:
     names = list(JOULES)
     chosen = [Candidate(n, name, name, ("x",)) for n, name in enumerate(names)]
     trials = []
-    for block, order in zip(range(count), blocks(len(names)), strict=False):
+    for block, order in zip(range(count), interleaved(len(names)), strict=False):
         for place, index in enumerate(order):
             joules = JOULES[names[index]] * (1 + 0.01 * ((block * 7 + index * 3) % 5 - 2) / 2)
             energy = Energy(joules, Budget((Term("offset", "x", 0.1),)), "cpu", "counter")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,8 +48,8 @@ class Tree:
         (root / "proc").mkdir()
         self.machine = Machine(sys=root / "sys", proc=root / "proc", dev=root / "dev", environ={}, clock=self.clock)
 
-    def request(self, sensors: tuple[str, ...] | None = None) -> Request:
-        return Request(machine=self.machine, sensors=sensors)
+    def request(self, sensors: tuple[str, ...] | None = None, **more: Any) -> Request:
+        return Request(machine=self.machine, sensors=sensors, **more)
 
     def write(self, path: str, text: str | int) -> Path:
         target = self.root / path

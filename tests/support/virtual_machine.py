@@ -39,6 +39,7 @@ class VirtualMachine:
     card_ns: int = CARD_NS
     board_ns: int = CARD_NS
     window_ns: int = CARD_NS
+    gain_pct: float | None = None  # that cards are known to be off by
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +109,7 @@ class Card:
     """Microjoules of a card, published every 100 ms, or as the machine says."""
 
     def __init__(self) -> None:
-        facts = Facts(period_s=machine().card_ns / NS, quantum=1e-6, max_w=800.0)
+        facts = Facts(period_s=machine().card_ns / NS, quantum=1e-6, max_w=800.0, gain_pct=machine().gain_pct)
         channel = Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU, 1e-6, facts=facts)
         self.info = GroupInfo("virtual.card", "virtual", "gpu.0", (channel,), tracked=True)
 

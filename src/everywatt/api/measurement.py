@@ -6,6 +6,7 @@ What records is loaded when something is measured, so that a library that only m
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -27,8 +28,11 @@ def _now_ns() -> int:
 
 
 def _cpu_s() -> float:
-    import resource
-
+    """CPU seconds of this process and of its children that ended."""
+    try:
+        import resource
+    except ImportError:  # Windows, which does not count children
+        return time.process_time()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 

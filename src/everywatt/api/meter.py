@@ -12,15 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from everywatt.api.missed import missed
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
 from everywatt.core.jsonio import text
+from everywatt.core.platforms import require_linux
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
+from everywatt.sensors.base import State
 from everywatt.sensors.registry import odd_tables
 from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
 from everywatt.tape.run_store import home as runs_home
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 _open: list[Meter] = []
+# The mask that hides cards from a program, and the sensors that others stand in for.
+_MASK = "CUDA_VISIBLE_DEVICES"
+_INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
 
 
 class Meter:
@@ -129,6 +133,7 @@ class Meter:
             raise UsageError("This meter is already running.")
         self._run, self._refused, self._pid = None, None, os.getpid()
         try:
+            require_linux()
             path = self._segment()
             pids = (os.getpid(),) if self._pids is None else self._pids
             meta = provenance(
@@ -395,3 +400,37 @@ def _seconds(period: str | float) -> float:
     if not 0.001 <= seconds <= 3600:
         raise UsageError(f"A period of {seconds:g} s is outside 1 ms … 1 h.")
     return seconds
+
+
+def missed(reports: Sequence[Mapping[str, Any]], asked: Sequence[str] | None = None) -> list[str]:
+    """One sentence for each broken sensor, with the cure; none for one whose stand-in works.
+
+    A sensor that is absent is reported only if it was `asked` for by name. A device that works may have a note that
+    says what its figure does not cover. A device mask that names a missing card is reported too.
+    """
+    states = {report["sensor"]: report["state"] for report in reports}
+    found = []
+    for report in reports:
+        sensor = report["sensor"]
+        first = next((better for better, instead in _INSTEAD.items() if instead == sensor), None)
+        stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
+        told_already = first is not None and states.get(first) == State.UNUSABLE
+        broken = report["state"] == State.UNUSABLE and not stands_in and not told_already
+        if broken or (report["state"] == State.ABSENT and sensor in (asked or ())):
+            why, cure = report["why"], report.get("cure")
+            found.append(
+                f"{sensor} is not measured: {_closed(why)} Try: {cure}" if cure else f"{sensor} is not measured: {why}"
+            )
+        elif report["state"] == State.USABLE:
+            lost = [device for device in report.get("devices", ()) if device.get("error")]
+            found += [f"{device.get('device', sensor)} is not measured: {device['error']}" for device in lost]
+            noted = [device for device in report.get("devices", ()) if device.get("note")]
+            found += [f"{device.get('device', sensor)}: {device['note']}" for device in noted]
+        if _MASK in report.get("missing", {}):
+            found.append(report["missing"][_MASK])
+    return list(dict.fromkeys(found))
+
+
+def _closed(text: str) -> str:
+    """A sentence with its full stop: reasons come from sensors of all kinds."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."

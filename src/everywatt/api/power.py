@@ -14,11 +14,10 @@ from everywatt.core.energy import Energy
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import repeated
 from everywatt.energy.combine import combine
-from everywatt.energy.loading import load_ticks
 from everywatt.energy.medians import median
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.ticks import WHOLE_ROWS
-from everywatt.energy.window import source_energy
+from everywatt.energy.window import source_energy, source_ticks
 from everywatt.tape.accumulate import GAP_PERIODS
 from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import Tape
@@ -132,7 +131,7 @@ def power_line(source: Source) -> PowerLine | None:
     first_ns, last_ns = tape.extent_ns()
     if (last_ns - first_ns) / NS > WHOLE_ROWS * source.group.expected_period_s:
         return _recorded(source)
-    ticks = load_ticks(tape, source.group, channel, first_ns, last_ns, whole=True)
+    ticks = source_ticks(source, first_ns, last_ns)
     if ticks is None or ticks.real.sum() < 2:
         return None
     if channel.kind is Kind.COUNTER:

@@ -24,7 +24,7 @@ from everywatt.core.spans import Point, Span
 from everywatt.energy.combine import combine
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.energy.window import source_energy, together, windows_energy, windows_joules
+from everywatt.energy.window import source_energies, windows_energy, windows_joules
 from everywatt.ledger.idle import Idle, net_energy, sum_levels
 from everywatt.ledger.levels import idle_levels
 from everywatt.tape.mending import at_rest, empty_spool, seal_left
@@ -162,7 +162,7 @@ class Run:
             raise UsageError(
                 f"This run has no device '{device}' that measures energy; it has: {', '.join(known) or 'none'}."
             )
-        return together([source_energy(chosen[0], start_ns, end_ns) for start_ns, end_ns in windows], windows)
+        return source_energies(chosen[0], windows)
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""

@@ -1,23 +1,220 @@
 """The parts of a job array come back into one run: one journal, and the tapes of each node.
 
 Collecting again, also after a kill in the middle of it, adds nothing twice.
+
+Tasks of an array that run on one node at the same time each record that node's processors. Added up, those joules would
+count twice, so tapes of one host that overlap in time become one, on which the items of all tasks share them by
+overlap, as the items of one batch do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.batch import array
-from everywatt.batch.joining import clusters, place_tape
 from everywatt.batch.journal import INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.core.channels import Channel, GroupInfo, Row
+from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
-from everywatt.tape.reader import Tape
+from everywatt.core.spans import Span
+from everywatt.tape.reader import StoredGroup, TableFrame, Tape
 from everywatt.tape.run_store import segments, slug
+from everywatt.tape.writer import TapeWriter
+
+SAME_BOOT_NS = 2 * NS  # clocks of one boot agree on UTC to within this
+TOLD_GAPS = ("suspend", "lost")  # gaps that the recorder tells; the others are found again in the rows
+FLUSH_ROWS = 1024
+Renaming = Mapping[str, str]
+
+
+def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
+    """Places of tapes that belong together: of one host and boot, and overlapping, directly or through others."""
+    found: list[list[int]] = []
+    for place in sorted(range(len(tapes)), key=lambda i: (_host(tapes[i]), _utc_ns(tapes[i])[0])):
+        last = found[-1] if found else []
+        if last and any(_together(tapes[place], tapes[other]) for other in last):
+            last.append(place)
+        else:
+            found.append([place])
+    return found
+
+
+def _host(tape: Tape) -> str:
+    return str(tape.meta.get("host", {}).get("name", ""))
+
+
+def _utc_ns(tape: Tape) -> tuple[int, int]:
+    low, high = tape.extent_ns()
+    return tape.to_utc_ns(low), tape.to_utc_ns(high)
+
+
+def _together(a: Tape, b: Tape) -> bool:
+    if _host(a) != _host(b):
+        return False
+    (a_low, a_high), (b_low, b_high) = a.extent_ns(), b.extent_ns()
+    offsets = [tape.to_utc_ns(low) - low for tape, low in ((a, a_low), (b, b_low))]
+    return abs(offsets[0] - offsets[1]) < SAME_BOOT_NS and a_low <= b_high and b_low <= a_high
+
+
+def place_tape(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> None:
+    """One tape at `out` that holds what these hold; nothing where it is there already. A sealed one alone is linked."""
+    if out.exists():
+        return
+    if len(tapes) == 1 and tapes[0].sealed and not renaming[0]:
+        try:
+            os.link(tapes[0].path, out)
+        except OSError:
+            partial = out.with_name(f".{out.name}.{os.getpid()}.part")
+            shutil.copy2(tapes[0].path, partial)
+            partial.replace(out)
+        return
+    partial = out.with_name(f".{out.stem}.{os.getpid()}.part.tape")
+    with suppress(FileNotFoundError):
+        partial.unlink()
+    join(tapes, renaming, partial).replace(out)
+
+
+def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path:
+    """Write a sealed tape of everything in `tapes`, which are of one host; devices are called as `renaming` says."""
+    meta = {key: value for key, value in tapes[0].meta.items() if key not in ("place", "sealed_later")}
+    meta["joined_from"] = [tape.path.name for tape in tapes]
+    anchors = sorted({a.monotonic_ns: a for tape in tapes for a in tape.anchors()}.values(), key=_monotonic)
+    writer = TapeWriter(out, meta, clock=FakeClock(now_ns=max(tape.extent_ns()[1] for tape in tapes)))
+    try:
+        for anchor in anchors:
+            writer.anchor(anchor)
+        for same in _groups(tapes, renaming):
+            _copy_group(writer, same)
+        for tape, names in zip(tapes, renaming, strict=True):
+            for span in tape.spans():
+                writer.span_open(_named(span, names, tape))
+            for point in tape.points():
+                writer.point(point)
+            for note in tape.notes():
+                writer.note(note)
+        return writer.seal()
+    except (EverywattError, OSError, ValueError):
+        writer.abandon()
+        writer.live_path.unlink(missing_ok=True)  # our own, made a moment ago
+        raise
+
+
+def _monotonic(anchor: Any) -> int:
+    return int(anchor.monotonic_ns)
+
+
+Same = list[tuple[Tape, StoredGroup, GroupInfo, Renaming]]
+
+
+def _groups(tapes: Sequence[Tape], renaming: Sequence[Renaming]) -> Iterable[Same]:
+    """The groups by name, each with the tapes that have it, with the channels of the first one."""
+    found: dict[str, Same] = {}
+    for tape, names in zip(tapes, renaming, strict=True):
+        for group in tape.groups:
+            info = _renamed(group.info, names)
+            same = found.setdefault(info.name, [])
+            if not same or [c.name for c in same[0][2].channels] == [c.name for c in info.channels]:
+                same.append((tape, group, info, names))
+    return found.values()
+
+
+def _renamed(info: GroupInfo, names: Renaming) -> GroupInfo:
+    def channel(one: Channel) -> Channel:
+        mirror = None if one.mirror_of is None else _swap(one.mirror_of, names)
+        return replace(one, name=_swap(one.name, names), device=_swap(one.device, names), mirror_of=mirror)
+
+    if not names:
+        return info
+    channels = tuple(channel(one) for one in info.channels)
+    return replace(info, name=_swap(info.name, names), device=_swap(info.device, names), channels=channels)
+
+
+def _swap(text: str, names: Renaming) -> str:
+    """`gpu.0.power` with gpu.0 called gpu.1; sensors put their own word before or after it, with a dot between."""
+    for old, new in names.items():
+        if f".{old}." in f".{text}.":
+            return f".{text}.".replace(f".{old}.", f".{new}.", 1)[1:-1]
+    return text
+
+
+def _named(span: Span, names: Renaming, tape: Tape) -> Span:
+    attributes = dict(span.attributes)
+    if names and isinstance(attributes.get("device"), str):
+        attributes["device"] = _swap(attributes["device"], names)
+    if names and isinstance(attributes.get("devices"), list | tuple):
+        attributes["devices"] = [_swap(str(name), names) for name in attributes["devices"]]
+    # A task that was killed left its spans open: they end where its tape does.
+    return replace(span, attributes=attributes, end_ns=tape.extent_ns()[1] if span.end_ns is None else span.end_ns)
+
+
+def _copy_group(writer: TapeWriter, same: Same) -> None:
+    info = same[0][2]
+    number = writer.add_group(info, min(group.expected_period_s for _, group, _, _ in same))
+    if info.table:
+        for frame in _tables(same):
+            writer.append_table(number, frame.at_ns, frame.rows)
+        writer.flush()
+        return
+    pending: list[Row] = []
+    for row in _rows(same):
+        pending.append(row)
+        if len(pending) == FLUSH_ROWS:
+            writer.append(number, pending)
+            writer.flush()
+            pending = []
+    writer.append(number, pending)
+    edges = {row.read_ns: row for tape, group, _, _ in same for row in tape.edges(group.id)}
+    for _, row in sorted(edges.items()):
+        writer.edge(number, row)
+    told = {
+        (gap.channel and _swap(gap.channel, names), gap.start_ns, gap.end_ns, gap.kind)
+        for tape, group, _, names in same
+        for gap in tape.gaps(group.id)
+        if gap.kind in TOLD_GAPS
+    }
+    for channel, start_ns, end_ns, kind in sorted(told, key=lambda gap: (gap[1], gap[2], str(gap[0]))):
+        writer.gap(number, channel, start_ns, end_ns, kind)
+    writer.flush()
+
+
+def _rows(same: Same) -> Iterator[Row]:
+    """Rows of the tape that began first, then those of the next one that come after them, and so on.
+
+    They are not mixed: two recorders place one publication at slightly different times.
+    """
+    last = None
+    for tape, group, _, _ in sorted(same, key=lambda one: one[0].extent_ns()):
+        for row in (row for frame in tape.iter_frames(group.id) for row in frame.rows()):
+            published = row.early_ns + row.late_ns
+            if last is None or published > last:
+                yield row
+                last = published
+
+
+def _tables(same: Same) -> Iterator[TableFrame]:
+    """Processes: what each tape saw last, together, since each follows those of its own task."""
+    newest: dict[int, list[dict[str, Any]]] = {}
+    frames = [(frame.at_ns, place, frame.rows) for place, (t, g, _, _) in enumerate(same) for frame in t.tables(g.id)]
+    ends = {place: tape.extent_ns()[1] for place, (tape, _, _, _) in enumerate(same)}
+    last = None
+    for at_ns, place, rows in sorted(frames, key=lambda frame: frame[:2]):
+        newest = {other: seen for other, seen in newest.items() if ends[other] >= at_ns}
+        newest[place] = rows
+        if last is not None and at_ns <= last:
+            continue
+        last = at_ns
+        seen: dict[Any, dict[str, Any]] = {}
+        for row in (row for rows in newest.values() for row in rows):
+            seen[row.get("pid"), row.get("gpu"), row.get("uuid")] = row
+        yield TableFrame(at_ns, list(seen.values()))
+
 
 LOST = "its task was terminated"
 

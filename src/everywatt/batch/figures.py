@@ -15,9 +15,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.spans import Span
-from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import sources
 from everywatt.energy.ticks import Ticks
+from everywatt.energy.window import source_ticks
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.use.series import Series, find
 from everywatt.tape.reader import Tape
@@ -303,7 +303,7 @@ class Watch:
         if source is None or end_ns <= start_ns:
             return None
         if device not in self._ticks:
-            self._ticks[device] = load_ticks(source.tape, source.group, source.channel, *self.extent_ns, whole=True)
+            self._ticks[device] = source_ticks(source, *self.extent_ns)
         ticks = self._ticks[device]
         if ticks is None:
             return None

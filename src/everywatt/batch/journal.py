@@ -7,7 +7,6 @@ they see it (`EXITS`): an item that ended while the batch was being killed is th
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +97,8 @@ class Journal:
     """Appends lines; safe against a kill between any two of them."""
 
     def __init__(self, folder: Path) -> None:
+        import fcntl  # Windows has no such module, and reads journals too
+
         self.path = folder / JOURNAL
         torn = self.path.exists() and not _ends_whole(self.path)
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import importlib
 import os
+import re
 import selectors
 import signal
 from collections import deque
@@ -16,13 +18,69 @@ from typing import Any
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
-from everywatt.batch.nvtx_ranges import Ranges
-from everywatt.batch.oom import out_of_memory
 from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker_handle import Lane
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.recorder.client import Mark, Recording
+
+KILLED = 137  # 128 + SIGKILL
+_GPU = {
+    "torch": r"(?:CUDA|HIP|XPU|MPS) (?:error: )?out of memory|torch(?:\.cuda)?\.OutOfMemoryError",
+    "tensorflow": r"OOM when allocating tensor|ResourceExhaustedError|failed to allocate .{0,60} from device",
+    "jax": r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate)|XlaRuntimeError: RESOURCE_EXHAUSTED",
+    "cuda": (
+        r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+        r"|CUFFT_ALLOC_FAILED|cudaMalloc\w*\b.{0,80}out of memory|OutOfMemory.{0,40}(?:cuda|gpu|device)"
+    ),
+}
+_HOST = r"^MemoryError\b|std::bad_alloc|[Cc]annot allocate memory|DefaultCPUAllocator: can't allocate|ArrayMemoryError"
+_PATTERNS = [(name, re.compile(pattern, re.IGNORECASE | re.DOTALL)) for name, pattern in _GPU.items()]
+_HOST_PATTERN = re.compile(_HOST, re.MULTILINE)
+
+
+def out_of_memory(exit_code: int, text: str, *, oom_kills: int = 0) -> str | None:
+    """Whose memory ran out, as `gpu (torch)` or `host`; None where nothing says that it did.
+
+    `text` is the end of what the program printed, `oom_kills` how many processes the kernel ended for want of memory
+    while it ran. A program that succeeded has got over it.
+    """
+    if exit_code == 0:
+        return None
+    for name, pattern in _PATTERNS:
+        if pattern.search(text):
+            return f"gpu ({name})"
+    if _HOST_PATTERN.search(text) or (exit_code == KILLED and oom_kills > 0):
+        return "host"
+    return None
+
+
+DOMAIN = "everywatt"
+
+
+class Ranges:
+    """One open range at most for each lane. Does nothing where `nvtx` is not installed."""
+
+    def __init__(self) -> None:
+        self._nvtx: Any = None
+        self._open: dict[int, Any] = {}
+        try:
+            self._nvtx = importlib.import_module("nvtx")
+        except Exception:  # noqa: BLE001 - a library's border: a broken one must not stop a batch
+            self._nvtx = None
+
+    def open(self, lane: int, name: str) -> None:
+        """An item begins."""
+        self.close(lane)
+        if self._nvtx is not None:
+            self._open[lane] = self._nvtx.start_range(message=name, domain=DOMAIN)
+
+    def close(self, lane: int) -> None:
+        """What is open on the lane ends."""
+        handle = self._open.pop(lane, None)
+        if handle is not None:
+            self._nvtx.end_range(handle)
+
 
 ITEM = "item"
 MOST_BACKOFF_S = 60.0

@@ -11,6 +11,8 @@ from everywatt.core.format import format_count, format_duration, format_quantity
 from everywatt.core.stats import median
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
+SLOW = 3.0  # times the median runtime: a straggler
+
 
 def device_table(found: BatchFigures) -> Table:
     """One row for each device, what lies outside of items, and the total that they add up to."""
@@ -124,13 +126,13 @@ def cards(found: BatchFigures) -> str:
     return ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
 
 
-def stragglers(found: BatchFigures, times: float = 3.0) -> list[ItemFigures]:
-    """Items that took several times as long as the one in the middle, the slowest first."""
+def stragglers(found: BatchFigures) -> list[ItemFigures]:
+    """Items that took three times as long as the one in the middle, the slowest first."""
     known = [(one.last.attempt.runtime_s, one) for one in found.items if one.last and one.last.attempt.runtime_s]
     if len(known) < 4:
         return []
     middle = median([seconds or 0.0 for seconds, _ in known])
-    slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > times * middle]
+    slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > SLOW * middle]
     return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
 
 

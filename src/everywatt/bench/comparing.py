@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate, words_of
-from everywatt.bench.cooling import Cooling
+from everywatt.bench.experiment import Experiment
 from everywatt.bench.figures import Figures, decided, figures, narrow
-from everywatt.bench.interleaving import blocks
 from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy, with_power
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
@@ -109,13 +108,12 @@ class Comparing:
         self._clock = clock or SystemClock()
         self._execute = execute
         self._progress = Progress(self._clock.monotonic_ns())
-        self._cooling = Cooling(meter, self._clock)
+        self._experiment = Experiment(meter, idle_s=plan.idle_s, cool=plan.cool, show=self._show, clock=self._clock)
         self._ended = "interrupted"
-        self._first_block = 0
         self._looked_ns = 0
 
     def take_up(self, run: Run) -> None:
-        """Go on with an earlier comparison: its trials count, its next block is ours."""
+        """Go on with an earlier comparison: its trials count and are not run again."""
         found = [trial for span in run.spans if (trial := from_span(span)) is not None]
         if any(trial.candidate >= len(self._candidates) for trial in found):
             raise UsageError(f"{run.name} compared other commands.")
@@ -126,17 +124,23 @@ class Comparing:
                     f"{run.name} compared other commands: {text!r} is not {self._candidates[index].text!r}."
                 )
         self._progress.trials = with_energy(found, run)
-        self._first_block = max((trial.block for trial in found), default=-1) + 1
 
     def work(self) -> None:
         """Run the trials. KeyboardInterrupt and errors of the commands' start pass through; what is done is kept."""
         plan = self._plan
         _must(plan.setup, "setup")
         try:
-            self._idle()
-            if not self._first_block:
-                self._warm_up()
-            self._ended = self._blocks()
+            self._experiment.idle()
+            if not any(not trial.warmup for trial in self._progress.trials):
+                self._experiment.warm_up(self._candidates, self._trial, plan.warmup)
+            self._ended = self._experiment.blocks(
+                self._candidates,
+                self._trial,
+                trials=plan.trials or plan.most,
+                max_s=plan.max_s if plan.trials is None else math.inf,
+                skip=self._has,
+                ended=self._why_ended,
+            )
         finally:
             if plan.cleanup is not None:
                 execute(words_of(plan.cleanup, shell=True))
@@ -162,54 +166,31 @@ class Comparing:
             () if run is None else tuple(dict.fromkeys(run.trouble)),
         )
 
-    def _idle(self) -> None:
-        recording = self._meter.recording
-        if recording is None or self._plan.idle_s <= 0:
-            return
-        self._show(f"recording idle power for {self._plan.idle_s:g} s")
-        uid = recording.span_open("idle", attributes={"role": "idle"})
-        self._clock.sleep_until(self._clock.monotonic_ns() + round(self._plan.idle_s * NS))
-        recording.span_close(uid)
+    def _has(self, candidate: Candidate, block: int) -> bool:
+        return any((trial.candidate, trial.block) == (candidate.index, block) for trial in self._progress.trials)
 
-    def _warm_up(self) -> None:
-        for turn in range(self._plan.warmup):
-            for candidate in self._candidates:
-                self._show(f"warm-up {turn + 1} of {candidate.label}")
-                self._progress.trials.append(self._trial(candidate, block=-1 - turn, place=0, warmup=True))
-
-    def _blocks(self) -> str:
-        plan = self._plan
-        for number, order in enumerate(islice(blocks(len(self._candidates)), self._first_block, None)):
-            block = number + self._first_block
-            if (most := plan.trials or plan.most) is not None and block >= most:
-                return "trials"
-            if plan.trials is None and number >= 1 and self._since_s(self._progress.began_ns) > plan.max_s:
-                return "time"
-            for place, index in enumerate(order):
-                candidate = self._candidates[index]
-                self._show(f"trial {block + 1} of {candidate.label}")
-                self._progress.trials.append(self._trial(candidate, block=block, place=place))
-            if self._hopeless():
-                return "failures"
-            if plan.trials is None and self._answered():
-                return "decided"
-        raise AssertionError("blocks never end")
-
-    def _trial(self, candidate: Candidate, *, block: int, place: int, warmup: bool = False) -> Trial:
+    def _trial(self, candidate: Candidate, block: int, place: int) -> None:
+        self._show(f"warm-up {-block} of {candidate.label}" if block < 0 else f"trial {block + 1} of {candidate.label}")
         _must(self._plan.prepare, "prepare")
-        self._cool_down()
+        self._experiment.cool_down()
         if self._apply is not None:
             self._apply(candidate)
-        return run_trial(
+        trial = run_trial(
             self._meter,
             candidate,
             block=block,
             place=place,
-            warmup=warmup,
+            warmup=block < 0,
             show_output=self._plan.show_output,
             clock=self._clock,
             execute=self._execute,
         )
+        self._progress.trials.append(trial)
+
+    def _why_ended(self, count: int) -> str | None:
+        if self._hopeless():
+            return "failures"
+        return "decided" if self._plan.trials is None and self._answered() else None
 
     def _hopeless(self) -> bool:
         """Whether a command fails again and again, so that there can be no verdict."""
@@ -220,10 +201,11 @@ class Comparing:
 
     def _answered(self) -> bool:
         """Look at what the tape has by now, at most once a second: looking costs the machine something too."""
-        if self._since_s(self._looked_ns) < LOOK_AGAIN_S:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._looked_ns < LOOK_AGAIN_S * NS:
             return False
-        self._looked_ns = self._clock.monotonic_ns()
-        run = self._cooling.live()
+        self._looked_ns = now_ns
+        run = self._experiment.live()
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
         self._progress.trials = with_energy(self._progress.trials, run, live=True)
@@ -235,13 +217,6 @@ class Comparing:
         if all(one.energy is None for one in found):
             return True  # nothing measures anything: more trials would not either
         return decided(found) if len(found) > 1 else narrow(found[0], self._plan.target)
-
-    def _cool_down(self) -> None:
-        if self._plan.cool and self._progress.trials:
-            self._cooling.wait(self._show)
-
-    def _since_s(self, then_ns: int) -> float:
-        return (self._clock.monotonic_ns() - then_ns) / NS
 
     def _show(self, doing: str) -> None:
         self._progress.doing = doing

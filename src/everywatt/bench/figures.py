@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
@@ -38,13 +38,7 @@ class Mean:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "value": finite(self.value),
-            "low": finite(self.low),
-            "high": finite(self.high),
-            "sd": finite(self.sd),
-            "n": self.n,
-        }
+        return {name: finite(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,24 +154,25 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     )
 
 
-def mean_of(values: Sequence[float], systematic: float = 0.0, *, anytime: bool = True) -> Mean:
-    """The mean with an interval that may be looked at after every trial, or Student's; `systematic` widens it in
-    quadrature."""
+def mean_of(values: Sequence[float], systematic: tuple[float, float] = (0.0, 0.0), *, anytime: bool = True) -> Mean:
+    """The mean with an interval that may be looked at after every trial, or Student's; `systematic` widens it below
+    and above, in quadrature."""
     sample = Sample.of(values)
     low, high = interval(sample) if anytime else fixed_interval(sample)
-    if systematic and math.isfinite(low):
-        half = math.hypot(high - sample.mean, systematic)
-        low, high = sample.mean - half, sample.mean + half
+    if math.isfinite(low):
+        low = sample.mean - math.hypot(sample.mean - low, systematic[0])
+        high = sample.mean + math.hypot(high - sample.mean, systematic[1])
     return Mean(sample.mean, low, high, sample.sd, sample.n)
 
 
 def _mean_energy(energies: Sequence[Energy], anytime: bool) -> Mean | None:
-    """The mean of energies: the scatter of the trials, and what their sensors have in common."""
+    """The mean of energies: the scatter of the trials, and what their sensors or models have in common, which for a
+    model reaches further up than down."""
     if not energies:
         return None
-    whole = sum_energies(map(shared, energies))
-    common = (whole.half_width or 0.0) / len(energies)
-    return mean_of([energy.value for energy in energies], common, anytime=anytime)
+    below, above = sum_energies(map(shared, energies)).sides()
+    count = len(energies)
+    return mean_of([energy.value for energy in energies], (below / count, above / count), anytime=anytime)
 
 
 def _never_negative(mean: Mean | None) -> Mean | None:

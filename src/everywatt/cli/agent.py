@@ -79,6 +79,13 @@ FILE = click.Path(path_type=Path)
 @click.option("--key", type=FILE, help="Private key (PEM) of the certificate.")
 @click.option("--client-ca", type=FILE, help="Require scrapers to present a certificate issued by this CA (PEM).")
 @click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
+@click.option(
+    "--llm",
+    metavar="[NAME=]URL[#CARDS]",
+    multiple=True,
+    help="Export joules per token of the vLLM, SGLang, TGI, llama.cpp or Ollama server at this URL; may be repeated.",
+)
+@click.option("--llm-token-file", type=FILE, help="File whose first line is the token that --llm servers require.")
 @click.option("--check", is_flag=True, help="Check options and sensors, print the series and exit.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
@@ -99,7 +106,8 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
         need("cramjam")
     if options.small and not check:
         _small(flags, config)
-    from everywatt.fleet.agent import Agent, serve
+    from everywatt.fleet.agent import Agent
+    from everywatt.fleet.service import serve
 
     if check:
         return _check(options, output)
@@ -155,7 +163,7 @@ def _check(options: AgentOptions, output: Output) -> int:
     from tempfile import TemporaryDirectory
 
     from everywatt.fleet.agent import Agent
-    from everywatt.fleet.single_scrape import look
+    from everywatt.fleet.service import look
 
     with TemporaryDirectory(prefix="everywatt-agent-") as folder:
         agent = Agent(replace(options, state=Path(folder), remote_write=None), say=output.say)

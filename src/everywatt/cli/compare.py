@@ -22,7 +22,7 @@ from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
 from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import far_off, table, to_csv, verdicts
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
-from everywatt.cli.bench.llm_compare import compare_runs_of_models
+from everywatt.cli.bench.llm_show import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program, write_text
@@ -229,7 +229,7 @@ def compare(
     comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
     if earlier is not None:
         comparing.take_up(earlier)
-    meter.start(command=["everywatt", name, *(one.text for one in chosen)], root=False)
+    meter.start(command=own_words(), root=False)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
     try:

@@ -25,15 +25,14 @@ def show(output: Output) -> None:
     settings = settings_here(quiet=output.quiet)
     rows = setting_rows(settings)
     output.json("config", {"settings": rows, "warnings": settings.warnings})
-    if output.json_to is None:
-        output.table(
-            Table.of(
-                "SETTING",
-                "VALUE",
-                "ORIGIN",
-                rows=[[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
-            )
+    output.table(
+        Table.of(
+            "SETTING",
+            "VALUE",
+            "ORIGIN",
+            rows=[[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in rows],
         )
+    )
 
 
 def setting_rows(settings: Settings) -> list[dict[str, Any]]:

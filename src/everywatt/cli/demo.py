@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,8 @@ from pathlib import Path
 import click
 
 from everywatt.api.meter import Meter
-from everywatt.api.run import Run
+from everywatt.api.run import Run, load
+from everywatt.bench.runs import folder_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.config import Settings
@@ -27,14 +30,19 @@ PRECISIONS = ("float64", "float32")
 
 
 @click.command(cls=Verb)
-@click.argument("what", type=click.Choice(("products", "precision")), default="products", required=False)
-@click.option("--time", "work_s", type=DURATION, default=3.0, help="Duration of each of the two loads.")
+@click.argument("what", type=click.Choice(("products", "precision", "llm")), default="products", required=False)
+@click.option("--time", "work_s", type=DURATION, default=3.0, help="Duration of each load; not for llm.")
+@click.option("--max-queries", type=click.IntRange(1, 32), default=32, help="For llm: ask only the first N questions.")
 @output_options
-def command(what: str, work_s: float, output: Output) -> int:
+def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     """Measure a small real workload: the same matrix products in double and in single precision.
 
     `demo precision` measures a packaged sentence encoder on bundled reviews in fp32 and int8 instead: joules, accuracy
     and size, in about two minutes on a CPU (requires everywatt[precision]).
+
+    `demo llm` starts a packaged language model and asks it short questions, one at a time and four at a time: joules,
+    accuracy and speed, in less than three minutes on a CPU. It needs neither a server nor a GPU; if the model is not
+    installed, the command that installs it is printed.
 
     Uses the sensors of this machine or, if there are none, a modelled estimate that is labelled as such. The run is
     kept like any other, with its report beside the tape.
@@ -42,6 +50,8 @@ def command(what: str, work_s: float, output: Output) -> int:
     settings = settings_here(quiet=output.quiet)
     if what == "precision":
         return _precision(work_s, settings, output)
+    if what == "llm":
+        return _llm(max_queries, settings, output)
     home = runs_home(settings.home)
     if home.why:
         output.warn(home.why)
@@ -75,7 +85,7 @@ def command(what: str, work_s: float, output: Output) -> int:
                 f"  each    {format_energy(energy / count)} per product of {SIZE}×{SIZE} in {precision} ({count} of "
                 "them)"
             )
-    folder = Path(run.path if run.path.is_dir() else run.path.parent)
+    folder = folder_of(run)
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
     write_text(folder / "report.txt", "\n".join(lines) + "\n")
     output.json("run", {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")})
@@ -122,6 +132,28 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
         output.say(f"next:   {program()} why {result.run}    {program()} bench precision --model DIR")
         output.say(f"report: {folder / 'report.html'}")
     return 0 if result.baseline is not None else MeasurementRefused.exit_code
+
+
+def _llm(questions: int, settings: Settings, output: Output) -> int:
+    """A small `bench llm` of a server that it starts, with its page beside the tape."""
+    from everywatt.bench.llm.packaged_model import NAME, QUESTIONS, weights
+    from everywatt.cli.bench.llm import command as bench_llm
+
+    weights()
+    output.say(f"everywatt demo: {NAME} answers {questions} short questions, one at a time and then four at a time")
+    serve = shlex.join([sys.executable, "-m", "everywatt.bench.llm.packaged_model", "{port}"])
+    words = ["--serve", serve, "--model", NAME, "--dataset", str(QUESTIONS), "--dataset-param", "scorer=regex"]
+    words += ["--sweep", "1,4", "--set", "max_tokens=16", "--set", "temperature=0", "--set", "cache_prompt=false"]
+    words += ["--max-queries", str(questions), "--note", "demo llm", *(["--quiet"] if output.quiet else [])]
+    words += [f"--json={output.json_to}"] if output.json_to is not None else []
+    with tempfile.TemporaryDirectory(prefix="everywatt-") as folder:
+        out = Path(folder) / "llm.json"
+        code: int = bench_llm.main([*words, "-o", str(out)], standalone_mode=False)
+        name = json.loads(out.read_text(encoding="utf-8"))["run"] if out.exists() else None
+    if name is not None:
+        run = load(name, home=settings.home)
+        output.say(f"report: {_report(run, folder_of(run))}")
+    return code
 
 
 def _report(run: Run, folder: Path) -> Path:

@@ -13,7 +13,7 @@ import click
 from everywatt.api.provenance import user_name
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.cli.sensors import report_row
+from everywatt.cli.sensors import report_row, shown
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
@@ -78,17 +78,17 @@ def command(
         site, node = here(settings.slurm_spool, settings.slurm_store)
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, SLURM_CONF)))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
-    if output.json_to is None:
-        for line in outlook(diagnosis):
-            output.text(line)
+    for line in outlook(diagnosis):
+        output.text(line)
+    output.text()
+    rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
+    output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
+    output.text()
+    present = [report for report in diagnosis.reports if report.state is not State.ABSENT]
+    output.table(Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in present]))
+    if missing := absent(diagnosis.reports):
         output.text()
-        rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
-        output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
-        output.text()
-        present = [report for report in diagnosis.reports if report.state is not State.ABSENT]
-        output.table(Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in present]))
-        for names, why in absent(diagnosis.reports):
-            output.text(f"absent: {names}: {why}")
+        output.table(Table.of("ABSENT", "REASON", rows=missing))
     return 1 if diagnosis.failed else 0
 
 
@@ -134,7 +134,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _sensor_row(report: Report) -> list[str | None]:
-    values = [f"{name} = {value:.6g}" for name, value in report.samples.items() if value is not None]
+    values = [f"{name} = {shown(name, value)}" for name, value in report.samples.items() if value is not None]
     return [report.sensor, str(report.state), values[0] if values else None, report.why or None]
 
 
@@ -186,16 +186,15 @@ def _characterise(
             "no sensor here measures power, so there is nothing to characterise (everywatt doctor gives the reason)"
         )
     output.json("characterisation", {"sensors": found})
-    if output.json_to is None:
-        rows = [
-            [
-                entry["sensor"],
-                *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
-                "; ".join(entry["notes"]),
-            ]
-            for entry in found
+    rows = [
+        [
+            entry["sensor"],
+            *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
+            "; ".join(entry["notes"]),
         ]
-        times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
-        columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
-        output.table(Table.of(*columns, rows=rows))
+        for entry in found
+    ]
+    times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
+    columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
+    output.table(Table.of(*columns, rows=rows))
     return 0

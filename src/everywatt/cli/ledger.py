@@ -53,8 +53,6 @@ def command(
     if found.total.joules is None:
         raise MeasurementRefused(found.total.refused or "No energy was measured.", cure="everywatt doctor")
     output.json("ledger", {"name": opened.name, **found.to_dict()})
-    if output.json_to is not None:
-        return
     output.text(f"{opened.name}   {found.total}")
     output.table(ledger_table(found, top))
     for line in idle_lines(found):

@@ -39,11 +39,10 @@ def command(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, 
         return
     rows = [row for _, row in _each(chosen[-limit:] if limit > 0 else chosen, _row, output)]
     output.json("runs", {"home": str(home), "runs": rows})
-    if output.json_to is None:
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
-        names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
-        shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
-        output.table(Table.of(*columns, rows=shown))
+    columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
+    names = ("name", "started", "duration_s", "shown", "scope", "pedigree", "tags")
+    shown = [[row[name] if name != "started" else row[name][:19] for name in names] for row in rows]
+    output.table(Table.of(*columns, rows=shown))
 
 
 def _each(items: Iterable[_Item], ask: Callable[[_Item], _Answer], output: Output) -> Iterator[tuple[_Item, _Answer]]:
@@ -82,7 +81,7 @@ def _meant(tags: list[dict[str, Any]], wanted: str) -> str:
 
 
 def _sums(runs: list[Run], wanted: str, output: Output) -> None:
-    """One row for each value of the tag and for each scope and pedigree: those are never added."""
+    """One row for each value of the tag and for each scope and provenance: those are never added."""
     name, given, wished = wanted.partition("=")
     if not name.strip() or (given and not wished.strip()):
         raise UsageError(f"'{wanted}' is not a tag to add up by.", cure="--sum project, or --sum project=alpha")
@@ -108,7 +107,7 @@ def _sums(runs: list[Run], wanted: str, output: Output) -> None:
     if not rows:
         output.say(f"No run has the tag {wanted}.")
     output.json("sums", {"sums": rows})
-    if output.json_to is None and rows:
+    if rows:
         shown: list[list[Any]] = [
             [r["tag"], r["runs"], r["duration_s"], r["shown"], r["scope"], r["pedigree"]] for r in rows
         ]

@@ -20,7 +20,6 @@ from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.tables import Table
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import Snapshot
@@ -198,7 +197,7 @@ def _source(
             meta={"tags": dict(settings.tags), "note": note or ""},
             options=settings.options,
         )
-    from everywatt.report.live.elsewhere import open_source
+    from everywatt.report.live.sources import open_source
 
     return open_source(
         source,
@@ -339,21 +338,11 @@ def _print_once(snapshot: Snapshot, output: Output, ascii_only: bool) -> None:
     from everywatt.report.live import faces
 
     output.text(faces.heading(snapshot))
-    if snapshot.devices:
-        output.table(
-            Table.of(*faces.DEVICE_HEADS, rows=faces.device_rows(snapshot), right=range(1, len(faces.DEVICE_HEADS)))
-        )
-    if snapshot.owners is not None:
-        if snapshot.owners.refused:
-            output.text(f"owners: {snapshot.owners.refused}")
-        else:
-            output.table(Table.of(*faces.OWNER_HEADS, rows=faces.owner_rows(snapshot), right=range(2, 7)))
-    if snapshot.work:
-        output.table(
-            Table.of(*faces.WORK_HEADS, rows=faces.work_rows(snapshot, ascii_only=ascii_only), right=range(1, 7))
-        )
-        for line in snapshot.tail:
-            output.text(line)
+    output.table(*faces.tables(snapshot, ascii_only=ascii_only))
+    if snapshot.owners is not None and snapshot.owners.refused:
+        output.text(f"owners: {snapshot.owners.refused}")
+    for line in snapshot.tail if snapshot.work else ():
+        output.text(line)
     for text in snapshot.notes:
         output.warn(text)
 

@@ -37,12 +37,11 @@ def command(output: Output) -> int:
     plugins = find_plugins(os.environ)
     groups = sorted({*GROUPS, *(plugin.group for plugin in plugins)})
     output.json("plugins", {"groups": groups, "plugins": [asdict(plugin) for plugin in plugins]})
-    if output.json_to is None:
-        if plugins:
-            rows = [[p.group, p.name, p.target, _source(p), "yes" if p.error is None else p.error] for p in plugins]
-            output.table(Table.of("GROUP", "NAME", "TARGET", "FROM", "LOADS", rows=rows))
-        else:
-            output.say(f"No plug-ins are installed (groups: {', '.join(groups)}).")
+    if plugins:
+        rows = [[p.group, p.name, p.target, _source(p), "yes" if p.error is None else p.error] for p in plugins]
+        output.table(Table.of("GROUP", "NAME", "TARGET", "FROM", "LOADS", rows=rows))
+    else:
+        output.say(f"No plug-ins are installed (groups: {', '.join(groups)}).")
     return 1 if any(plugin.error for plugin in plugins) else 0
 
 

@@ -29,10 +29,13 @@ UNITS = (
     ("active", "%"),
     ("occupancy", "%"),
     ("temperature", "°C"),
+    ("clock", "MHz"),
     ("clock_sm", "MHz"),
     ("clock_memory", "MHz"),
     ("_time", "s"),
 )
+
+BYTES = ("memory", "memory_total", "swap", "swap_total", "swap_cached", "free_block")
 
 
 @click.command(cls=Verb)
@@ -56,8 +59,7 @@ def command(everything: bool, sensors: str | None, estimate: bool | None, output
     power = any(report.usable and report.power for report in reports)
     total = {"scope": covered.scope or None, "parts": [part.label for part in covered.total]}
     output.json("sensors", {"sensors": [report_row(report) for report in reports], "power": power, "total": total})
-    if output.json_to is None:
-        show(reports, covered, output, everything=everything or settings.sensors is not None)
+    show(reports, covered, output, everything=everything or settings.sensors is not None)
     if power or settings.estimate:
         return 0
     output.error("No sensor on this machine delivers power, and estimates are disabled.")
@@ -165,7 +167,7 @@ def shown(channel: str, value: float | None) -> str | None:
     if value is None:
         return None
     word = channel.rpartition(".")[2]
-    if word == "memory":
+    if word in BYTES:
         return format_bytes(value)
     unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
     return format_quantity(value, unit)

@@ -45,6 +45,8 @@ LIBRARIES = ("starlette", "uvicorn")
 )
 @click.option("--user-header", metavar="NAME", help="Header in which that proxy names the user.")
 @click.option("--admin", "admins", metavar="USER", multiple=True, help="User who sees all Slurm jobs; may be repeated.")
+@click.option("--agent", metavar="URL", help="Show this agent live, with its language models, instead of this machine.")
+@click.option("--agent-token-file", type=click.Path(path_type=Path), help="File whose first line is the agent's token.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @output_options
 def command(
@@ -59,6 +61,8 @@ def command(
     proxies: tuple[str, ...],
     user_header: str | None,
     admins: tuple[str, ...],
+    agent: str | None,
+    agent_token_file: Path | None,
     open_it: bool,
     output: Output,
 ) -> None:
@@ -81,6 +85,7 @@ def command(
         output.warn(f"a token shorter than {SHORT_TOKEN} characters can be guessed.")
     slurm = _slurm(slurm_store, secret, (proxies, user_header, admins), settings)
     site_home = _home(home, settings)
+    machine = _machine(settings) if agent is None else _agent(agent, agent_token_file)
     sock = address.listen(place)
     with sock:
         port = int(sock.getsockname()[1])
@@ -95,12 +100,11 @@ def command(
 
         from everywatt.footprint.carbon import factors_of
         from everywatt.net.guard import Access
-        from everywatt.report.web.app import Site
+        from everywatt.report.web.app import Site, run
         from everywatt.report.web.runs import RunIndex
-        from everywatt.report.web.server import run
 
         access = Access(hosts, port, secret, tls, own_ip=place.everywhere)
-        site = Site(RunIndex(site_home), access, _machine(settings), factors_of(settings), slurm)
+        site = Site(RunIndex(site_home), access, machine, factors_of(settings), slurm)
         run(site, sock, cert=cert, key=key)
 
 
@@ -146,6 +150,16 @@ def _home(home: Path | None, settings: Settings) -> Path:
     from everywatt.tape.run_store import existing_home
 
     return existing_home(home or settings.home).absolute()
+
+
+def _agent(url: str, token_file: Path | None) -> Callable[[], LiveSource]:
+    """What opens the live view of an agent."""
+    from everywatt.report.live.agent_source import Access, AgentSource, address
+    from everywatt.report.web.live import INTERVAL_S
+
+    address(url)
+    access = Access.of(token_file, None)
+    return lambda: AgentSource(url, INTERVAL_S, access=access)
 
 
 def _machine(settings: Settings) -> Callable[[], LiveSource]:

@@ -41,8 +41,6 @@ def command(
     if found is not None:
         data["carbon"] = found.to_dict()
     output.json("run", {key: value for key, value in data.items() if key not in ("schema", "kind")})
-    if output.json_to is not None:
-        return
     meta = opened.meta
     output.text(f"{opened.name}   {opened.started:%Y-%m-%d %H:%M:%S} UTC on {meta.get('host', {}).get('name', '?')}")
     if meta.get("command"):

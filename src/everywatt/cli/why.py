@@ -33,8 +33,6 @@ def command(run: str, span: str | None, device: str | None, net: bool, output: O
     )
     found = causes(energy, chosen)
     output.json("why", {"name": opened.name, "energy": energy.to_dict(), "budget": [asdict(cause) for cause in found]})
-    if output.json_to is not None:
-        return
     output.text(str(energy))
     rows = [[c.source, c.half_width_j, _share(c.percent), c.meaning, c.cure] for c in found]
     columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")

@@ -4,7 +4,8 @@ Terms with one key are the same unknown error seen through several figures (the 
 edge that two adjacent windows share with opposite sign), so they add linearly. Terms with different keys are
 independent: their standard uncertainties add in quadrature, and the sum is expanded once, with the effective degrees of
 freedom of Welch and Satterthwaite (JCGM 100, G.4). Errors that are partly correlated are written as sums of independent
-ones, each under its key (the factors of their covariance matrix). Bounds are not sigmas: they are added whole.
+ones, each under its key (the factors of their covariance matrix). Bounds are not sigmas: they are added whole, those of
+one key with their signs.
 """
 
 from __future__ import annotations
@@ -38,12 +39,22 @@ class Term(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """What cannot be excluded: at most `below` joules less and `above` joules more (both ≥ 0)."""
+    """What cannot be excluded: at most `below` joules less and `above` joules more.
+
+    Both are negative in a figure that the error of this key was subtracted from, so that the same error in two figures
+    cancels as far as it can. `reach` gives the two sides.
+    """
 
     source: str
     key: str
     below: float
     above: float
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """How far it reaches down and up in joules, both ≥ 0."""
+        below, above = max(self.below, 0.0) + max(-self.above, 0.0), max(self.above, 0.0) + max(-self.below, 0.0)
+        return below, above
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +80,7 @@ class Budget:
     def scaled(self, factor: float) -> Budget:
         """The budget of `factor` times the figure."""
         terms = tuple([Term(source, key, joules * factor, free) for source, key, joules, free in self.terms])
-        if factor >= 0:
-            bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
-        else:
-            bounds = tuple(Bound(b.source, b.key, -b.above * factor, -b.below * factor) for b in self.bounds)
+        bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
         return Budget(terms, bounds)
 
     def by_key(self) -> dict[str, float]:
@@ -90,7 +98,7 @@ class Budget:
             keys[term.key] = keys.get(term.key, 0.0) + term.joules
         widths = {source: math.hypot(*keys.values()) for source, keys in squares.items()}
         for bound in self.bounds:
-            widths[bound.source] = widths.get(bound.source, 0.0) + max(bound.below, bound.above)
+            widths[bound.source] = widths.get(bound.source, 0.0) + max(bound.reach)
         return dict(sorted(widths.items(), key=lambda item: -item[1]))
 
     def sides(self, joules: float = 0.0) -> tuple[float, float]:
@@ -106,8 +114,19 @@ class Budget:
             widths = self.by_key()
             found = (term for term in self.terms if term.source == "gain" and term.freedom < math.inf)
             lean = min(sum(term.joules * widths[term.key] for term in found) / (joules * spread), 1.0)
-        below, above = sum(b.below for b in self.bounds), sum(b.above for b in self.bounds)
+        below, above = self._reach()
         return spread * (1 - lean) + below, spread * (1 + lean) + above
+
+    def _reach(self) -> tuple[float, float]:
+        """What bounds add below and above: those of one key are one unknown error, others may all be at their ends."""
+        sums: dict[str, Bound] = {}
+        for bound in self.bounds:
+            same = sums.get(bound.key)
+            if same is not None:
+                bound = Bound(bound.source, bound.key, same.below + bound.below, same.above + bound.above)
+            sums[bound.key] = bound
+        reaches = [bound.reach for bound in sums.values()]
+        return sum(below for below, _ in reaches), sum(above for _, above in reaches)
 
     def _expanded(self) -> float:
         """95 % half-width in joules of all terms together."""
@@ -128,7 +147,7 @@ class Budget:
             | ({"freedom": t.freedom} if t.freedom < math.inf else {})
             for t in self.terms
         ]
-        rows += [{"source": b.source, "key": b.key, "below": b.below, "above": b.above} for b in self.bounds]
+        rows += [b._asdict() for b in self.bounds]
         return rows
 
     @classmethod

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.core.sluid import parse_sluid
 
 SHORT_ID = 12
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: without I, L, O and U
+_SLUID = re.compile(f"s[0-9A-F][{_DIGITS}]{{12}}")  # 13 digits carry 65 bits, and a SLUID has 64
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class PlaceKind(StrEnum):
@@ -191,8 +194,8 @@ def _job(parts: Sequence[str]) -> Place | None:
         return None
     if match := re.fullmatch(_JOB, parts[2]):
         details["job_id"] = int(match["id"])
-    elif (sluid := parse_sluid(parts[2])) is not None:
-        details |= {"sluid": sluid.text, "submitted": sluid.made.isoformat(timespec="milliseconds")}
+    elif (submitted := sluid_time(parts[2])) is not None:
+        details |= {"sluid": parts[2], "submitted": submitted.isoformat(timespec="milliseconds")}
     else:
         return None
     if node:
@@ -200,6 +203,23 @@ def _job(parts: Sequence[str]) -> Place | None:
     details |= dict(_step(parts[3:]))
     job = str(details.get("job_id", details.get("sluid")))
     return Place(PlaceKind.JOB, f"slurm:{job}", f"job {job}", details)
+
+
+def sluid_time(text: str) -> datetime | None:
+    """When a SLUID was given out: the identifier that Slurm 26.05 and later put into paths in place of job numbers.
+
+    It is `s` and 13 digits of base 32: the cluster's number, milliseconds, a running number. None where the text is
+    something else.
+
+    >>> sluid_time("s5K1KKYAYG5D00").isoformat(timespec="milliseconds")
+    '2026-03-17T16:44:29.741+00:00'
+    """
+    if not _SLUID.fullmatch(text):
+        return None
+    value = 0
+    for digit in text[1:]:
+        value = value << 5 | _DIGITS.index(digit)
+    return _EPOCH + timedelta(milliseconds=value >> 10 & (1 << 42) - 1)
 
 
 def _step(parts: Sequence[str]) -> Iterator[tuple[str, str]]:

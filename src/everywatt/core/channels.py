@@ -86,6 +86,7 @@ class Channel:
 
     A raw value times `scale` is in `unit`. `domain` is set for energy (unit J) and power (unit W) that may enter a
     total. `mirror_of` names a channel that counts the same joules by another path, so that nothing is added twice.
+    `in_slot` is True of a card that is known to be in a slot of its own: it is inside no module.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Channel:
     pedigree: Pedigree = Pedigree.COUNTER
     mirror_of: str | None = None
     facts: Facts = field(default_factory=Facts)
+    in_slot: bool = False
 
     @property
     def carries_energy(self) -> bool:

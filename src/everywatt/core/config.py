@@ -48,7 +48,16 @@ class Setting:
     default: Any
     takes: str
     help: str
-    variable: str
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"EVERYWATT_{self.name.upper().replace('-', '_')}"
+
+    @property
+    def field(self) -> str:
+        """Its name in `Settings`."""
+        return {"period": "period_s", "tag": "tags", "sensor": "options"}.get(self.name, self.name.replace("-", "_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class Settings:
 
     def value(self, name: str) -> Any:
         """The value of a setting by its name in files."""
-        return getattr(self, _FIELDS.get(name, name))
+        return getattr(self, next((setting.field for setting in SETTINGS if setting.name == name), name))
 
 
 def _path(value: Any, base: Path) -> Path:
@@ -128,16 +137,13 @@ def _switch(value: Any, base: Path) -> bool:
     raise ValueError("true or false")
 
 
-def _profile(value: Any, base: Path) -> str:
-    if value not in PROFILES:
-        raise ValueError(f"one of {', '.join(PROFILES)}")
-    return str(value)
+def _one_of(choices: Sequence[str]) -> Callable[[Any, Path], str]:
+    def parse(value: Any, base: Path) -> str:
+        if value not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return str(value)
 
-
-def _memory(value: Any, base: Path) -> str:
-    if value not in MEMORIES:
-        raise ValueError(f"one of {', '.join(MEMORIES)}")
-    return str(value)
+    return parse
 
 
 def _tags(value: Any, base: Path) -> dict[str, str]:
@@ -164,12 +170,8 @@ def _number(value: Any, least: float, what: str) -> float:
     return number
 
 
-def _grams(value: Any, base: Path) -> float:
-    return _number(value, 0.0, "grams of CO2e per kWh, such as 56")
-
-
-def _pue(value: Any, base: Path) -> float:
-    return _number(value, 1.0, "1 or more, such as 1.2")
+def _at_least(least: float, what: str) -> Callable[[Any, Path], float]:
+    return lambda value, base: _number(value, least, what)
 
 
 def _price(value: Any, base: Path) -> tuple[float, str]:
@@ -212,32 +214,25 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("home", _path, None, "PATH", "Run directory; ./everywatt-runs by default.", "EVERYWATT_HOME"),
-    Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy.", "EVERYWATT_PERIOD"),
-    Setting("sensors", _names, None, "NAMES", "Sensors to use; all by default.", "EVERYWATT_SENSORS"),
+    Setting("home", _path, None, "PATH", "Run directory; ./everywatt-runs by default."),
+    Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy."),
+    Setting("sensors", _names, None, "NAMES", "Sensors to use; all by default."),
     Setting(
-        "estimate",
-        _switch,
-        True,
-        "BOOLEAN",
-        "Whether the modelled sensor may be used if no sensor measures power.",
-        "EVERYWATT_ESTIMATE",
+        "estimate", _switch, True, "BOOLEAN", "Whether the modelled sensor may be used if no sensor measures power."
     ),
     Setting(
         "profile",
-        _profile,
+        _one_of(PROFILES),
         "normal",
         "normal|small",
         "small: fewer writes and less memory, for small devices.",
-        "EVERYWATT_PROFILE",
     ),
     Setting(
         "memory",
-        _memory,
+        _one_of(MEMORIES),
         "rss",
         "rss|pss",
         "Metric of process memory; pss adds proportional and unique set sizes, at 77 µs per process.",
-        "EVERYWATT_MEMORY",
     ),
     Setting(
         "mask-secrets",
@@ -245,54 +240,34 @@ SETTINGS: tuple[Setting, ...] = (
         True,
         "BOOLEAN",
         "Whether passwords, tokens and keys in the recorded command are replaced by ***.",
-        "EVERYWATT_MASK_SECRETS",
     ),
-    Setting(
-        "sensor",
-        _sensor_options,
-        {},
-        "TABLES",
-        "Options of sensors, by sensor; in the environment as JSON.",
-        "EVERYWATT_SENSOR",
-    ),
-    Setting("tag", _tags, {}, "KEY=VALUE", "Tags for every run.", "EVERYWATT_TAG"),
-    Setting(
-        "country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon.", "EVERYWATT_COUNTRY"
-    ),
+    Setting("sensor", _sensor_options, {}, "TABLES", "Options of sensors, by sensor; in the environment as JSON."),
+    Setting("tag", _tags, {}, "KEY=VALUE", "Tags for every run."),
+    Setting("country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon."),
     Setting(
         "intensity",
-        _grams,
+        _at_least(0.0, "grams of CO2e per kWh, such as 56"),
         None,
         "GRAMS",
         "Grams of CO2e per kWh; takes precedence over `country`.",
-        "EVERYWATT_INTENSITY",
     ),
-    Setting(
-        "intensity-file",
-        _path,
-        None,
-        "CSV",
-        "File with the grid intensity over time: time, g_per_kwh.",
-        "EVERYWATT_INTENSITY_FILE",
-    ),
+    Setting("intensity-file", _path, None, "CSV", "File with the grid intensity over time: time, g_per_kwh."),
     Setting(
         "pue",
-        _pue,
+        _at_least(1.0, "1 or more, such as 1.2"),
         None,
         "RATIO",
         "Power usage effectiveness: power of the room divided by power of its computers.",
-        "EVERYWATT_PUE",
     ),
-    Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'.", "EVERYWATT_PRICE"),
+    Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'."),
     Setting(
         "slurm-spool",
         _path,
         None,
         "PATH",
         "Where Slurm's hooks put their events on a node; /var/spool/everywatt/slurm by default.",
-        "EVERYWATT_SLURM_SPOOL",
     ),
-    Setting("slurm-store", _path, None, "PATH", "Store of a site's Slurm jobs.", "EVERYWATT_SLURM_STORE"),
+    Setting("slurm-store", _path, None, "PATH", "Store of a site's Slurm jobs."),
 )
 
 VARIABLES: Mapping[str, str] = {
@@ -323,15 +298,6 @@ VARIABLES: Mapping[str, str] = {
 }
 """Environment variables that are not settings, and what they do."""
 
-_FIELDS = {
-    "period": "period_s",
-    "tag": "tags",
-    "mask-secrets": "mask_secrets",
-    "intensity-file": "intensity_file",
-    "slurm-spool": "slurm_spool",
-    "slurm-store": "slurm_store",
-    "sensor": "options",
-}
 _MERGED = ("tag", "sensor")
 _OTHER_FILES = {
     "agent": "the file of `everywatt agent --config FILE`",
@@ -366,10 +332,9 @@ def resolve(
     values: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     for setting in SETTINGS:
-        values[setting.name], found = _settle(setting, layers)
+        values[setting.field], found = _settle(setting, layers)
         origins.update(found)
-    fields = {_FIELDS.get(name, name): value for name, value in values.items()}
-    return Settings(**fields, origins=origins, warnings=tuple(warnings))
+    return Settings(**values, origins=origins, warnings=tuple(warnings))
 
 
 def _settle(setting: Setting, layers: list[_Layer]) -> tuple[Any, dict[str, Origin]]:
@@ -425,7 +390,8 @@ def _layers(
 
 def _is_safe(path: Path, environ: Mapping[str, str]) -> bool:
     """Whether settings are this user's, root's, those of whoever called sudo, or named as safe."""
-    ours = {0, os.geteuid(), int(environ.get("SUDO_UID", "0")) if environ.get("SUDO_UID", "0").isdecimal() else 0}
+    sudo = environ.get("SUDO_UID", "0")
+    ours = {0, os.geteuid() if hasattr(os, "geteuid") else 0, int(sudo) if sudo.isdecimal() else 0}
     named = [Path(part) for part in environ.get("EVERYWATT_SAFE_SETTINGS", "").split(":") if part]
     try:
         return path.stat().st_uid in ours or not {path, path.parent}.isdisjoint(named)

@@ -81,7 +81,7 @@ def in_total(items: Iterable[Item], channel: Callable[[Item], Channel]) -> list[
     ordered = sorted(items, key=lambda item: (modelled(item), _PREFERENCE.index(domain(item))))
     chips: list[Item] = []
     for item in ordered:
-        if domain(item) not in WHOLE and all(disjoint(domain(item), domain(other)) for other in chips):
+        if domain(item) not in WHOLE and all(_apart(channel(item), channel(other)) for other in chips):
             chips.append(item)
     first = next(iter(ordered), None)
     if chips or first is None:
@@ -92,6 +92,13 @@ def in_total(items: Iterable[Item], channel: Callable[[Item], Channel]) -> list[
     # Two supplies of one kind are two, but two instruments for a whole machine measure the same: a counter is better.
     best = min(same, key=lambda item: channel(item).kind is not Kind.COUNTER)
     return [item for item in same if _kind_of(channel(item).device) == _kind_of(channel(best).device)]
+
+
+def _apart(one: Channel, other: Channel) -> bool:
+    """True where no joule is in both: by their domains, or because one is a module and the other a card beside it."""
+    assert one.domain is not None and other.domain is not None
+    beside = any(a.domain is Domain.MODULE and b.in_slot for a, b in ((one, other), (other, one)))
+    return beside or disjoint(one.domain, other.domain)
 
 
 def _kind_of(device: str) -> str:

@@ -250,12 +250,6 @@ def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> En
     )
 
 
-def mean_energy(energies: Iterable[Energy]) -> Energy:
-    """The mean of energies of one scope, in linear time; ValueError of nothing."""
-    found = list(energies)
-    return sum_energies(found) / len(found)
-
-
 def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ()) -> Energy:
     """The sum over disjoint devices. Refused parts are left out and named in the notes."""
     counted = {name: part for name, part in parts.items() if part.joules is not None}

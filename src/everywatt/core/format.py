@@ -223,7 +223,7 @@ def _printed(value: float, below: float, above: float, unit: str, signed: bool =
         both, place = _rounded_up(max(below, above))
         return Printed(_number(value, place, signed), unit, f"± {_number(both, place)}", ends)
     down, up = (_number(_outward(side, place, 1), place) for side in (below, above))
-    return Printed(_number(value, place, signed), unit, f"−{down}/+{up}", ends)
+    return Printed(_number(value, place, signed), unit, f"± {up}" if down == up else f"−{down}/+{up}", ends)
 
 
 def _outer(end: float, place: int, side: int = 1, signed: bool = False) -> str:

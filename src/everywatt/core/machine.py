@@ -9,6 +9,7 @@ from pathlib import Path
 
 from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.platforms import user_id
 
 RUN_USER = Path("/run/user")  # where systemd makes a folder for each user who is logged in
 
@@ -48,14 +49,14 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     if env.get("EVERYWATT_RUNTIME_DIR"):
         return Path(env["EVERYWATT_RUNTIME_DIR"])
-    for folder in (env.get("XDG_RUNTIME_DIR"), RUN_USER / str(os.getuid())):
+    for folder in (env.get("XDG_RUNTIME_DIR"), RUN_USER / str(user_id())):
         if folder and _is_own(folder):
             return Path(folder) / "everywatt"
-    return Path("/tmp") / f"everywatt-{os.getuid()}"
+    return Path("/tmp") / f"everywatt-{user_id()}"
 
 
 def _is_own(folder: Path | str) -> bool:
     try:
-        return os.stat(folder).st_uid == os.getuid()  # noqa: PTH116 - a text or a path
+        return os.stat(folder).st_uid == user_id()  # noqa: PTH116 - a text or a path
     except OSError:
         return False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 MEMORIES = ("rss", "pss")  # resident set size; proportional and unique set size as well
 
 
@@ -17,4 +15,6 @@ def own_peak_bytes() -> int:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib is slow to load
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
     except (OSError, StopIteration):
+        import resource  # Windows has no such module, and its programs no such figure
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

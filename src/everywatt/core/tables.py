@@ -33,7 +33,7 @@ from everywatt.core.lazy_dataclass import dataclass
 Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
 MISSING = "-"
 GAP = 3  # between two columns of a table on a terminal
-LEAST_WORDS = 24  # a column of words may be folded to this width
+LEAST_WORDS = 24  # columns of words may be folded to this width
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -116,18 +116,15 @@ class Table:
             for row in self.rows
         ]
 
-    def text(self, width: int | None = None) -> str:
-        """Aligned text, two spaces between columns.
-
-        Within `width` characters the widest column of words is folded; where that is not enough the table is cut into
-        several, each with the first column.
-        """
-        headers, cells = self.headers, self.cells()
-        groups = [list(range(len(headers)))]
-        if width is not None:
-            groups = column_groups(widths(headers, cells), self.right, width, gap=2)
-        parts = [_aligned(self._at(group), width) for group in groups]
-        return "\n".join([*([self.title] if self.title else []), "\n\n".join(parts), *self.notes])
+    def text(self) -> str:
+        """Aligned text, two spaces between columns."""
+        headers, cells, right = self.headers, self.cells(), self.right
+        taken = widths(headers, cells)
+        lines = [
+            "  ".join(_pad(cell, taken[place], right=place in right) for place, cell in enumerate(row)).rstrip()
+            for row in (headers, *cells)
+        ]
+        return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
     def cards(self, width: int | None = None) -> str:
         """For narrow terminals: each row a block, its first cell as the heading, the others below it by name.
@@ -155,12 +152,9 @@ class Table:
         lines += ["", *(f"- {note}" for note in self.notes)] if self.notes else []
         return "\n".join(lines) + "\n"
 
-    def csv(self, *, neutral: bool = False) -> str:
-        """Plain numbers; energies and quantities by their value, None as an empty cell.
-
-        `neutral` puts an apostrophe before words that a spreadsheet would take for a formula.
-        """
-        return csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows], neutral=neutral)
+    def csv(self) -> str:
+        """Plain numbers; energies and quantities by their value, None as an empty cell."""
+        return csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: columns with units, rows as objects, energies with their intervals."""
@@ -170,11 +164,6 @@ class Table:
             "rows": [dict(zip(self.headers, map(_data, row), strict=True)) for row in self.rows],
             "notes": list(self.notes),
         }
-
-    def _at(self, places: Sequence[int]) -> Table:
-        """The table of some of its columns."""
-        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
-        return Table(tuple(self.columns[place] for place in places), rows)
 
 
 def cell_text(cell: Cell, unit: str = "", missing: str = MISSING) -> str:
@@ -194,13 +183,12 @@ def cell_text(cell: Cell, unit: str = "", missing: str = MISSING) -> str:
     return _shown(cell, unit) if isinstance(cell, int | float) else str(cell)
 
 
-def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]], *, neutral: bool = False) -> str:
-    """Lines as CSV; None is an empty cell. `neutral` as in `Table.csv`."""
+def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Lines as CSV; None is an empty cell."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    for line in lines:
-        writer.writerow([neutral_cell(cell) for cell in line] if neutral else line)
+    writer.writerows(lines)
     return text.getvalue()
 
 
@@ -227,19 +215,18 @@ def widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(display_width(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
 
 
-def column_groups(widths: Sequence[int], right: Sequence[int], width: int, gap: int = GAP) -> list[list[int]]:
+def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
     """The columns of a table that is too wide, as several tables below one another, each with the first column.
 
-    One table where all fit, or where folding the widest column of words is enough.
+    One table where all fit, or where folding the columns of words is enough.
     """
     everything = list(range(len(widths)))
-    words = max((widths[column] for column in everything if column not in right), default=0)
-    spare = width - sum(each + gap for each in widths) + gap
-    if spare + words >= min(words, LEAST_WORDS):
+    least = [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
+    if sum(each + GAP for each in least) - GAP <= width:
         return [everything]
     groups = [[0]]
     for column in everything[1:]:
-        used = sum(widths[one] + gap for one in groups[-1])
+        used = sum(widths[one] + GAP for one in groups[-1])
         if len(groups[-1]) > 1 and used + widths[column] > width:
             groups.append([0])
         groups[-1].append(column)
@@ -254,23 +241,6 @@ def _shown(value: float, unit: str, below: float = 0.0, above: float = 0.0) -> s
     if unit in ("B", "B/s"):
         return format_bytes(value) + unit[1:]
     return format_quantity(value, unit, below, above) if unit else format_number(value, "", below, above)
-
-
-def _aligned(table: Table, width: int | None) -> str:
-    headers, cells, right = table.headers, table.cells(), table.right
-    taken = widths(headers, cells)
-    left = [place for place in range(len(headers)) if place not in right]
-    if width is not None and left and (excess := sum(each + 2 for each in taken) - 2 - width) > 0:
-        widest = max(left, key=lambda place: taken[place])
-        taken[widest] = max(taken[widest] - excess, min(LEAST_WORDS, taken[widest]))
-    lines = []
-    for row in [headers, *cells]:
-        folded = [_folded(cell, taken[place]) for place, cell in enumerate(row)]
-        for at in range(max(map(len, folded), default=0)):
-            parts = (part[at] if at < len(part) else "" for part in folded)
-            padded = (_pad(part, taken[place], right=place in right) for place, part in enumerate(parts))
-            lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
 
 
 def _pad(text: str, width: int, *, right: bool = False) -> str:

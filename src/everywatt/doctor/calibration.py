@@ -12,9 +12,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.stats import Z95, student_factor
-from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.tolerance import Calibration, fit
+from everywatt.energy.window import source_ticks
 from everywatt.meters.block import Floats
 from everywatt.meters.clock_offset import Offset, estimate
 from everywatt.meters.power import line_of, meter_sources, single
@@ -119,7 +119,7 @@ def _windows(source: Source, edges_s: Floats, window_s: float) -> tuple[Floats, 
     What an edge takes from one window it gives to the next.
     """
     channel = replace(source.channel, facts=replace(source.channel.facts, gain=1.0, bias_w=0.0))
-    ticks = load_ticks(source.tape, source.group, channel, *source.tape.extent_ns(), whole=True)
+    ticks = source_ticks(replace(source, channel=channel), *source.tape.extent_ns())
     if ticks is None:
         raise MeasurementRefused(f"{source.label} delivered no readings.")
     at_ns = [source.tape.from_utc_ns(round(t * NS)) for t in edges_s]

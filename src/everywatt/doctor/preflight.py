@@ -131,7 +131,8 @@ def sentences(
     told = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
     for name, value in samples.items():
         device, _, what = name.rpartition(".")
-        if what == "utilisation" and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
+        single_cpu = device.rpartition(".")[2].startswith("cpu")  # these are in `cpu_share`
+        if what == "utilisation" and not single_cpu and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
             found.append(f"{device} was {value:.0f}% busy just before the start; the driver does not report by whom.")
         words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
         if words:

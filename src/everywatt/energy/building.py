@@ -15,7 +15,7 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.edge_times import straighten
 from everywatt.energy.medians import median
 from everywatt.energy.publication_times import retime
-from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Ticks
+from everywatt.energy.ticks import Flags, Floats, Ints, Ticks
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s
 from everywatt.tape.columns import Columns
 
@@ -101,7 +101,7 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> Raw:
         if keep.any():
             part = raw_of(columns, keep, channel)
             after_ns = int(part.at[-1])
-            if tracked and len(part.at) <= WHOLE_ROWS:
+            if tracked:
                 part = moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
             parts.append(part)
     raw = joined(parts)
@@ -158,6 +158,8 @@ def repeated(values: Floats) -> Flags:
 
 def stalled(counts: Floats) -> Flags:
     """True where a counter stands still for many rows and then makes up for it in one: it had stopped publishing."""
+    if not (counts[1:] == counts[:-1]).any():
+        return np.zeros(len(counts), dtype=np.bool_)
     steps = np.diff(counts, prepend=np.nan)
     first, end = _runs(steps == 0)
     many = (end - first > FEW_REPEATS) & (end < len(counts))

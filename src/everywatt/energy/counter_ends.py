@@ -27,7 +27,7 @@ from everywatt.energy.curve import Sampled
 from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR, CounterCurve
-from everywatt.energy.ticks import WHOLE_ROWS, Flags, Floats, Ints, Reading, Ticks, part_time
+from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_time
 from everywatt.energy.unseen_power import IDLE, MOVED, Array, Witness, unwitnessed
 from everywatt.tape.columns import Columns
 
@@ -74,8 +74,8 @@ def _near_ticks(asked: Sequence[Around], asked_ns: tuple[int, int]) -> list[Tick
     greatest power make it useless.
     """
     parts = [_parts(one) for one in asked]
-    clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
-    reaches = [_reach(one) for one, own in zip(asked, parts, strict=True) if one.tracked for part in own if part.fits]
+    clocked = [part for one, own in zip(asked, parts, strict=True) if one.tracked for part in own]
+    reaches = [_reach(one) for one, own in zip(asked, parts, strict=True) if one.tracked for part in own]
     flags = [_flags(part.raw.at, asked_ns, reach) for part, reach in zip(clocked, reaches, strict=True)]
     retimed = retime_some([(part.rows, wanted) for part, wanted in zip(clocked, flags, strict=True)])
     for part, some in zip(clocked, retimed, strict=True):
@@ -93,11 +93,6 @@ class _Part:
     raw: Raw
     rows: Rows
     bounds: tuple[Floats, Floats] | None
-
-    @property
-    def fits(self) -> bool:
-        """True where there are not too many to look for a clock."""
-        return len(self.raw.at) <= WHOLE_ROWS
 
 
 def _parts(one: Around) -> list[_Part]:
@@ -197,13 +192,22 @@ def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
 
 def _abreast(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Reading]:
     """What `Ticks.between` gives for each."""
-    around = [ticks for ticks in counters if _surrounds(ticks, start_ns, end_ns)]
-    told = [ticks for ticks in around if ticks.witness and not unwitnessed(ticks.witness, ticks.joules)]
-    silent = [ticks for ticks in around if ticks.witness is None]
+    groups: dict[object, list[Ticks]] = {}
+    for ticks in counters:
+        if _surrounds(ticks, start_ns, end_ns):
+            groups.setdefault(_told_by(ticks), []).append(ticks)
     found: dict[int, Reading] = {}
-    for group in (told, silent):
+    for group in groups.values():
         found.update(zip(map(id, group), _together(group, start_ns, end_ns), strict=True))
     return [found.get(id(ticks)) or ticks.between(start_ns, end_ns) for ticks in counters]
+
+
+def _told_by(ticks: Ticks) -> object:
+    """Counters for which this is the same fit on one line: utilisation that moves, or none, or one and the same."""
+    if ticks.witness is None or not unwitnessed(ticks.witness, ticks.joules):
+        return ticks.witness is not None
+    share = ticks.witness.share
+    return ("always", float(share[0])) if np.ptp(share) == 0 and share[0] > IDLE else ("alone", id(ticks))
 
 
 def _surrounds(ticks: Ticks, start_ns: int, end_ns: int) -> bool:

@@ -4,7 +4,7 @@ A read of a RAPL counter says that its value was published within the millisecon
 read, one straight line of energy over time passes through all brackets nearby and leaves far less than a millisecond
 open. As many neighbours are taken as such a line allows; power that changes ends them.
 
-Where the recorder saw the counter publish a moment later (`recorder.pinpoint`), its two newest publications are on the
+Where the recorder saw the counter publish a moment later (`recorder.read_loop`), its two newest publications are on the
 tape with narrow brackets, one period apart: the read before shows one of those, or one a few periods earlier, and no
 power has to be steady.
 """

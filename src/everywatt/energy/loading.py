@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -26,12 +25,14 @@ from everywatt.energy.building import (
 )
 from everywatt.energy.counter_ends import REACH, Around, idle_w, readings_by_ends
 from everywatt.energy.medians import median, publishing_s, spacing_s
+from everywatt.energy.sources import Source
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
 from everywatt.tape.columns import Columns, counted_line, load_columns
 from everywatt.tape.growing import grown_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
+CROSS_CHECK_MIN_S = 2.0
 MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 # A counter's ends need less: one stretch of `clockwork` around each, whose middle half they are in.
@@ -44,51 +45,28 @@ BESIDE = 4
 MOST_PLACED = 4096
 
 
-class Asked(NamedTuple):
-    """A channel that is asked for its energy; `also` names channels of its group that are asked next."""
-
-    tape: Tape
-    group: StoredGroup
-    channel: Channel
-    also: Sequence[str] = ()
-
-
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Kept]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
-def load_ticks(
-    tape: Tape,
-    group: StoredGroup,
-    channel: Channel,
-    start_ns: int,
-    end_ns: int,
-    *,
-    whole: bool = False,
-    also: Sequence[str] = (),
-) -> Ticks | None:
-    """The ticks around a window: all of them where it is short or `whole` is set, else those near its two ends.
-
-    Ticks carry what accumulated since the tape's start, so two ends are enough. None where the channel gave nothing.
-    `also` names channels of the group that are asked next (`rough_energy`): their rows are read along.
-    """
-    if _keeps(tape, group):
-        return _kept(tape, group, channel).ticks()
-    return _load(tape, group, channel, start_ns, end_ns, whole, also)
+def load_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
+    """All ticks between two instants, and some beside them; None where the channel gave nothing."""
+    if _keeps(source):
+        return _kept(source).ticks()
+    return _Kept(_read(source, start_ns, end_ns, whole=True)).ticks()
 
 
-def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Reading | None]:
-    """What `load_ticks` and `Ticks.between` give for one window of several channels, in a fraction of the time.
+def load_readings(asked: Sequence[Source], start_ns: int, end_ns: int) -> list[Reading | None]:
+    """What all ticks say of one window of several channels, in a fraction of the time; None where one gave nothing.
 
-    None where a channel gave nothing.
+    Ticks carry what accumulated since the tape's start, so those near the two ends are enough.
     """
     found: list[Ticks | _Loaded | None] = []
     for one in asked:
-        if _keeps(one.tape, one.group):
-            found.append(_kept(one.tape, one.group, one.channel).ticks((start_ns, end_ns)))
+        if _keeps(one):
+            found.append(_kept(one).ticks((start_ns, end_ns)))
         else:
-            ends = one.channel.kind is Kind.COUNTER
-            found.append(_read(one.tape, one.group, one.channel, start_ns, end_ns, ends=ends, also=one.also))
+            found.append(_read(one, start_ns, end_ns, ends=one.channel.kind is Kind.COUNTER))
     plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
     by_ends = readings_by_ends([one.around for one in plain], start_ns, end_ns)
     known = dict(zip(map(id, plain), by_ends, strict=True))
@@ -100,32 +78,50 @@ def load_readings(asked: Sequence[Asked], start_ns: int, end_ns: int) -> list[Re
     return readings
 
 
-def load_joules(asked: Sequence[Asked], starts_ns: Ints, ends_ns: Ints) -> list[tuple[Floats, Floats]]:
-    """For each channel joules and observed seconds of many windows, NaN and 0 where it gave nothing; no intervals.
+def checked_by(source: Source, start_ns: int, end_ns: int) -> Sequence[tuple[StoredGroup, Channel]]:
+    """Other paths to the same joules; none for a window so short that its edges decide."""
+    return source.mirrors if (end_ns - start_ns) / NS >= CROSS_CHECK_MIN_S else ()
 
-    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
-    long tape counters are read off straight lines between publications as they were recorded.
+
+def load_joules(asked: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floats:
+    """Joules of many windows over all of these channels, NaN where one gave nothing; no intervals.
+
+    On a long tape counters are read off straight lines between publications as they were recorded.
     """
     lookup = _Lookup(starts_ns, ends_ns)
-    return [_joules(one, lookup) for one in asked]
+    joules = np.zeros(len(starts_ns))
+    for one in asked:
+        found = _joules(one, lookup)  # kept until the next is there: else its memory goes back to the system each time
+        joules += found[0]
+    return joules
 
 
-def _joules(one: Asked, windows: _Lookup) -> tuple[Floats, Floats]:
+def load_stretches(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+    """Joules as `load_joules` gives them, and the seconds that were observed; NaN and 0 where the channel gave nothing.
+
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out.
+    """
+    joules, at_ns, coverage = _joules(one, _Lookup(starts_ns, ends_ns))
+    if coverage is not None and one.channel.kind is not Kind.COUNTER:
+        observed_s = coverage * (ends_ns - starts_ns) / NS
+    else:
+        first_ns, last_ns = at_ns[[0, -1]] if len(at_ns) else (0, 0)
+        observed_s = (np.minimum(ends_ns, last_ns) - np.maximum(starts_ns, first_ns)) / NS
+    return joules, np.where(np.isfinite(joules), observed_s, 0.0)
+
+
+def _joules(one: Source, windows: _Lookup) -> tuple[Floats, Floats | Ints, Floats | None]:
+    """Joules, the instants of the ticks that they are from, and coverage where it is known."""
     starts, ends = windows.starts_ns, windows.ends_ns
     low, high = int(starts.min(initial=2**62)), int(ends.max(initial=0))
-    line = None if _keeps(one.tape, one.group) else _counted(one, low, high)
+    line = None if _keeps(one) else _counted(one, low, high)
     if line is not None:
-        at_ns, joules, coverage = line[0], windows.joules(*line), None
-    else:
-        ticks = load_ticks(one.tape, one.group, one.channel, low, high, whole=True) if len(starts) else None
-        if ticks is None:
-            return np.full(len(starts), np.nan), np.zeros(len(starts))
-        at_ns, (joules, coverage) = ticks.at_ns, ticks.many(starts, ends)
-    if coverage is None or one.channel.kind is Kind.COUNTER:
-        observed_s = (np.minimum(ends, at_ns[-1]) - np.maximum(starts, at_ns[0])) / NS
-    else:
-        observed_s = coverage * (ends - starts) / NS
-    return joules, np.where(np.isfinite(joules), observed_s, 0.0)
+        return windows.joules(*line), line[0], None
+    ticks = load_ticks(one, low, high) if len(starts) else None
+    if ticks is None:
+        return np.full(len(starts), np.nan), np.array([], dtype=np.int64), None
+    joules, coverage = ticks.many(starts, ends)
+    return joules, ticks.at_ns, coverage
 
 
 class _Lookup:
@@ -136,30 +132,30 @@ class _Lookup:
         self._order = np.argsort(starts_ns), np.argsort(ends_ns)
         self._sorted = starts_ns[self._order[0]].astype(np.float64), ends_ns[self._order[1]].astype(np.float64)
 
-    def joules(self, at_ns: Ints, joules: Floats) -> Floats:
+    def joules(self, at: Floats, joules: Floats) -> Floats:
         """Joules of every window by straight lines; NaN where a window lies outside of everything."""
-        at = at_ns.astype(np.float64)
         result = np.empty(len(self.starts_ns))
         result[self._order[1]] = np.interp(self._sorted[1], at, joules)
         result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
-        result[(self.ends_ns <= at_ns[0]) | (self.starts_ns >= at_ns[-1])] = np.nan
+        result[(self.ends_ns <= at[0]) | (self.starts_ns >= at[-1])] = np.nan
         return result
 
 
-def rough_energy(
-    tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_ns: int
-) -> tuple[float | None, float]:
+def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | None, float]:
     """Joules and coverage of one window without how far they may be off: to check another path against it.
 
     By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`) or where the
     window is so long that its ends do not matter.
     """
-    lines = _surely_plain(channel) or _long(group, start_ns, end_ns)
-    if not lines or _keeps(tape, group):
-        ticks = load_ticks(tape, group, channel, start_ns, end_ns)
+    group, channel = source.group, source.channel
+    if _keeps(source):
+        ticks = _kept(source).ticks()
+        return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    if not _surely_plain(channel) and not _long(group, start_ns, end_ns):
+        ticks = _read(source, start_ns, end_ns).ticks((start_ns, end_ns))
         return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
-    pieces = _pieces(tape, group, [channel.name], start_ns, end_ns, ends=True)
+    pieces = _pieces(source, [channel.name], start_ns, end_ns, ends=True)
     ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
     found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
     if found[0] is not None and found[1] is not None and end_ns > start_ns:
@@ -205,31 +201,33 @@ def _surely_plain(channel: Channel) -> bool:
     return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
-def _keeps(tape: Tape, group: StoredGroup) -> bool:
+def _keeps(source: Source) -> bool:
     """True where all ticks of a group are read once and kept, because the tape is short.
 
     Every figure then comes from the same ticks, so one window has one figure however it is asked for. On a tape that
     still grows this is worth its time only where publication times follow from all ticks.
     """
+    tape, group = source.tape, source.group
     if not (tape.sealed or group.info.tracked):
         return False
     first_ns, last_ns = tape.extent_ns()
     return (last_ns - first_ns) / NS < SMALL_ROWS * group.expected_period_s
 
 
-def _kept(tape: Tape, group: StoredGroup, channel: Channel) -> _Kept:
+def _kept(source: Source) -> _Kept:
+    tape = source.tape
     known = _keeper.setdefault(tape, {})
-    key = (group.id, channel, tape.version)
+    key = (source.group.id, source.channel, tape.version)
     if not tape.sealed:
         for old in [old for old in known if old[:2] == key[:2] and old != key]:
             del known[old]
     if key not in known:
-        known[key] = _Kept(_read(tape, group, channel, *tape.extent_ns()))
+        known[key] = _Kept(_read(source, *tape.extent_ns()))
     return known[key]
 
 
 class _Kept:
-    """All ticks of one channel of a short tape.
+    """All ticks of one channel of a short tape, or between two instants of a long one.
 
     Rows that a program read itself are placed by their neighbours, which takes time: those near the instants that are
     asked for, or all. A row's place follows from what was recorded around it and not from what is asked.
@@ -243,7 +241,7 @@ class _Kept:
         if len(self._near) > MOST_PLACED:
             self._near = NONE
         self._placed = NONE
-        self._ticks = loaded.finished(self._raw)
+        self._ticks: Ticks | None = None
 
     def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
         """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
@@ -252,23 +250,10 @@ class _Kept:
             places = np.searchsorted(self._raw.at, asked_ns)
             wanted = wanted[(np.abs(wanted - places[:, None]) <= BESIDE).any(axis=0)]
         wanted = np.union1d(self._placed, wanted)
-        if len(wanted) > len(self._placed):
+        if self._ticks is None or len(wanted) > len(self._placed):
             self._placed = wanted
-            self._ticks = self._loaded.finished(placed(self._raw, wanted))
+            self._ticks = self._loaded.finished(placed(self._raw, wanted) if len(wanted) else self._raw)
         return self._ticks
-
-
-def _load(
-    tape: Tape,
-    group: StoredGroup,
-    channel: Channel,
-    start_ns: int,
-    end_ns: int,
-    whole: bool,
-    also: Sequence[str] = (),
-) -> Ticks | None:
-    loaded = _read(tape, group, channel, start_ns, end_ns, whole=whole, also=also)
-    return loaded.ticks(() if whole else (start_ns, end_ns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,27 +278,20 @@ class _Loaded:
         return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
-def _read(
-    tape: Tape,
-    group: StoredGroup,
-    channel: Channel,
-    start_ns: int,
-    end_ns: int,
-    *,
-    whole: bool = False,
-    ends: bool = False,
-    also: Sequence[str] = (),
-) -> _Loaded:
-    """Rows around a window; with `ends` no more than those near its two ends."""
+def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Loaded:
+    """Rows around a window: all (`whole`), or those near its two ends where it is long; with `ends` only what a counter
+    needs there."""
+    tape, group, channel = source.tape, source.group, source.channel
     rows = _rows(group, start_ns, end_ns)
     witnessed = whole or rows < WHOLE_ROWS
     beside = [name for name in _utilisation(channel) if name in _names(group)] if witnessed else []
     wanted = [channel.name, *beside]
     margin_ns = _margin_ns(group, channel)
     if whole:
-        pieces = [load_columns(tape, group.id, wanted, start_ns - margin_ns, end_ns + margin_ns)]
+        context_ns = _context_ns(group)
+        pieces = [load_columns(tape, group.id, wanted, start_ns - context_ns, end_ns + context_ns)]
     else:
-        pieces = _pieces(tape, group, wanted, start_ns, end_ns, also, ends=ends)
+        pieces = _pieces(source, wanted, start_ns, end_ns, ends=ends)
     asked = [(start_ns, end_ns)] if len(pieces) == 1 else [(start_ns, start_ns), (end_ns, end_ns)]
     witness = None
     if beside and any(map(len, pieces)):
@@ -373,20 +351,13 @@ def _rows(group: StoredGroup, start_ns: int, end_ns: int) -> float:
     return (end_ns - start_ns) / NS / max(group.expected_period_s, 1e-6)
 
 
-def _pieces(
-    tape: Tape,
-    group: StoredGroup,
-    wanted: list[str],
-    start_ns: int,
-    end_ns: int,
-    also: Sequence[str] = (),
-    *,
-    ends: bool = False,
-) -> list[Columns]:
+def _pieces(source: Source, wanted: list[str], start_ns: int, end_ns: int, *, ends: bool = False) -> list[Columns]:
     """Rows around a window, or around its two ends where it is long or `ends` says that these are enough.
 
-    Those of the newest window are kept.
+    Channels of the same group that the figure is checked against are read along, and kept for the newest window.
     """
+    tape, group = source.tape, source.group
+    also = [channel.name for other, channel in checked_by(source, start_ns, end_ns) if other.id == group.id]
     newest = _newest.get(tape)
     if newest is None or newest[0] != (start_ns, end_ns):
         newest = ((start_ns, end_ns), {})
@@ -440,7 +411,7 @@ def _names(group: StoredGroup) -> set[str]:
     return {channel.name for channel in group.info.channels}
 
 
-def _counted(one: Asked, start_ns: int, end_ns: int) -> tuple[Ints, Floats] | None:
+def _counted(one: Source, start_ns: int, end_ns: int) -> tuple[Floats, Floats] | None:
     """Publications of a counter around a window, and its joules; None where these are not all there is to it."""
     margin_ns = _margin_ns(one.group, one.channel)
     span = start_ns - margin_ns, end_ns + margin_ns
@@ -451,18 +422,21 @@ def _counted(one: Asked, start_ns: int, end_ns: int) -> tuple[Ints, Floats] | No
     found = counted_line(one.tape, one.group, one.channel.name, *span)
     if found is None or len(found[0]) <= 8:
         return None
-    going = ~stalled(found[1])
-    return _line(found[0][going], found[1][going], one.channel, one.group.expected_period_s)
+    at, counts = found
+    old = stalled(counts)
+    if old.any():
+        at, counts = at[~old], counts[~old]
+    return _line(at, counts, one.channel, one.group.expected_period_s)
 
 
-def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Ints, Floats]:
-    """As `ticks_of`, with its ends extended by one period, and nothing but times and joules."""
-    period_ns = int(expected_s * NS)
-    joules = counts * (channel.scale * channel.facts.gain)
+def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tuple[Floats, Floats]:
+    """As `ticks_of`, with its ends extended by one period, and nothing but times (ns) and joules. `counts` are lost."""
+    joules = np.multiply(counts, channel.scale * channel.facts.gain, out=counts)
     first_w = median(slopes(at[:5], joules[:5])[:4])
     last_w = median(slopes(at[-5:], joules[-5:])[1:])
+    period_ns = int(expected_s * NS)
     return (
-        np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns])),
+        np.concatenate(([at[0] - period_ns], at, [at[-1] + period_ns]), dtype=np.float64),
         np.concatenate(([joules[0] - first_w * expected_s], joules, [joules[-1] + last_w * expected_s])),
     )
 

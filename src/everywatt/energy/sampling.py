@@ -17,15 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.curve import Z95, Cells, Curve
+from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps
 from everywatt.energy.medians import median
-from everywatt.energy.moving import CLIMB, MOVED_RANGE, STEADY, calm, climbs, unmove
-from everywatt.energy.steps import LEVEL, place_steps
+from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
-    MOVED,
-    PULSED,
     WITNESS_S,
     Array,
     Toggling,
@@ -47,24 +44,8 @@ ROUNDING_S = 1e-6
 BEAT_S = 2.5
 # Where the beat is slower, this far.
 SLOW_BEAT_S = 10.0
-# A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
-# toggling load it takes to find it out.
-PARTIAL = 0.25
-# And the most that is known of one that does not see all of it (80 of 100 ms).
-MOST = 0.8
 # Of which less than this share of the period is not seen, it is all seen.
 WHOLE = 0.05
-FEWEST_TOGGLING = 20
-# The share of isolated steps without a reading in between: within 5 % of either level for a whole period, 78 % for a
-# quarter of it; and the odds from which one of the two is ruled out (natural logarithm of 20 to 1).
-SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
-CLEAR_ODDS = 3.0
-# What an averaging sensor averages (NVML's documentation of power usage).
-AVERAGE_S = 1.0
-# What most sensors average, by the table of known cards.
-SHORT_AVERAGE_S = 0.1
-# Readings that climb are averages of steps where this share of them stands still; else they may be of a ramp.
-SOME_CALM = 0.05
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
@@ -100,8 +81,7 @@ class _Beside:
     """What is known beside the readings: what utilisation says of the cells, the device's least and most power."""
 
     state: Toggling | None
-    low_w: float | Array | None
-    high_w: float | None
+    low_w: float | Array | None = None
     limit_w: float | None = None
 
 
@@ -114,11 +94,10 @@ class GaugeCurve(Curve):
     gap_s          a cell that is longer than this is a gap (default: 3 periods), and its reading speaks for `reach_s`
                    before it (default: a period)
     held_s         the longest that each reading speaks for, where that is known (default: back to the one before)
-    window_s       averaging window (default: the likeliest of `possible_windows`)
+    window_s       averaging window (default: the period)
     lag_s          where the window is a guess: how far all readings together may lie beside the time they speak of
     quantum_w      smallest step of a reading
     witness        utilisation of the same device
-    low_w, high_w  least and most power of the device, where known
     limit_w        power that the device's limit allows, for levels that readings may never have shown
 
     >>> curve = GaugeCurve([1.0, 2.0, 3.0], [100.0, 100.0, 100.0], period_s=1.0)
@@ -141,8 +120,6 @@ class GaugeCurve(Curve):
         late_s: npt.ArrayLike | None = None,
         quantum_w: float = 0.0,
         witness: Witness | None = None,
-        low_w: float | None = None,
-        high_w: float | None = None,
         limit_w: float | None = None,
     ) -> None:
         t, y = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
@@ -153,8 +130,8 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), low_w, high_w, limit_w)
-        window = possible_windows(y, period_s, beside.state)[0] if window_s is None else window_s
+        beside = _Beside(toggling(witness, t), limit_w=limit_w)
+        window = period_s if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
         else:
@@ -170,7 +147,7 @@ class CounterCurve(Curve):
     """Energy of a counter that is exact at its publications; between them only the cell's mean power is known.
 
     t_s, joules    publication times and the unwrapped count in joules; the other arguments as for GaugeCurve
-    low_w          also one for each cell
+    low_w          least power of the device, where known, or one for each cell
     """
 
     def __init__(
@@ -183,7 +160,6 @@ class CounterCurve(Curve):
         quantum_j: float = 0.0,
         witness: Witness | None = None,
         low_w: float | Array | None = None,
-        high_w: float | None = None,
     ) -> None:
         t, count = np.asarray(t_s, dtype=np.float64), np.asarray(joules, dtype=np.float64)
         if len(t) < 2:
@@ -191,7 +167,7 @@ class CounterCurve(Curve):
         length = np.maximum(np.diff(t), 1e-9)
         mean = np.diff(count) / length
         unsure = _unsure_s(t, early_s, late_s)
-        beside = _Beside(toggling(witness, t[1:]), low_w, high_w)
+        beside = _Beside(toggling(witness, t[1:]), low_w)
         level, swing, restless = _counted_swing(t, count, unsure)
         # The count is exact, its instant is not: power times the instant's error, at either end of the cell.
         slip = level * unsure[1:]
@@ -328,59 +304,6 @@ def _doubted(cells: Cells, part_time: bool) -> Cells:
     swing = sliding(np.maximum, cells.mean_w, reach) - sliding(np.minimum, cells.mean_w, reach)
     one_level = np.maximum(UNSEEN_SWING * np.abs(cells.mean_w), swing) / 2
     return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
-
-
-def possible_windows(
-    y: Array, period: float, state: Toggling | None, apart_s: Array | None = None
-) -> tuple[float, ...]:
-    """The averaging windows of a GPU's sensor that readings do not rule out, the likeliest first.
-
-    `apart_s` is the time from each reading to the next: from one side of a gap to the other even an average steps.
-
-    Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
-    mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
-    while it is busy the same share of the time. An average over a second never steps. Readings that stand still are
-    taken for steady power.
-    """
-    if state is None and np.ptp(y) < MOVED * float(np.abs(y).max()):
-        return (period,)
-    sudden, blurred = _transitions(y)
-    odds = sudden * np.log(SUDDEN_PART / SUDDEN_WHOLE) + blurred * np.log((1 - SUDDEN_PART) / (1 - SUDDEN_WHOLE))
-    # Rare pulses are swings for either sensor.
-    toggles = np.zeros(len(y), dtype=bool) if state is None else state.sure & (state.share > PULSED)
-    if abs(odds) < CLEAR_ODDS and toggles.sum() >= FEWEST_TOGGLING:
-        seen = y[toggles]
-        if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
-            odds = CLEAR_ODDS
-    found: tuple[float, ...] = (period, MOST * period, PARTIAL * period)
-    if odds >= CLEAR_ODDS:
-        found = (PARTIAL * period,)
-    elif odds <= -CLEAR_ODDS:
-        found = (period, MOST * period)
-    steps = np.diff(y) if apart_s is None else np.diff(y)[apart_s < 1.5 * period]
-    # A sensor that publishes more often than others averages as long as those do.
-    if 1.2 * period < SHORT_AVERAGE_S and climbs(y, steps, max(CLIMB, 1.5 * period / SHORT_AVERAGE_S)):
-        found = (*found, SHORT_AVERAGE_S)
-    if 1.2 * period >= AVERAGE_S or not climbs(y, steps):
-        return found
-    moved = np.ptp(y) >= MOVED_RANGE * float(y.max()) and calm(y, round(AVERAGE_S / period)).mean() > SOME_CALM
-    return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
-
-
-def _transitions(y: Array) -> tuple[int, int]:
-    """How many isolated steps go from level to level at once, and how many over one reading in between."""
-    if len(y) < 5:
-        return 0, 0
-    a2, a, m, b, b2 = y[:-4], y[1:-3], y[2:-2], y[3:-1], y[4:]
-    step = np.abs(b - a)
-    level = LEVEL * step
-    large = step > LONE * np.ptp(y)
-    flat = (np.abs(a - a2) <= level) & (np.abs(b2 - b) <= level) & large
-    # A step from a to b with nothing in between: m already is b.
-    sudden = flat & ((np.abs(m - b) <= level) | (np.abs(m - a) <= level))
-    blurred = flat & ~sudden & ((m - a) * (b - m) > 0)
-    # Two windows of five readings see each sudden step: one with m before it, one with m after it.
-    return int(sudden.sum()) // 2, int(blurred.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,8 +452,6 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     share = np.clip(state.share, IDLE, 1.0)
     above = np.maximum(mean - low, 0.0)
     sd = above * np.sqrt((1 - share) / share)
-    if beside.high_w is not None:
-        sd = np.minimum(sd, np.sqrt(above * np.maximum(beside.high_w - mean, 0.0)))
     if nearby is not None:
         high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
         sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))

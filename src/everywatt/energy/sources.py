@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from everywatt.core.budget import Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree
 from everywatt.core.domains import WHOLE as WHOLE
 from everywatt.core.domains import in_total
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.reader import StoredGroup, Tape
 
+TO_95 = 1.96 / 1.645  # an interval of 90 %, as models tell them, as one of 95 %
 _FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
 
 
@@ -87,7 +90,7 @@ def splittable(candidates: Sequence[Source]) -> list[Source]:
     A process uses a module's CPU or its GPU, so that use says nothing about the module as a whole.
     """
     parts = (Domain.PACKAGE, Domain.GPU)
-    if not any(source.domain in parts for source in candidates):
+    if not any(source.domain in parts and not source.channel.in_slot for source in candidates):
         return list(candidates)
     return [source for source in candidates if source.domain is not Domain.MODULE]
 
@@ -97,3 +100,32 @@ def scope_of(parts: Sequence[Source]) -> str:
     order = ("machine", "module", "cpu", "soc", "dram", "gpu", "gpu-memory", "rail", "psys", "node", "psu", "wall")
     families = {source.family for source in parts}
     return "+".join(sorted(families, key=lambda f: order.index(f) if f in order else len(order)))
+
+
+def error_family(channel: Channel, device: str) -> str:
+    """Whose systematic errors a channel shares: those of cards of its model, or nobody else's."""
+    facts = channel.facts
+    return device if facts.calibrated or facts.cards is None else facts.cards
+
+
+def systematic_terms(channel: Channel, device: str, gain_j: float, offset_j: float) -> list[Term]:
+    """Gain and offset of a sensor as independent factors, of 95 % half-widths in joules.
+
+    They are what cards of one model share, what is the card's own, and the part of the offset that goes with the gain.
+    `device` names the device among all hosts.
+    """
+    facts, family = channel.facts, error_family(channel, device)
+    freedom = math.inf if facts.freedom is None else facts.freedom
+    of_gain, of_offset = ("model", "model") if channel.pedigree is Pedigree.MODELLED else ("gain", "offset")
+    parts = (
+        (of_gain, "gain", gain_j, facts.gain_alike),
+        (of_offset, "gain", offset_j * facts.correlation, facts.gain_alike),
+        (of_offset, "offset", offset_j * math.sqrt(1 - facts.correlation**2), facts.offset_alike),
+    )
+    terms = []
+    for source, name, width_j, alike in parts:
+        shared = 1.0 if family == device else alike
+        for owner, share in ((family, shared), (device, 1 - shared)):
+            if width_j and share > 0:
+                terms.append(Term(source, f"{name}:{owner}", width_j * math.sqrt(share), freedom))
+    return terms

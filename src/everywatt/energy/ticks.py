@@ -10,9 +10,10 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.averaging_window import possible_windows
 from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
 from everywatt.energy.medians import publishing_s, spacing_s
-from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, possible_windows
+from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve
 from everywatt.energy.unseen_power import Witness, toggling
 
 Ints = npt.NDArray[np.int64]
@@ -186,10 +187,7 @@ class Ticks:
 
     def _many(self, starts: Ints, ends: Ints, sampled: Sampled | None) -> tuple[Floats, Floats]:
         """The same, where the curve may have been asked already."""
-        if self.plain and len(self.at_ns) > WHOLE_ROWS:
-            joules = np.interp(ends, self.at_ns, self.joules) - np.interp(starts, self.at_ns, self.joules)
-        else:
-            joules = (sampled or self.curve.energy(self._seconds(starts), self._seconds(ends))).joules
+        joules = (sampled or self.curve.energy(self._seconds(starts), self._seconds(ends))).joules
         seen = np.interp(ends, self.at_ns, self.observed_ns) - np.interp(starts, self.at_ns, self.observed_ns)
         coverage = np.clip(seen / np.maximum(ends - starts, 1), 0.0, 1.0)
         outside = (ends <= self.at_ns[0]) | (starts >= self.at_ns[-1])

@@ -1,9 +1,7 @@
-"""How far the power sensor of a card may be off: before it is calibrated, and after.
+"""How far the power sensor of a card may be off after it was calibrated.
 
-Every card has one gain and one offset, the same in all its windows: correlated errors, not noise. For a card that was
-never compared with a meter they are drawn from what others measured on 19 cards. Gain is a share of the reading. Offset
-is a share of the board's power limit, because the current sensors of a large board are scaled for large currents: in
-watts the spread that holds for 250 W boards is half of what a 450 W board shows.
+Every card has one gain and one offset, the same in all its windows: correlated errors, not noise. Of cards that were
+never compared with a meter `sensors.nvidia.gpu_known` knows the spread.
 """
 
 from __future__ import annotations
@@ -15,11 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.stats import student_factor
-from everywatt.sensors.nvidia.gpu_known import spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from everywatt.energy.unseen_power import Array
 
 
@@ -37,23 +32,6 @@ class Tolerance:
     offset_w: float
     correlation: float = 0.0
     freedom: float = np.inf
-
-    def half_width_j(self, joules: npt.ArrayLike, duration_s: npt.ArrayLike) -> Array:
-        """95 % half-width of the energy of windows: gain and offset, two unknowns of the card, jointly."""
-        gain = np.asarray(joules, dtype=np.float64) * self.gain_pct / 100
-        offset = np.asarray(duration_s, dtype=np.float64) * self.offset_w
-        return np.asarray(np.sqrt(np.maximum(gain**2 + offset**2 + 2 * self.correlation * gain * offset, 0.0)))
-
-
-def tolerance(*, limit_w: float | None = None, exclude: Iterable[str] = ()) -> Tolerance:
-    """What to expect of a card that was never calibrated.
-
-    limit_w is the board's power limit (see `likely_limit_w` where it is not known); cards whose name contains one of
-    `exclude` are left out, with their family if that is what the word names ("3090").
-    """
-    wide = spread(*exclude)
-    limit = USUAL_LIMIT_W if limit_w is None else limit_w
-    return Tolerance(wide.gain_pct, wide.offset_limit_pct / 100 * limit, wide.correlation, wide.freedom)
 
 
 def likely_limit_w(highest_w: float) -> float:

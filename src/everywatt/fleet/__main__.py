@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import EverywattError
-from everywatt.fleet.agent import Agent, serve
+from everywatt.fleet.agent import Agent
 from everywatt.fleet.options import AgentOptions, combine
+from everywatt.fleet.service import serve
 
-_PATHS = ("state", "remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key")
-_TUPLES = ("compat", "sensors", "jobs", "names")
+_PATHS = (
+    "state",
+    "remote_write_token_file",
+    "remote_write_ca",
+    "remote_write_cert",
+    "remote_write_key",
+    "llm_token_file",
+)
+_TUPLES = ("compat", "sensors", "jobs", "names", "llm")
 
 
 def main(text: str) -> int:

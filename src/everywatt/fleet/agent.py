@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gc
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +16,6 @@ from everywatt.core.channels import Row
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.config import nearest
 from everywatt.core.errors import EverywattError, NoSensor, UsageError
-from everywatt.core.format import format_duration, format_joules
 from everywatt.core.machine import Machine
 from everywatt.core.plugins import METRIC_NAMES, load_plugin
 from everywatt.fleet import jobs as job_providers
@@ -26,19 +23,17 @@ from everywatt.fleet import segments, state
 from everywatt.fleet.exporting import Exporter, MetricSource
 from everywatt.fleet.loop import Loop
 from everywatt.fleet.metrics import Series
-from everywatt.fleet.notify import Notifier
 from everywatt.fleet.options import RELOADABLE, AgentOptions
 from everywatt.fleet.places import Places
+from everywatt.fleet.service import Notifier
 from everywatt.fleet.watch import Watcher
-from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters
-from everywatt.ledger.engine import Level
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.counters import Counters
 from everywatt.recorder.session import EARLY_NS
 from everywatt.recorder.source import Source
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
 from everywatt.sensors.procfs import parse_meminfo, slurp
-from everywatt.sensors.sysfs import packages_of
+from everywatt.sensors.sysfs import packages_of, threads_per_core
 
 STATE_NS = 10 * NS
 SMALL_STATE_NS = 60 * NS
@@ -100,17 +95,19 @@ class Agent:
 
     def start(self) -> None:
         """Open sensors and the tape, and go on from the state of before. NoSensor where nothing gives power."""
+        if self.options.llm:
+            self._watch_llm()
         self._take_folder()
         found = state.recover(state.read(self.folder), self.tape_folder)
         if found.trouble:
             self.say(found.trouble)
         sources = self._open_sensors()
-        levels = {key: Level(float(row[0]), float(row[1]), method=str(row[2])) for key, row in found.levels.items()}
-        self.watcher.listen(sources, levels)
-        resumed = self._resume(found)
-        self._restore(found)
+        self.watcher.listen(sources, state.levels(found))
+        resumed = state.resume(found, self.watcher, state.boot_id(self.machine.proc))
+        state.restore(found, self.watcher, state.boot_id(self.machine.proc))
         self.watcher.memory_totals = self._memory_totals()
         self.watcher.cpu.packages = packages_of(self.machine.sys) or []
+        self.watcher.threads_per_core = threads_per_core(self.machine.sys)
         self.exporter = Exporter(self.watcher, self._reports)
         self.session = self._new_session(found.segment + 1, resumed=resumed)
         self.loop.begin(self.session, sources)
@@ -118,6 +115,17 @@ class Agent:
         now_ns = self.clock.monotonic_ns()
         self._rotate_ns = now_ns + round(self.options.rotate_s * NS)
         self._start_sender()
+        if self.watcher.llm is not None:
+            self.watcher.llm.scraper.start(self.say)
+
+    def _watch_llm(self) -> None:
+        from everywatt.fleet.llm_energy import LlmBook
+        from everywatt.fleet.llm_servers import check_targets
+        from everywatt.net.tokens import read_token
+
+        token = read_token(None, self.options.llm_token_file)
+        targets = check_targets(self.options.llm)
+        self.watcher.llm = LlmBook(targets, self.clock, self.machine.proc, token)
 
     def _take_folder(self) -> None:
         try:
@@ -162,49 +170,6 @@ class Agent:
                 totals["host"] = float(found)
         return totals
 
-    def _resume(self, found: state.State) -> dict[str, Row]:
-        """The rows that counters go on from; what cannot be bridged counts as time that was not observed."""
-        now_ns, utc_ns, boot = self.clock.monotonic_ns(), self.clock.utc_ns(), state.boot_id(self.machine.proc)
-        resumed = {}
-        for source in self.watcher.sources:
-            last = found.rows.get(source.info.name)
-            if last is None:
-                continue
-            names = tuple(channel.name for channel in source.info.channels)
-            if boot and (last.boot, last.channels) == (boot, names) and last.row.late_ns <= now_ns:
-                resumed[source.info.name] = last.row
-                self.watcher.lines.resume(source.info.name, last.row)
-            else:
-                self.watcher.lines.unseen(source.info.name, now_ns - max(utc_ns - last.utc_ns, 0))
-        return resumed
-
-    def _restore(self, found: state.State) -> None:
-        now_ns = self.clock.monotonic_ns()
-        self.counters.restore(found.owners, now_ns)
-        self.counters.restore_accounts(found.accounts)
-        for line in self.watcher.lines.all:
-            line.base_uj = line.settled_uj = found.devices.get(line.key, 0)
-            if line.in_total:
-                owned_uj = self.counters.device_uj(line.device)
-                if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
-                    line.base_uj = line.settled_uj = owned_uj
-                self.counters.close_gap(line.device, line.settled_uj)
-            if line.resumed_ns:
-                line.base_uj = found.counted.get(line.key, line.base_uj)
-
-    def _charge_gap(self, now_ns: int) -> None:
-        """Charge what counters counted while the agent was not running: to idle, and above that to no owner."""
-        for line in self.watcher.lines.all:
-            fresh_uj, seconds = line.settle_gap()
-            if not fresh_uj:
-                continue
-            joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
-            self.say(f"{line.device}: {joules} were counted in {length} while the agent was not running")
-            if line.in_total:
-                level = line.idle.level() if line.idle is not None else None
-                idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-                self.counters.charge(line.device, {IDLE: idle_uj, UNATTRIBUTED: fresh_uj - idle_uj}, now_ns)
-
     def _new_session(
         self, at_least: int, cut_ns: int | None = None, resumed: Mapping[str, Row] | None = None
     ) -> segments.SegmentSession:
@@ -212,7 +177,7 @@ class Agent:
         path = segments.new_path(self.tape_folder, self.host, at_least)
         owners = self.counters.to_list()
         agent = {"devices": self.watcher.lines.to_dict(), "owners": owners, "instance": options.instance}
-        agent["boot"] = state.boot_id(self.machine.proc)
+        agent |= {"boot": state.boot_id(self.machine.proc), "bounds": state.bounds(self.watcher)}
         meta = {**self._about(), "profile": options.profile, "agent": agent}
         if cut_ns is not None:
             meta["bounds_ns"] = (cut_ns, None)
@@ -281,7 +246,8 @@ class Agent:
     def _before_flush(self, now_ns: int) -> bool:
         """Settle, and put what is to be told on the tape. False where it is too early for that."""
         assert self.exporter is not None and self.session is not None
-        self._charge_gap(now_ns)
+        for text in self.watcher.charge_unwatched(now_ns):
+            self.say(text)
         if not self.watcher.settle(now_ns, anyway=self.loop.stop):
             return False
         self.exporter.registry.lock.acquire()  # until it is flushed
@@ -299,10 +265,12 @@ class Agent:
         self.session.tell(now_ns, self.exporter.news(now_ns))
         return True
 
-    def _more(self) -> dict[str, Mapping[tuple[tuple[str, str], ...], float]]:
-        more: dict[str, Mapping[tuple[tuple[str, str], ...], float]] = {
+    def _more(self) -> dict[str, Mapping[tuple[tuple[str, str], ...], float | None]]:
+        more: dict[str, Mapping[tuple[tuple[str, str], ...], float | None]] = {
             "everywatt_agent_disk_bytes": {(): float(self.disk_bytes)}
         }
+        if self.watcher.llm is not None:
+            more |= self.watcher.llm.series()
         return more if self.sender is None else more | dict(self.sender.figures())
 
     def _after_flush(self, now_ns: int, written: bool) -> None:
@@ -353,13 +321,8 @@ class Agent:
 
     def _save(self, *, sync: bool = False) -> None:
         assert self.session is not None
-        saved = state.State(
-            {line.key: line.settled_uj for line in self.watcher.lines.all},
-            self.counters.to_list(),
-            self.watcher.levels(),
-            segments.number_of(self.session.writer.path),
-            self.counters.accounts(),
-        )
+        segment = segments.number_of(self.session.writer.path)
+        saved = state.current(self.watcher, segment, state.boot_id(self.machine.proc))
         try:
             state.write_json(self.folder / state.FILE, saved.to_dict(), sync=sync)
         except OSError as error:
@@ -389,7 +352,7 @@ class Agent:
         for source in self.watcher.sources:
             session.prime(source, old, cut_ns)
             source.leave(old, now_ns)
-        meter = self.loop.meter()
+        meter = self.loop.cost_of_session()
         self.loop.replace(session)
         if self.sender is not None:
             self.sender.live = session.writer.path
@@ -491,6 +454,8 @@ class Agent:
     def finish(self) -> None:
         """Flush, send what goes quickly, seal, save; every step whatever the one before did."""
         self.notifier.tell("STOPPING=1")
+        if self.watcher.llm is not None:
+            self.watcher.llm.scraper.close()
         session = self.session
         if session is not None:
             for source in self.watcher.sources:
@@ -501,7 +466,7 @@ class Agent:
             self.sender.close(drain_s=5.0)
         self._finish_sealing()
         if session is not None:
-            meter = self.loop.meter()
+            meter = self.loop.cost_of_session()
             for source in self.watcher.sources:
                 source.leave(self.watcher, self.clock.monotonic_ns())
             self._save(sync=True)
@@ -513,28 +478,3 @@ class Agent:
             self._lock.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
-
-
-def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: Any = None) -> int:
-    """Run an agent in this process until SIGTERM or SIGINT; SIGHUP reads the configuration again."""
-    os.umask(0o077)
-    agent.start()
-    # What is loaded by now stays; little of what comes is cyclic.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 50, 100)
-    if reload is not None:
-        agent.on_reload(reload)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, agent.stop)
-    signal.signal(signal.SIGHUP, agent.ask_reload)
-    try:
-        if http is not None:
-            http.start(agent)
-            agent.say(http.url)
-        agent.run()
-    finally:
-        if http is not None:
-            http.close()
-        agent.finish()
-    return 0

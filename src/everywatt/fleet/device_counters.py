@@ -3,22 +3,79 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
-from everywatt.energy.sources import addable, part_name, sources, splittable
-from everywatt.fleet.idle import IdleFinder
+from everywatt.energy.sources import addable, part_name, sources, splittable, systematic_terms
+from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import Level
+from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle
 from everywatt.ledger.split.amounts import UJ
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup
 
+CELL_S = 5.0
+MOST_CELLS = 1440  # two hours
+
+
+class IdleFinder:
+    """Fed with stretches; `level` is what is known so far."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._known: Level | None = None
+        self._watts, self._uses, self._held = array("d"), array("d"), array("b")
+        self._sum_j = self._sum_use = self._seconds = 0.0
+        self._holding = False
+
+    def know(self, level: Level | None) -> None:
+        """What was found before this start: used until idle is observed again."""
+        self._known = level
+
+    def add(self, joules: float, seconds: float, use: float | None, held: bool = False) -> None:
+        """One stretch: how busy the device was, from 0 to 1 (None: not known), and whether a process held it."""
+        if seconds <= 0 or use is None:
+            return
+        self._sum_j += joules
+        self._sum_use += min(max(use, 0.0), 1.0) * seconds
+        self._seconds += seconds
+        self._holding |= held
+        if self._seconds >= (QUIET_S if len(self._watts) < FEW_CELLS else CELL_S):
+            self._watts.append(self._sum_j / self._seconds)
+            self._uses.append(self._sum_use / self._seconds)
+            self._held.append(self._holding)
+            self._sum_j = self._sum_use = self._seconds = 0.0
+            self._holding = False
+            if len(self._watts) > MOST_CELLS:
+                for column in (self._watts, self._uses, self._held):
+                    del column[: MOST_CELLS // 8]
+
+    def level(self) -> Level | None:
+        """Idle and held watts; what was known before the start while idle has not been observed since."""
+        if self._watts:
+            held = [bool(cell) for cell in self._held] if self._kind == "gpu" else None
+            seen = Watched(self._watts, self._uses, CELL_S, self._kind, held)
+        elif self._seconds > 0:
+            seen = Watched([self._sum_j / self._seconds], [self._sum_use / self._seconds], 0.0, self._kind)
+        else:
+            return self._known
+        found = find_idle(seen)
+        if found is None or (self._known is not None and (not found.observed or found.method == "quiet, held")):
+            return self._known
+        return found.level
+
+
 STALE_PERIODS = 5
 STALE_S = 5.0
+EXACT = Factors()
+FACTORS_S = 15.0  # the interval of a counter's increments is found anew after so long
+Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 UNEVEN = 0.2  # as in `api.power`: instants are compared where their doubts differ by so much of the distance
 
 
@@ -51,6 +108,13 @@ class Line:
     observed_ns: int = 0
     at_ns: int = 0
     first_ns: int = 0
+    low_uj: int = 0  # ends of the 95 % interval of `settled_uj`
+    high_uj: int = 0
+    widths: tuple[float, float] = (0.0, 0.0)  # of a model that tells an interval: shares of its watts, below and above
+    _factors: Factors = EXACT
+    _factors_of: tuple[float, float] = (0.0, -FACTORS_S)  # joules and observed seconds when they were found
+    _unseen_power: float = 0.0  # sum of squares (J²) of what power changed by from one interval to the next
+    _most_w: float = 0.0
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
     resumed_ns: int = 0  # a counter's last row before the start of the agent, 0 where it does not go on from one
@@ -61,6 +125,12 @@ class Line:
     def key(self) -> str:
         """`device|domain`: its name in files."""
         return f"{self.device}|{self.domain}"
+
+    @property
+    def number(self) -> int | None:
+        """Which GPU or package it is; None where its name does not say."""
+        digits = self.channel.device.rpartition(".")[2]
+        return int(digits) if digits.isdigit() else None
 
     @property
     def kind(self) -> str:
@@ -84,7 +154,7 @@ class Line:
         joules, observed_ns, at_ns, _ = self._anchor = self._after_gap
         self._after_gap = None
         fresh_uj = max(self.base_uj + round(joules * UJ) - self.settled_uj, 0)
-        self.settled_uj += fresh_uj
+        self._count(fresh_uj)
         self.settled_ns, self.settled_seen_ns = at_ns, observed_ns
         return fresh_uj, observed_ns / NS
 
@@ -94,10 +164,58 @@ class Line:
         seen_ns = self.observed_ns - self.settled_seen_ns
         if self.at_ns == self.settled_ns or fresh_uj < 0:
             return 0, 0.0
-        self.settled_uj += fresh_uj
+        self._find_factors(fresh_uj / UJ, seen_ns / NS, self.at_ns - self.settled_ns if self.settled_ns else 0)
+        self._count(fresh_uj)
         self.settled_ns, self.settled_seen_ns = self.at_ns, self.observed_ns
         self._take_power()
         return fresh_uj, seen_ns / NS
+
+    def _count(self, fresh_uj: int) -> None:
+        self.settled_uj += fresh_uj
+        self.low_uj += int(fresh_uj * self._factors.low)
+        self.high_uj += math.ceil(fresh_uj * self._factors.high)
+
+    def _find_factors(self, fresh_j: float, seconds: float, passed_ns: int) -> None:
+        """The interval of what is counted next, from the mean power since it was found last."""
+        if seconds <= 0:
+            return
+        power_w = fresh_j / seconds
+        if self.channel.kind is Kind.GAUGE:
+            if self.power_w is not None:  # between two readings power may have been anything between them
+                self._unseen_power += ((power_w - self.power_w) * seconds) ** 2
+            # What a gauge did not see may have been nothing, or as much as was ever seen.
+            unseen_s = passed_ns / NS - seconds
+            self._most_w = max(self._most_w, power_w)
+            if unseen_s > self.expected_s:
+                self.high_uj += math.ceil((self.channel.facts.max_w or self._most_w) * unseen_s * UJ)
+        joules, observed_s = self.joules, self.observed_ns / NS
+        before_j, before_s = self._factors_of
+        if observed_s - before_s >= FACTORS_S and joules > before_j:
+            self._factors_of = joules, observed_s
+            self._factors = Factors.of(
+                self.budget(joules - before_j, observed_s - max(before_s, 0.0)), joules - before_j
+            )
+
+    def budget(self, joules: float, seconds: float) -> Budget:
+        """The error budget of joules that were counted in so many seconds, without the edges of a window."""
+        facts = self.channel.facts
+        gain = max((facts.gain_pct or 0.0) / 100, self.widths[0])
+        terms = systematic_terms(self.channel, self.device, joules * gain, (facts.offset_w or 0.0) * seconds)
+        if self._unseen_power and self.joules > 0:
+            width_j = Z95_UNIFORM * math.sqrt(self._unseen_power) * min(joules / self.joules, 1.0)
+            terms.append(Term("aliasing", f"aliasing:{self.device}", width_j))
+        above = max(self.widths[1] - gain, 0.0)
+        return Budget(tuple(terms), (Bound("model", self.device, 0.0, joules * above),) if above else ())
+
+    @property
+    def sampling_only(self) -> bool:
+        """Whether the gain and offset of its sensor are unknown, so that its interval covers sampling only."""
+        return self.channel.facts.gain_pct is None and self.channel.facts.offset_w is None
+
+    def restore(self, low_uj: int | None, high_uj: int | None) -> None:
+        """Go on with an interval that was told before; what has none is taken to be anything up to twice as much."""
+        self.low_uj = 0 if low_uj is None else min(low_uj, self.settled_uj)
+        self.high_uj = 2 * self.settled_uj if high_uj is None else max(high_uj, self.settled_uj)
 
     def _take_power(self) -> None:
         """Mean power since an instant that is known about as well as this one: between others it would be wild."""

@@ -13,10 +13,10 @@ from typing import Any
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
-from everywatt.fleet.metrics import Registry, Series
+from everywatt.fleet.metrics import LOW_HIGH, OWNER_ENERGY, OWNER_LOW_HIGH, Registry, Series
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.split.amounts import UJ
-from everywatt.recorder.server import rss_bytes
+from everywatt.recorder.read_loop import rss_bytes
 from everywatt.sensors.base import Report
 
 REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes
@@ -29,6 +29,7 @@ STATES = {
     "temperature": ("everywatt_temperature_celsius", 1.0),
     "power_limit": ("everywatt_power_limit_watts", 1.0),
 }
+PASSING = ("everywatt_owner_", "everywatt_job_", "everywatt_llm_")  # metrics whose series come and go
 CLOCKS = {"clock_sm": "sm", "clock_memory": "memory", "clock": "cpu"}
 
 
@@ -84,22 +85,23 @@ class Exporter:
         self._unusable = frozenset(report.sensor for report in reports if report.state.value == "unusable")
         self._totals = watcher.memory_totals
         self._defined: set[int] = set()
-        self._owner_series: dict[tuple[Any, str], Series] = {}
+        self._owner_series: dict[tuple[Any, str], list[Series]] = {}
         self._state_series = [
             (name, factor, self.registry.series(*series)) for name, factor, series in _state_series(watcher)
         ]
         self._device_series = [(line, self._series_of(line)) for line in watcher.lines.all]
         self._rss_ns = 0
-        self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]] = {}
+        self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float | None]] = {}
         with self.registry.lock:
             self._constant()
 
-    def _series_of(self, line: Line) -> tuple[Series, Series, Series, Series]:
-        """Energy, power, coverage and age of a device."""
+    def _series_of(self, line: Line) -> tuple[Series, ...]:
+        """Energy with its interval, power, coverage and age of a device."""
         device, domain, pedigree = ("device", line.device), ("domain", line.domain), ("pedigree", line.pedigree)
         series = self.registry.series
         return (
             series("everywatt_energy_joules_total", device, domain, pedigree),
+            *(series(name, device, domain, pedigree) for name in LOW_HIGH),
             series("everywatt_power_watts", device, domain, pedigree),
             series("everywatt_coverage_ratio", device, domain),
             series("everywatt_tick_age_seconds", device, domain),
@@ -119,6 +121,8 @@ class Exporter:
             counts = ("total", "1" if line.in_total else "0")
             device, domain = ("device", line.device), ("domain", line.domain)
             self.registry.set("everywatt_device_info", 1.0, device, domain, *card, counts)
+            covers = ("covers", "sampling only" if line.sampling_only else "all")
+            self.registry.set("everywatt_interval_info", 1.0, device, domain, covers)
             total = self._totals.get(line.channel.device)
             if total and line.in_total:
                 self.registry.set("everywatt_memory_total_bytes", total, ("device", line.device))
@@ -139,9 +143,11 @@ class Exporter:
             self._agent(now_ns)
 
     def _devices(self, now_ns: int) -> None:
-        for line, (energy, power, coverage, age) in self._device_series:
-            energy.at_ms = power.at_ms = self.utc.ms(line.settled_ns)
+        for line, (energy, low, high, power, coverage, age) in self._device_series:
+            energy.at_ms = low.at_ms = high.at_ms = power.at_ms = self.utc.ms(line.settled_ns)
             energy.value = line.settled_uj / UJ if line.settled_ns else None
+            low.value = line.low_uj / UJ if line.settled_ns else None
+            high.value = line.high_uj / UJ if line.settled_ns else None
             power.value = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
             coverage.value = _rounded(line.coverage(now_ns))
             age.value = round(max((now_ns - line.at_ns) / NS, 0.0), 3) if line.at_ns else None
@@ -165,17 +171,21 @@ class Exporter:
         times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
         known = self._owner_series
         gone = set(known)
+        bounds = watcher.counters.bounds_uj
         for owner, amounts in watcher.counters.uj.items():
+            ends = bounds.get(owner, {})
             for device, amount in amounts.items():
                 if device not in times:
                     continue
                 key = (owner, device)
-                series = known.get(key)
-                if series is None:
+                found = known.get(key)
+                if found is None:
                     labels = (("kind", owner.kind), ("owner", owner.id), ("device", device))
-                    series = known[key] = registry.series("everywatt_owner_energy_joules_total", *labels)
+                    found = known[key] = [registry.series(name, *labels) for name in (OWNER_ENERGY, *OWNER_LOW_HIGH)]
                 gone.discard(key)
-                series.value, series.at_ms = amount / UJ, times[device]
+                at_ms = times[device]
+                for series, value in zip(found, (amount, *ends.get(device, (0, 2 * amount))), strict=True):
+                    series.value, series.at_ms = value / UJ, at_ms
         now_ms = self.utc.ms(now_ns)
         for name, values in (
             ("everywatt_owner_cpu_seconds_total", watcher.counters.cpu_s),
@@ -183,13 +193,17 @@ class Exporter:
         ):
             for owner, value in values.items():
                 key = (owner, name)
-                series = known.get(key)
-                if series is None:
-                    series = known[key] = registry.series(name, ("kind", owner.kind), ("owner", owner.id))
+                found = known.get(key)
+                if found is None:
+                    found = known[key] = [registry.series(name, ("kind", owner.kind), ("owner", owner.id))]
                 gone.discard(key)
-                series.value, series.at_ms = round(value, 6), now_ms
+                found[0].value, found[0].at_ms = round(value, 6), now_ms
         for key in gone:
-            known.pop(key).value = None
+            for series in known.pop(key):
+                series.value = None
+        for device, reasons in watcher.counters.reasons.items():
+            for reason in reasons:
+                registry.set("everywatt_unattributed_info", 1.0, ("device", device), ("reason", reason))
         jobs = {
             (("job", j.id), ("user", j.user), ("account", j.account), ("partition", j.partition))
             for j in watcher.places.jobs.values()
@@ -256,7 +270,7 @@ class Exporter:
         with self.registry.lock:
             for series in dead:
                 name = series.family.name
-                passing = name.startswith(("everywatt_owner_", "everywatt_job_")) or name not in self.registry.families
+                passing = name.startswith(PASSING) or name not in self.registry.families
                 if passing and series.told is None:
                     self.registry.remove(series)
                     self._defined.discard(series.id)
@@ -278,13 +292,16 @@ def _state_series(watcher: Watcher) -> list[tuple[str, float, tuple[Any, ...]]]:
             found.append((name, 1.0, ("everywatt_temperature_celsius", ("device", name.removesuffix(".temperature")))))
         elif suffix == "gpu.utilisation":
             found.append((name, 0.01, ("everywatt_utilisation_ratio", ("device", channel.device))))
+        elif suffix.endswith(".utilisation"):  # of a single CPU
+            found.append((name, 0.01, ("everywatt_utilisation_ratio", ("device", name.removesuffix(".utilisation")))))
         elif suffix in STATES:
             metric, factor = STATES[suffix]
             found.append((name, factor, (metric, ("device", channel.device))))
-        elif suffix in CLOCKS:
+        elif suffix in CLOCKS or suffix.endswith(".clock"):
             scale = {"MHz": 1e6, "kHz": 1e3, "Hz": 1.0}.get(channel.unit)
+            part = suffix.removesuffix(".clock")  # cpu3, gpu, emc
+            device = name.removesuffix(".clock") if part.startswith("cpu") else channel.device
             if scale:
-                found.append(
-                    (name, scale, ("everywatt_clock_hertz", ("device", channel.device), ("clock", CLOCKS[suffix])))
-                )
+                clock = CLOCKS.get(suffix) or part.rstrip("0123456789")
+                found.append((name, scale, ("everywatt_clock_hertz", ("device", device), ("clock", clock))))
     return found

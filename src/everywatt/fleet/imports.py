@@ -16,7 +16,6 @@ from everywatt.fleet.query import Series
 from everywatt.fleet.translate import Told, own_labels, translate
 from everywatt.meters.series import Part, Table, write_parts
 
-INFO: Final = ("everywatt_device_info", "everywatt_build_info", "everywatt_job_info")
 GAP_PERIODS: Final = 3
 PROBES: Final = 32
 
@@ -108,7 +107,7 @@ def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
         }
         key = tuple(sorted(place.items()))
         target = found.get(key) or found.setdefault(key, Target(_host(place), place))
-        if one.name in INFO:
+        if own is not None and one.name.endswith("_info"):
             target.info.append(one)
             continue
         told = translate(one, names.get((key, one.labels.get("device", "")), ""))

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from everywatt.core.clocks import NS, Clock
-from everywatt.recorder.server import Server, Tape
+from everywatt.recorder.read_loop import ReadLoop
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
-from everywatt.recorder.wire import Connection
 from everywatt.sensors.base import Report, Request
 
 AIM_NS = 10 * NS
 
 
-class Loop(Server):
+class Loop(ReadLoop):
     """Reads sources for one session until `stop`. `each_round` is called after every wake-up."""
 
     def __init__(self, clock: Clock, wake_fd: int | None, each_round: Callable[[int], None]) -> None:
-        with socket.socket() as nobody:
-            pass
-        # A socket that is closed: nobody can connect, and the loop leaves it out.
-        super().__init__(nobody, clock, extra=[] if wake_fd is None else [wake_fd])
+        super().__init__(clock, [] if wake_fd is None else [wake_fd])
         self._each_round = each_round
         self._aim_ns = 0
+        self._session: Session | None = None
+        self._before = self.cost()
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The one that is written now."""
+        return [] if self._session is None else [self._session]
 
     def choose(
         self, targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None
@@ -36,13 +37,13 @@ class Loop(Server):
 
     def begin(self, session: Session, sources: Sequence[Source]) -> None:
         """Record these from now on; each delivers its first rows at once."""
-        self._hold(session)
+        self.replace(session)
         for source in sources:
             self._enrol(session, source)
 
     def replace(self, session: Session) -> None:
         """Go on with a session that listens to the same sources."""
-        self._hold(session)
+        self._session, self._before = session, self.cost()
 
     def _enrol(self, session: Session, source: Source) -> None:
         """All groups of one period are read in one go: taking turns is for those that others wake up for anyway."""
@@ -65,16 +66,12 @@ class Loop(Server):
             if slot.tracker is not None:
                 slot.tracker.aim(self.schedule.after(slot, now_ns))
 
-    def _hold(self, session: Session) -> None:
-        nobody = cast(Connection, None)  # who opened it: this process
-        self.tapes = {1: Tape(session, nobody, time.process_time(), self.reads, self.wakes)}
-
     def run(self) -> None:
         """Until `stop`; what is open stays open."""
         while not self.stop:
-            self._wait(self._wake_ns(self.clock.monotonic_ns()))
+            self._wait(self._wake_ns())
             self._tend()
-            self._cruise()
+            self._read_ahead()
 
     def _tend(self) -> None:
         super()._tend()
@@ -83,14 +80,15 @@ class Loop(Server):
             self._aim(now_ns)
         self._each_round(now_ns)
 
-    def meter(self) -> dict[str, Any]:
+    def cost_of_session(self) -> dict[str, Any]:
         """What recording has cost since the session began."""
-        return self._meter(self.tapes[1])
+        assert self._session is not None
+        return self.meter(self._session, self._before)
 
     def close(self) -> None:
         """Let go of all sensors."""
-        for tape in self.tapes.values():
-            for source in tape.session.sources:
+        for session in self.sessions:
+            for source in session.sources:
                 self.schedule.remove(source)
                 self.pool.drop(source)
-        self.tapes = {}
+        self._session = None

@@ -17,6 +17,12 @@ TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
+OWNER_ENERGY: Final = "everywatt_owner_energy_joules_total"
+OWNER_CPU: Final = "everywatt_owner_cpu_seconds_total"
+LOW_HIGH: Final = ("everywatt_energy_low_joules_total", "everywatt_energy_high_joules_total")
+OWNER_LOW_HIGH: Final = ("everywatt_owner_energy_low_joules_total", "everywatt_owner_energy_high_joules_total")
+
+
 class Family(NamedTuple):
     """A metric: its name as samples have it, its type, its unit (the last word of the name) and its help."""
 
@@ -30,6 +36,8 @@ FAMILIES: Final[dict[str, Family]] = {
     family.name: family
     for family in (
         Family("everywatt_energy_joules_total", "counter", "joules", "Energy of a device since it was first counted."),
+        Family("everywatt_energy_low_joules_total", "counter", "joules", "Lower end of its 95 % interval."),
+        Family("everywatt_energy_high_joules_total", "counter", "joules", "Upper end of its 95 % interval."),
         Family("everywatt_power_watts", "gauge", "watts", "Mean power of a device between its last two ticks."),
         Family("everywatt_power_limit_watts", "gauge", "watts", "Configured power limit."),
         Family("everywatt_utilisation_ratio", "gauge", "ratio", "Share of time in which the device was busy."),
@@ -40,10 +48,47 @@ FAMILIES: Final[dict[str, Family]] = {
         Family("everywatt_coverage_ratio", "gauge", "ratio", "Share of the time since the start that was observed."),
         Family("everywatt_tick_age_seconds", "gauge", "seconds", "Age of the newest reading."),
         Family("everywatt_device_info", "gauge", "", 'Metadata of a device; total="1" if it is part of the sum.'),
+        Family(
+            "everywatt_interval_info",
+            "gauge",
+            "",
+            'What the interval of a device covers: "all", or "sampling only" if gain and offset are unknown.',
+        ),
         Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by owner."),
+        Family(
+            "everywatt_owner_energy_low_joules_total", "counter", "joules", "Lower end of the 95 % interval by owner."
+        ),
+        Family(
+            "everywatt_owner_energy_high_joules_total", "counter", "joules", "Upper end of the 95 % interval by owner."
+        ),
+        Family("everywatt_unattributed_info", "gauge", "", "Why energy of a device is unattributed."),
         Family("everywatt_owner_cpu_seconds_total", "counter", "seconds", "CPU time by owner."),
         Family("everywatt_owner_memory_bytes", "gauge", "bytes", "Resident memory by owner."),
         Family("everywatt_job_info", "gauge", "", "Jobs on this node."),
+        Family(
+            "everywatt_llm_joules_per_token",
+            "gauge",
+            "",
+            "Active energy by token over the last minute: by prompt token for prefill, else by generated token.",
+        ),
+        Family("everywatt_llm_joules_per_token_low", "gauge", "", "Lower end of its 95 % interval."),
+        Family("everywatt_llm_joules_per_token_high", "gauge", "", "Upper end of its 95 % interval."),
+        Family("everywatt_llm_energy_joules_total", "counter", "joules", "Active energy of a server by model."),
+        Family("everywatt_llm_tokens_total", "counter", "", "Tokens that were joined with energy, by model and phase."),
+        Family(
+            "everywatt_llm_other_energy_joules_total",
+            "counter",
+            "joules",
+            "Active energy of a server without tokens: loading, and time in which its counters were not read.",
+        ),
+        Family(
+            "everywatt_llm_held_energy_joules_total",
+            "counter",
+            "joules",
+            "Energy of cards that a server kept awake without using them.",
+        ),
+        Family("everywatt_llm_up", "gauge", "", "Whether the counters of a server could be read."),
+        Family("everywatt_llm_refused_info", "gauge", "", "Why a server has no joules per token now."),
         Family("everywatt_host_cpu_seconds_total", "counter", "seconds", "CPU time of the host, summed over its CPUs."),
         Family("everywatt_host_memory_bytes", "gauge", "bytes", "Used memory of the host."),
         Family("everywatt_sensor_up", "gauge", "", "Whether a sensor works."),
@@ -65,9 +110,23 @@ FAMILIES: Final[dict[str, Family]] = {
         ),
     )
 }
-_SAMPLE: Final = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)(?: \S+)?")
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
+_LABEL: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+Sample = tuple[str, dict[str, str], float]
+
+
+def samples(text: str) -> Iterator[Sample]:
+    """Name, labels and value of every sample of a Prometheus text; lines that are none are left out."""
+    for line in text.split("\n"):
+        match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+        if match is None:
+            continue
+        labels = {name: _unescaped(value) for name, value in _LABEL.findall(match[2] or "")}
+        try:
+            yield match[1], labels, float(match[3])
+        except ValueError:
+            continue
 
 
 def escape(value: str) -> str:
@@ -146,17 +205,17 @@ class Registry:
             if line.startswith("# TYPE "):
                 _, _, name, kind = line.split(" ", 3)
                 kinds[name] = kind
-            match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
-            if match is None or match["name"] in self.families:
+        for name, pairs, value in samples(text):
+            if name in self.families:
                 continue
-            labels = tuple((key, _unescaped(value)) for key, value in _LABEL.findall(match["labels"] or ""))
-            mine = self._series.setdefault(match["name"], {})
+            labels = tuple(pairs.items())
+            mine = self._series.setdefault(name, {})
             series = mine.get(labels)
             if series is None:
                 self._count += 1
-                family = Family(match["name"], kinds.get(match["name"], "gauge"), "", "")
-                series = mine[labels] = Series(family, labels, self._count, match["name"] + labels_text(labels))
-            series.value = float(match["value"])
+                family = Family(name, kinds.get(name, "gauge"), "", "")
+                series = mine[labels] = Series(family, labels, self._count, name + labels_text(labels))
+            series.value = value
             told.add(series)
         for name in self._series.keys() - self.families.keys():
             for series in self._series[name].values():

@@ -55,6 +55,8 @@ class AgentOptions:
     rotate_s, retention_s, disk_bytes  a segment's length; how long and how much of the tape is kept
     instance    the label `instance` of what is sent
     token_file, cert, key, client_ca, names   of the HTTP server
+    llm         servers of language models to join with their energy, see `fleet.llm_servers.parse_target`
+    llm_token_file  file that holds the token which they require
     """
 
     listen: str | None = DEFAULT_LISTEN
@@ -82,6 +84,8 @@ class AgentOptions:
     key: Path | None = None
     client_ca: Path | None = None
     names: tuple[str, ...] = ()
+    llm: tuple[str, ...] = ()
+    llm_token_file: Path | None = None
     sensor_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -111,6 +115,10 @@ class AgentOptions:
             )
         if self.remote_write is None and self.remote_write_format != FORMATS[0]:
             raise UsageError("A format is for what is sent, and nothing is.", cure="--remote-write URL")
+        if self.llm:
+            from everywatt.fleet.llm_servers import check_targets
+
+            check_targets(self.llm)
         if self.listen is None and self.remote_write is None:
             raise UsageError(
                 "There is no output: the small profile has no HTTP server, and remote write is not configured.",
@@ -149,9 +157,9 @@ def default_state(environ: Mapping[str, str] | None = None) -> Path:
 
 
 _PATHS = ("remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key", "state", "token_file",
-          "cert", "key", "client_ca")  # fmt: skip
+          "cert", "key", "client_ca", "llm_token_file")  # fmt: skip
 _DURATIONS = ("period", "rotate", "retention")
-_LISTS = ("compat", "jobs", "names", "sensors")
+_LISTS = ("compat", "jobs", "names", "sensors", "llm")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -198,7 +206,8 @@ def _entry(key: str, value: Any, base: Path) -> tuple[str, Any]:
     if key in _PATHS:
         return key, base / Path(str(value)).expanduser()
     if key in _LISTS:
-        parts = value.split(",") if isinstance(value, str) else list(value)
+        # A comma in the address of a server separates its cards.
+        parts = ([value] if key == "llm" else value.split(",")) if isinstance(value, str) else list(value)
         return key, tuple(str(part).strip() for part in parts if str(part).strip())
     kinds: dict[str, type] = {"owners": int, "programs": bool, "estimate": bool}
     if not isinstance(value, kinds.get(key, str)):

@@ -48,7 +48,7 @@ class SegmentSession(Session):
         resumed: Mapping[str, Row] | None = None,
     ) -> None:
         super().__init__(path, meta, period_ns, clock, proc)
-        self._resumed = dict(resumed or {})
+        self._rows_first = dict(resumed or {})
         self.bounds_ns: tuple[int | None, int | None] = meta.get("bounds_ns") or (None, None)
         self._newest: dict[str, deque[Row]] = {}
         self._before, self._after = before, after
@@ -61,7 +61,7 @@ class SegmentSession(Session):
 
     def listen(self, source: Source) -> None:
         super().listen(source)
-        row = self._resumed.pop(source.info.name, None)
+        row = self._rows_first.pop(source.info.name, None)
         if row is not None:
             self.rows(source, [row])
 

@@ -13,22 +13,28 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
+from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
+from everywatt.ledger.engine import Level
 from everywatt.ledger.split.amounts import UJ
+from everywatt.recorder.session import FAR_NS, last_rows
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup, Tape
 
+if TYPE_CHECKING:
+    from everywatt.fleet.watch import Watcher
+
 FILE = "state.json"
 VERSION = 1
-OWNER_ENERGY, OWNER_CPU = "everywatt_owner_energy_joules_total", "everywatt_owner_cpu_seconds_total"
+DEVICE = "device"  # the kind of a device's own bounds
 BATCH = 500
-FAR_NS = 1 << 62
+_Key = tuple[str, str, str | None, int | None]  # kind, owner, device (None: CPU seconds), end of an interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,10 @@ class LastRow:
 class State:
     """Counters by device|domain in microjoules, rows of owners, idle levels, last segment, open accounts.
 
+    `bounds` are rows of kind, owner, device and the ends of the interval in microjoules; those of a device's own
+    counter have the kind `device` and its domain as owner. `reasons` are those of what is unattributed, by device.
+    `use` is the CPU time of processes by then, with the boot that it is of.
+
     `counted` are counters at `rows`, the last row of each group: `devices` may be ahead of them by what was told and
     did not reach the disk.
     """
@@ -54,6 +64,9 @@ class State:
     levels: dict[str, list[Any]] = field(default_factory=dict)
     segment: int = 0
     accounts: dict[str, list[Any]] = field(default_factory=dict)
+    bounds: list[list[Any]] = field(default_factory=list)
+    reasons: dict[str, list[str]] = field(default_factory=dict)
+    use: dict[str, Any] = field(default_factory=dict)
     trouble: str = ""
     counted: dict[str, int] = field(default_factory=dict)
     rows: dict[str, LastRow] = field(default_factory=dict)
@@ -69,6 +82,9 @@ class State:
             "levels": self.levels,
             "segment": self.segment,
             "accounts": self.accounts,
+            "bounds": self.bounds,
+            "reasons": self.reasons,
+            "use": self.use,
         }
 
 
@@ -107,6 +123,15 @@ def read(folder: Path) -> State:
             {str(key): list(value) for key, value in data["levels"].items()},
             int(data["segment"]),
             dict(data.get("accounts") or {}),
+            [
+                [str(kind), str(owner), str(device), int(low), int(high)]
+                for kind, owner, device, low, high in data.get("bounds") or ()
+            ],
+            {
+                str(device): [str(reason) for reason in reasons]
+                for device, reasons in (data.get("reasons") or {}).items()
+            },
+            dict(data.get("use") or {}),
         )
     except FileNotFoundError:
         return State()
@@ -114,6 +139,76 @@ def read(folder: Path) -> State:
         with contextlib.suppress(OSError):
             path.replace(path.with_suffix(".broken"))
         return State(trouble=f"{path} could not be used ({type(error).__name__}: {error}) and was moved aside.")
+
+
+def levels(found: State) -> dict[str, Level]:
+    """Idle levels by device|domain; older files have the first three numbers of each."""
+
+    def level(idle_w: Any, held_w: Any, method: Any, noise_w: Any = 0.0, spread_w: Any = 0.0) -> Level:
+        return Level(float(idle_w), float(held_w), float(noise_w), float(spread_w), str(method))
+
+    return {key: level(*row) for key, row in found.levels.items()}
+
+
+def current(watcher: Watcher, segment: int, boot: str) -> State:
+    """What is to be kept of a watcher now."""
+    counters = watcher.counters
+    return State(
+        {line.key: line.settled_uj for line in watcher.lines.all},
+        counters.to_list(),
+        watcher.levels(),
+        segment,
+        counters.accounts(),
+        bounds(watcher),
+        {device: list(reasons) for device, reasons in counters.reasons.items()},
+        {"boot": boot, **watcher.cpu.to_dict()},
+    )
+
+
+def bounds(watcher: Watcher) -> list[list[Any]]:
+    """The ends of all intervals."""
+    own = [[DEVICE, line.domain, line.device, line.low_uj, line.high_uj] for line in watcher.lines.all]
+    return own + watcher.counters.bounds()
+
+
+def resume(found: State, watcher: Watcher, boot: str) -> dict[str, Row]:
+    """The rows that counters go on from; what cannot be bridged counts as time that was not observed."""
+    now_ns, utc_ns = watcher.clock.monotonic_ns(), watcher.clock.utc_ns()
+    resumed = {}
+    for source in watcher.sources:
+        last = found.rows.get(source.info.name)
+        if last is None:
+            continue
+        names = tuple(channel.name for channel in source.info.channels)
+        if boot and (last.boot, last.channels) == (boot, names) and last.row.late_ns <= now_ns:
+            resumed[source.info.name] = last.row
+            watcher.lines.resume(source.info.name, last.row)
+        else:
+            watcher.lines.unseen(source.info.name, now_ns - max(utc_ns - last.utc_ns, 0))
+    return resumed
+
+
+def restore(found: State, watcher: Watcher, boot: str) -> None:
+    """Let a watcher go on with the counters of before, after `resume`."""
+    counters = watcher.counters
+    counters.restore(found.owners, watcher.clock.monotonic_ns())
+    counters.restore_accounts(found.accounts)
+    counters.restore_bounds(found.bounds)
+    counters.reasons |= {device: dict.fromkeys(reasons) for device, reasons in found.reasons.items()}
+    if boot and found.use.get("boot") == boot:
+        with contextlib.suppress(ValueError, TypeError):
+            watcher.cpu.go_on_from(found.use)
+    ends = {(device, domain): ends for kind, domain, device, *ends in found.bounds if kind == DEVICE}
+    for line in watcher.lines.all:
+        line.base_uj = line.settled_uj = found.devices.get(line.key, 0)
+        if line.in_total:
+            owned_uj = counters.device_uj(line.device)
+            if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
+                line.base_uj = line.settled_uj = owned_uj
+            counters.close_gap(line.device, line.settled_uj)
+        line.restore(*ends.get((line.device, line.domain), (None, None)))
+        if line.resumed_ns:
+            line.base_uj = found.counted.get(line.key, line.base_uj)
 
 
 def recover(state: State, folder: Path) -> State:
@@ -138,16 +233,18 @@ def _add(state: State, path: Path) -> None:
             counted_uj = int(entry["uj"]) + round(counted_j * UJ)
             state.counted[key] = counted_uj
             state.devices[key] = max(state.devices.get(key, 0), counted_uj)
-        for stored in tape.groups:
-            if energy_channels(stored.info) and (last := tape.frames(stored.id, FAR_NS)[-1:]):
-                row, names = last[0].rows()[-1], tuple(channel.name for channel in stored.info.channels)
-                at_utc_ns = tape.to_utc_ns(publication_ns(row))
-                state.rows[stored.info.name] = LastRow(row, names, at_utc_ns, str(told.get("boot") or ""))
+        for group, (names, row) in last_rows(tape).items():
+            at_utc_ns = tape.to_utc_ns(publication_ns(row))
+            state.rows[group] = LastRow(row, names, at_utc_ns, str(told.get("boot") or ""))
         owners = list(told.get("owners") or ())
+        ends = {tuple(row[:3]): row[3:] for row in (*state.bounds, *(told.get("bounds") or ()))}
     known = {(row[0], row[1]): row for row in state.owners}
     for row in owners:
         _merge(known, *row)
-    for kind, owner, device, value, ended in _told_owners(path):
+    for (kind, owner, device, side), value, ended in _told(path):
+        if side is not None:
+            _merge_bound(ends, (kind, owner, device), side, value, ended)
+            continue
         before = known.get((kind, owner))
         if ended and before is not None:
             # It became a part of the rest, and may have come back since: what was known before is counted there.
@@ -157,6 +254,7 @@ def _add(state: State, path: Path) -> None:
             uj = {} if device is None else {device: round(value * UJ)}
             _merge(known, kind, owner, value if device is None else 0.0, uj)
     state.owners = [row for row in known.values() if row[2] or row[3]]
+    state.bounds = [[*key, *pair] for key, pair in ends.items()]
 
 
 def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s: float, uj: dict[str, int]) -> None:
@@ -166,20 +264,40 @@ def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s
         row[3][device] = max(row[3].get(device, 0), amount)
 
 
-def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float | None, bool]]:
-    """Kind, owner, device (None: CPU seconds) and newest value of every owner's series on a segment.
+def _merge_bound(
+    ends: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], side: int, value: float | None, ended: bool
+) -> None:
+    """The newest end of an interval that was told; what ended is a part of the rest."""
+    if value is None:
+        ends.pop(key, None)
+        return
+    pair = ends.setdefault(key, [0, 0])
+    pair[side] = round(value * UJ) if ended else max(pair[side], round(value * UJ))
+
+
+def _key(name: str, labels: dict[str, str]) -> _Key | None:
+    if name in LOW_HIGH:
+        return DEVICE, labels["domain"], labels["device"], LOW_HIGH.index(name)
+    if name in OWNER_LOW_HIGH:
+        return labels["kind"], labels["owner"], labels["device"], OWNER_LOW_HIGH.index(name)
+    if name in (OWNER_ENERGY, OWNER_CPU):
+        return labels["kind"], labels["owner"], labels.get("device"), None
+    return None
+
+
+def _told(path: Path) -> Iterator[tuple[_Key, float | None, bool]]:
+    """Newest value of every owner's series on a segment, and of the ends of intervals.
 
     The value is None where the series has ended; the last word says whether it ever did.
     """
-    keys: dict[int, tuple[str, str, str | None]] = {}
-    newest: dict[tuple[str, str, str | None], float | None] = {}
+    keys: dict[int, _Key] = {}
+    newest: dict[_Key, float | None] = {}
     ended = set()
     for row in sample_rows(path):
         if "i" in row:
-            labels = row["l"]
-            if row["n"] in (OWNER_ENERGY, OWNER_CPU):
-                device = labels["device"] if row["n"] == OWNER_ENERGY else None
-                keys[row["i"]] = (labels["kind"], labels["owner"], device)
+            key = _key(row["n"], row["l"])
+            if key is not None:
+                keys[row["i"]] = key
             continue
         flat = json.loads(row["s"])
         for place in range(0, len(flat), 3):
@@ -189,7 +307,7 @@ def _told_owners(path: Path) -> Iterator[tuple[str, str, str | None, float | Non
                 if flat[place + 2] is None:
                     ended.add(key)
     for key, value in newest.items():
-        yield *key, value, key in ended
+        yield key, value, key in ended
 
 
 def sample_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,18 @@ from everywatt.sensors.nvidia import gpu_known
 
 OWN: Final = frozenset(
     {"device", "domain", "pedigree", "name", "uuid", "total", "kind", "owner", "user", "account", "partition", "sensor"}
-    | {"exported_job", "exported_instance", "version", "python", "machine", "outcome", "mode", "clock"}
+    | {
+        "exported_job",
+        "exported_instance",
+        "version",
+        "python",
+        "machine",
+        "outcome",
+        "mode",
+        "clock",
+        "covers",
+        "reason",
+    }
 )
 MODELLED_PCT: Final = 100.0  # of a machine whose model is not known: from nothing to twice
 NODE_LABELS: Final = ("instance", "job", "__name__")

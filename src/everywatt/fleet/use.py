@@ -63,6 +63,34 @@ class CpuBook:
         self._living: dict[OwnerKey, int] = {}  # processes of each owner when they were counted last
         self._left: dict[OwnerKey, int] = {}  # and how many ended since
         self.may_have_ended = False  # the last process of some owner
+        self._before: dict[tuple[int, int | None], float] = {}  # CPU seconds of processes as an agent before left them
+        self._host_before_s: float | None = None
+        self._unwatched: dict[int, float] = {}  # what processes used since then, until they were read first
+
+    # Over a restart.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: CPU seconds of the host and of every process."""
+        rows = [[process.pid, process.start, process.cpu_s] for process in self.processes.values()]
+        return {"host_s": self._host_s, "processes": rows}
+
+    def go_on_from(self, data: Mapping[str, Any]) -> None:
+        """Know what `to_dict` gave in this boot, so that `take_unwatched` can tell what was used since."""
+        self._host_before_s = data.get("host_s")
+        self._before = {(int(pid), start): float(cpu_s) for pid, start, cpu_s in data.get("processes") or ()}
+
+    def take_unwatched(self) -> dict[OwnerKey, float]:
+        """CPU seconds of each owner while no agent ran; those of processes that ended meanwhile are unattributed."""
+        uses: dict[OwnerKey, float] = {}
+        for pid, used in self._unwatched.items():
+            if pid in self.processes:
+                owner = self.owner(self.processes[pid])
+                uses[owner] = uses.get(owner, 0.0) + used
+        if self._host_before_s is not None and self._host_s is not None:
+            rest = self._host_s - self._host_before_s - sum(uses.values())
+            if rest > MOST_OWED_S:
+                uses[UNATTRIBUTED] = uses.get(UNATTRIBUTED, 0.0) + rest
+        return uses
 
     # What the tables say.
 
@@ -101,6 +129,8 @@ class CpuBook:
             if first and not row.get("exit"):
                 process.cpu_s = float(row.get("cpu_s") or 0.0)
                 process.children_s = float(row.get("children_cpu_s") or 0.0)
+                if self._before:
+                    self._unwatched[pid] = max(process.cpu_s - self._before.get((pid, start), 0.0), 0.0)
         self._update(process, row, parents)
         if row.get("gone"):
             self._leave(process, ended)
@@ -238,8 +268,8 @@ class _GpuTime:
     used: dict[int, float] = field(default_factory=dict)
     held: dict[int, float] = field(default_factory=dict)
 
-    def add(self, seconds: float, tenants: Sequence[Tenant]) -> None:
-        """Some time with these tenants."""
+    def add(self, seconds: float, tenants: Sequence[Tenant]) -> str:
+        """Some time with these tenants; gives how their energy is shared."""
         self.seconds += seconds
         parts, method = weights(tenants)
         busy = method != "sm time" or sum(parts) >= BUSY_SM
@@ -247,6 +277,7 @@ class _GpuTime:
             self.held[tenant.pid] = self.held.get(tenant.pid, 0.0) + seconds
             if busy:
                 self.used[tenant.pid] = self.used.get(tenant.pid, 0.0) + part * seconds
+        return method
 
 
 class GpuBook:
@@ -255,6 +286,7 @@ class GpuBook:
     def __init__(self) -> None:
         self._tables: dict[int, TenantTable] = {}
         self._times: dict[int, _GpuTime] = {}
+        self.method = "sm time"  # by which energy was shared last
         self._owners: dict[int, OwnerKey] = {}  # of processes that were known once: some end before they are charged
         self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
 
@@ -273,7 +305,7 @@ class GpuBook:
             time = self._times.get(gpu)
             if time is None or time.seconds > LONGEST_S:
                 time = self._times[gpu] = _GpuTime()
-            time.add(seconds, tenants)
+            self.method = time.add(seconds, tenants) or self.method
 
     def take(
         self, gpu: int, owner_of: Callable[[int], OwnerKey]

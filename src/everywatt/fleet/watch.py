@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everywatt.core.channels import Domain, Row
+from everywatt.core.channels import Domain, Pedigree, Row
 from everywatt.core.clocks import NS, Clock
+from everywatt.core.format import format_duration, format_joules
+from everywatt.energy.sources import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
 from everywatt.fleet.use import CpuBook, GpuBook
-from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import Level
+from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
+from everywatt.ledger.engine import NOT_RUNNING, Level
+from everywatt.ledger.split.amounts import UJ, apportion
+from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.recorder.source import Source
+
+if TYPE_CHECKING:
+    from everywatt.fleet.llm_energy import LlmBook
 
 WAIT_FOR_USE_NS = 3 * NS
 LEVELS_NS = 60 * NS
 YOUNG_LEVELS_NS = 2 * NS
 YOUNG_NS = 60 * NS
+INTERVALS_NS = 15 * NS
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
 SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
@@ -47,11 +55,13 @@ class Watcher:
         self.started_ns = clock.monotonic_ns()
         self.settled_ns = self.started_ns
         self._book_ns = 0
-        self._levels_ns = self._tidy_ns = self._memory_ns = 0
+        self._levels_ns = self._tidy_ns = self._memory_ns = self._intervals_ns = 0
+        self.threads_per_core: int | None = None
         self._scraped_ns: int | None = None
         self._host_mark: tuple[float, float] | None = None
         self.busy_share: float | None = None
         self.memory_totals: dict[str, float] = {}
+        self.llm: LlmBook | None = None
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
@@ -82,6 +92,8 @@ class Watcher:
             self.cpu.feed_cgroups(rows)
         elif source.info.lists_gpu_processes:
             self.gpus.feed(at_ns, rows, name)
+        if self.llm is not None and (name == PROCESSES or source.info.lists_gpu_processes):
+            self.llm.table(name, source.info.lists_gpu_processes, at_ns, rows)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""
@@ -111,13 +123,21 @@ class Watcher:
             self.cpu.count_memory()
         uses = self.cpu.take() if reads_use else {}
         self.counters.used(uses, now_ns)
+        if self.llm is not None:
+            self.llm.take_uses(self)
         for line in self.lines.all:
             self._settle_line(line, uses, now_ns)
+        if self.llm is not None:
+            self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
             young = now_ns - self.started_ns < YOUNG_NS
             self._levels_ns = now_ns + (YOUNG_LEVELS_NS if young else LEVELS_NS)
             for line in self.lines.total():
                 line.level = line.idle.level() if line.idle is not None else None
+        if now_ns >= self._intervals_ns:
+            self._intervals_ns = now_ns + min(max(now_ns - self.started_ns, YOUNG_LEVELS_NS), INTERVALS_NS)
+            for line in self.lines.all:
+                self._find_intervals(line, now_ns)
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
             self.gpus.tidy()
@@ -163,18 +183,65 @@ class Watcher:
             if line.level is None:
                 line.level = line.idle.level()
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)
+        if self.llm is not None:
+            self.llm.add(line, whole_uj / 1e6, seconds)
+
+    def charge_unwatched(self, now_ns: int) -> list[str]:
+        """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.
+
+        Nothing is known of who used a GPU. When in that time power was drawn and CPU time used is not known either: the
+        intervals are as wide as they can be.
+        """
+        said = []
+        for line in self.lines.all:
+            fresh_uj, seconds = line.settle_gap()
+            if not fresh_uj:
+                continue
+            joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
+            said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
+            if line.in_total:
+                level = line.idle.level() if line.idle is not None else None
+                idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
+                uses = {} if line.kind == "gpu" else self.cpu.take_unwatched()
+                uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
+                amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
+                amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
+                self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
+        return said
+
+    def _find_intervals(self, line: Line, now_ns: int) -> None:
+        """How far the owners of a device may be off, and what a model says of its own watts."""
+        if line.channel.pedigree is Pedigree.MODELLED:
+            sensor = line.channel.name.partition(".")[0]
+            told = [self.states.value(f"{sensor}.{side}", now_ns) for side in ("low", "high")]
+            if line.power_w and told[0] is not None and told[1] is not None:
+                below, above = 1 - told[0][0] / line.power_w, told[1][0] / line.power_w - 1
+                line.widths = min(max(TO_95 * below, 0.0), 1.0), max(TO_95 * above, 0.0)
+        if not line.in_total:
+            return
+        self.counters.find_intervals(line.device, line.budget, line.level, *self.doubt(line))
+
+    def doubt(self, line: Line) -> tuple[float, int | None]:
+        """By how much a unit of use may differ in cost between owners, and of how many CPUs where power saturates."""
+        if line.kind == "gpu":
+            return UNSURE[self.gpus.method], None
+        number = line.number if line.channel.domain is Domain.PACKAGE else None
+        packages = sum(one.channel.domain is Domain.PACKAGE for one in self.lines.total())
+        known = number in self.cpu.packages
+        unsure, saturates = cpu_time_doubt(line.channel, packages > 1 and not known, self.threads_per_core)
+        cpus = self.cpu.packages.count(number) if known and number is not None else os.cpu_count() or 1
+        return unsure, cpus if saturates else None
 
     def _on_package(self, line: Line) -> tuple[dict[OwnerKey, float], int] | None:
         """What was used of one CPU package of several, and how many CPUs it has; None where it is not told."""
-        digits = line.channel.device.rpartition(".")[2]
-        if line.domain != Domain.PACKAGE.value or not digits.isdigit() or not self.cpu.packages:
+        number = line.number
+        if line.domain != Domain.PACKAGE.value or number is None or not self.cpu.packages:
             return None
-        uses = self.cpu.on(int(digits))
-        return None if uses is None else (uses, self.cpu.packages.count(int(digits)))
+        uses = self.cpu.on(number)
+        return None if uses is None else (uses, self.cpu.packages.count(number))
 
     def _gpu(self, line: Line) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
-        digits = line.channel.device.rpartition(".")[2]
-        return self.gpus.take(int(digits), self._owner_of_pid) if digits.isdigit() else ({}, {})
+        return ({}, {}) if line.number is None else self.gpus.take(line.number, self._owner_of_pid)
 
     def _owner_of_pid(self, pid: int) -> OwnerKey:
         process = self.cpu.processes.get(pid)
@@ -195,7 +262,7 @@ class Watcher:
     def levels(self) -> dict[str, list[Any]]:
         """Idle levels by device|domain, for the state file."""
         return {
-            line.key: [line.level.idle_w, line.level.held_w, line.level.method]
+            line.key: [level.idle_w, level.held_w, level.method, level.noise_w, level.spread_w]
             for line in self.lines.total()
-            if line.level is not None
+            if (level := line.level) is not None
         }

@@ -66,7 +66,7 @@ def _word(name: str) -> str:
 
 
 def labels(run: Run) -> dict[str, str]:
-    """What the figures cover and where they come from: scope, pedigree, coverage, the run's name, its own tags."""
+    """What the figures cover and where they come from: scope, provenance, coverage, the run's name, its own tags."""
     energy = run.energy()
     found = {"run": run.name, "energy": str(energy), "coverage": f"{energy.coverage:.4f}"}
     found |= {"scope": energy.scope, "pedigree": energy.pedigree}

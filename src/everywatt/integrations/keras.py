@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from everywatt.integrations._library import library
+from everywatt.integrations import callback_of, library
 from everywatt.integrations._phases import Measured, Phases
 
 
@@ -85,11 +85,7 @@ def _callback_class() -> type:
             if not self._training:
                 self._phases.stop()
 
-    EverywattCallback.__module__, EverywattCallback.__qualname__ = __name__, "EverywattCallback"
     return EverywattCallback
 
 
-def __getattr__(name: str) -> Any:
-    if name == "EverywattCallback":
-        return _callback_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = callback_of(__name__, _callback_class)

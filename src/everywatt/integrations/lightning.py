@@ -12,7 +12,7 @@ import sys
 from functools import cache, partial
 from typing import Any
 
-from everywatt.integrations._library import library
+from everywatt.integrations import callback_of, library
 from everywatt.integrations._phases import Measured, Phases
 
 
@@ -100,11 +100,7 @@ def _callback_class() -> type:
         def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
             self._phases.end("predict")
 
-    EverywattCallback.__module__, EverywattCallback.__qualname__ = __name__, "EverywattCallback"
     return EverywattCallback
 
 
-def __getattr__(name: str) -> Any:
-    if name == "EverywattCallback":
-        return _callback_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = callback_of(__name__, _callback_class)

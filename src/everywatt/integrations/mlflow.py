@@ -13,8 +13,7 @@ from typing import Any
 
 from everywatt.api import Measurement, Meter, Run
 from everywatt.core.errors import UsageError
-from everywatt.integrations import _summary
-from everywatt.integrations._library import library
+from everywatt.integrations import _summary, library
 
 BATCH = 1000  # the most metrics that MLflow takes at once
 LONGEST_TAG = 5000

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from everywatt.core.clocks import SystemClock
-from everywatt.integrations._library import library
+from everywatt.integrations import callback_of, library
 from everywatt.integrations._phases import Measured, Phases
 
 
@@ -88,11 +88,7 @@ def _callback_class() -> type:
             if self._last_logs is not None and "train_runtime" in self._last_logs:
                 self._last_logs.update(found)  # the same dictionary becomes the metrics that train() returns
 
-    EverywattCallback.__module__, EverywattCallback.__qualname__ = __name__, "EverywattCallback"
     return EverywattCallback
 
 
-def __getattr__(name: str) -> Any:
-    if name == "EverywattCallback":
-        return _callback_class()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = callback_of(__name__, _callback_class)

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from typing import Any
 
-from everywatt.core.energy import Energy
+import numpy as np
+
+from everywatt.core.budget import Budget
+from everywatt.core.energy import Energy, join_labels
 from everywatt.core.format import format_joules, format_percent
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
-from everywatt.ledger.entries import Page, entries
+from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS
 from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
-from everywatt.ledger.owners import Checks, Ledger, in_microjoules
+from everywatt.ledger.owners import (
+    IDLE,
+    METER,
+    OTHER,
+    UNATTRIBUTED,
+    Checks,
+    Entry,
+    Ledger,
+    Owner,
+    OwnerKind,
+    Part,
+    in_microjoules,
+    in_order,
+)
+from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
+from everywatt.ledger.split.intervals import budgets
 from everywatt.ledger.split.policy import check_policy
-from everywatt.ledger.split.shares import NOBODY_AT, DeviceShares, TapeShares
+from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.split.sharing import share_tape
 from everywatt.tape.reader import Tape
 
@@ -23,6 +43,7 @@ from everywatt.tape.reader import Tape
 PATHS_SHARE = 1e-4
 SAMPLING = ("edges", "aliasing", "quantum")
 MUCH_UNATTRIBUTED = 0.02
+PARTS = (Part.ACTIVE, Part.HELD, Part.IDLE)
 
 Baseline = float | Mapping[str, float | Idle] | None
 
@@ -93,7 +114,7 @@ def close(by: str, pages: Sequence[TapeShares], hosts: Sequence[str], idle_polic
             devices.append(_with_missing(device, -miss_j if -miss_j > most_j else 0.0))
         checked.append(replace(page, devices=tuple(devices)))
         told += page.notes
-    found, missing_uj = entries(by, [Page(page, total) for page in checked], total)
+    found, missing_uj = _entries(by, checked, total)
     made = Ledger(by, total, found, Checks(missing_uj, paths_j, tolerance_j), idle_policy, idle)
     if made.unattributed_share > MUCH_UNATTRIBUTED:
         told.append(f"{format_percent(made.unattributed_share)} of the energy could not be attributed")
@@ -112,4 +133,162 @@ def _with_missing(device: DeviceShares, missing_j: float) -> DeviceShares:
         return device
     active_j = device.active_j.copy()
     active_j[NOBODY_AT] += missing_j
-    return replace(device, active_j=active_j)
+    return replace(device, active_j=active_j, reasons=(*device.reasons, TWO_INTEGRALS))
+
+
+@dataclass(slots=True)
+class _Account:
+    """An owner's account while the book is written: microjoules by device and reason."""
+
+    owner: Owner
+    uj: dict[str, list[int]] = field(default_factory=dict)
+    budgets: dict[str, list[Budget]] = field(default_factory=dict)
+    pedigrees: dict[str, str] = field(default_factory=dict)
+    coverage: dict[str, float] = field(default_factory=dict)
+    use: dict[str, float] = field(default_factory=dict)
+    methods: dict[str, None] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
+    processes: int = 0
+
+
+def _entries(by: str, pages: Sequence[TapeShares], total: Energy) -> tuple[tuple[Entry, ...], int]:
+    """The entries in order, and how many microjoules are missing from the total (which is none)."""
+    whole_uj = microjoules(total.value)
+    accounts: dict[Owner, _Account] = {}
+    pairs = [(page, device) for page in pages for device in page.devices]
+    amounts = of_devices(whole_uj, [device.energy.value for _, device in pairs])
+    for (shares, device), uj in zip(pairs, amounts, strict=True):
+        _book(by, accounts, shares, device, uj)
+    rest_uj = whole_uj - sum(amounts)
+    if rest_uj:
+        # A device that gave joules in one window and none in another is not a part of the whole.
+        lost = accounts.setdefault(UNATTRIBUTED, _Account(UNATTRIBUTED))
+        lost.uj["not told"] = [rest_uj, 0, 0]
+        lost.methods[NO_LEVEL] = None
+    for page in pages:
+        _measured(by, accounts, page)
+    for special in (IDLE, UNATTRIBUTED):
+        if by != "device":
+            accounts.setdefault(special, _Account(special))
+    found = [_entry(account, total) for account in accounts.values() if _worth_telling(account)]
+    return in_order(found), whole_uj - sum(entry.microjoules for entry in found)
+
+
+def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: DeviceShares, uj: int) -> None:
+    name = f"{shares.host}/{device.label}" if shares.host else device.label
+    rows = _rows(device, uj)
+    booked: dict[Owner, list[int]] = {}
+    doubts: dict[Owner, float] = {}
+    owned_s: dict[Owner, float] = {}
+    occupied: dict[Owner, float] = {}
+    for index, parts in rows.items():
+        owner = _owner(by, shares, index, name)
+        sums = booked.setdefault(owner, [0, 0, 0])
+        for part, amount in enumerate(parts):
+            sums[part] += amount
+        doubts[owner] = float(np.hypot(doubts.get(owner, 0.0), device.doubt_j[index]))
+        owned_s[owner] = owned_s.get(owner, 0.0) + float(device.owned_s[index])
+        if device.occupancy is not None:
+            occupied[owner] = occupied.get(owner, 0.0) + float(device.occupancy[index])
+    owners = list(booked)
+    made = budgets(
+        device.energy.budget,
+        name,
+        device.idle.level,
+        [owner.id for owner in owners],
+        [(booked[owner][0] + booked[owner][1]) / UJ for owner in owners],
+        [booked[owner][2] / UJ for owner in owners],
+        [owned_s[owner] for owner in owners],
+        [doubts[owner] for owner in owners],
+        device.unsure,
+        [occupied[owner] for owner in owners] if occupied else None,
+    )
+    for owner, budget in zip(owners, made, strict=True):
+        account = accounts.setdefault(owner, _Account(owner))
+        sums = account.uj.setdefault(name, [0, 0, 0])
+        for part, amount in enumerate(booked[owner]):
+            sums[part] += amount
+        account.budgets.setdefault(name, []).append(budget)
+        account.pedigrees[name] = device.energy.pedigree
+        account.coverage[name] = min(device.energy.coverage, account.coverage.get(name, 1.0))
+        if owner == UNATTRIBUTED:
+            account.methods |= dict.fromkeys(device.reasons)
+        elif booked[owner][0] or booked[owner][1]:
+            account.methods[device.method] = None
+        elif booked[owner][2] and owner in (IDLE,):
+            account.methods[device.idle.method] = None
+
+
+def _rows(device: DeviceShares, uj: int) -> dict[int, list[int]]:
+    """Microjoules by owner: active, held, idle. What is below zero, or of nobody, is idle's."""
+    joules = np.stack((device.active_j, device.held_j, device.idle_j))
+    if uj <= 0 or not joules.sum() > 0:
+        return {IDLE_AT: [0, 0, uj]}
+    part, index = np.nonzero(joules > 0)
+    rows: dict[int, list[int]] = {}
+    amounts = apportion(uj, joules[part, index])
+    for which, owner, amount in zip(part.tolist(), index.tolist(), amounts, strict=True):
+        if amount:  # less than a microjoule is nobody's, and has no part of the error
+            rows.setdefault(owner, [0, 0, 0])[which] += amount
+    return rows
+
+
+def _owner(by: str, shares: TapeShares, index: int, device: str) -> Owner:
+    if by == "device":
+        return Owner(OwnerKind.DEVICE, device, device)
+    owner = shares.owners[index]
+    if not shares.host or owner in (IDLE, METER, OTHER, UNATTRIBUTED):
+        return owner
+    return Owner(owner.kind, f"{shares.host}/{owner.id}", f"{shares.host}: {owner.label}")
+
+
+def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> None:
+    """What was measured of each owner, and who it is."""
+    if by == "device":
+        return
+    sums: dict[tuple[Owner, str], float] = {}
+    for name, column in shares.use.items():
+        for index in np.flatnonzero(np.isfinite(column)).tolist():
+            if index == NOBODY_AT or (column[index] == 0 and index >= len((IDLE, METER, OTHER, UNATTRIBUTED))):
+                continue
+            key = (_owner(by, shares, index, ""), name)
+            sums[key] = sums.get(key, 0.0) + float(column[index])
+    for (owner, name), amount in sums.items():
+        account = accounts.get(owner)
+        if account is None and name == "cpu_s" and amount > 0:
+            account = accounts.setdefault(owner, _Account(owner))
+        if account is not None:
+            before = account.use.get(name, 0.0)
+            account.use[name] = max(before, amount) if name.endswith("_bytes") else before + amount
+    for index, details in shares.details.items():
+        account = accounts.get(_owner(by, shares, index, ""))
+        if account is not None and account.owner.kind is not OwnerKind.OTHER:
+            account.processes += 1
+            account.details |= details
+
+
+def _worth_telling(account: _Account) -> bool:
+    return bool(account.use) or account.owner in (IDLE, UNATTRIBUTED) or any(map(any, account.uj.values()))
+
+
+def _entry(account: _Account, total: Energy) -> Entry:
+    parts = []
+    sums = [0, 0, 0]
+    for name, amounts in account.uj.items():
+        sums = [before + amount for before, amount in zip(sums, amounts, strict=True)]
+        if any(amounts):
+            budget = Budget.sum(account.budgets.get(name, []))
+            pedigree, coverage = account.pedigrees.get(name, ""), account.coverage.get(name, 1.0)
+            parts.append((name, Energy(sum(amounts) / UJ, budget, name, pedigree, coverage)))
+    energy = Energy(
+        sum(sums) / UJ,
+        Budget.sum(budget for budgets in account.budgets.values() for budget in budgets),
+        total.scope,
+        join_labels(part.pedigree for _, part in parts) or total.pedigree,
+        total.coverage,
+        tuple(parts),
+    )
+    by_part = {part: amount for part, amount in zip(PARTS, sums, strict=True) if amount}
+    details = dict(account.details) | ({"processes": account.processes} if account.processes > 1 else {})
+    joint = "; " if account.owner == UNATTRIBUTED else "+"
+    return Entry(account.owner, energy, by_part, account.use, joint.join(m for m in account.methods if m), details)

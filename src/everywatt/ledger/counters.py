@@ -8,12 +8,15 @@ long as no owner's amount sank, the counters are the engine's amounts. Plain Pyt
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from everywatt.ledger.engine import NO_HOLDERS, DeviceAccount, Level
+from everywatt.core.budget import Budget
+from everywatt.ledger.engine import NO_HOLDERS, NO_LEVEL, NOT_RUNNING, OWNED_S, DeviceAccount, Level
 from everywatt.ledger.split.amounts import UJ, apportion
+from everywatt.ledger.split.intervals import account_budgets
 
 MOST_OWNERS = 500
 # An account is closed for good after so long: what an idle level that was wrong has put down to an owner is not owed
@@ -36,23 +39,60 @@ REST = OwnerKey("rest", "rest")
 SPECIAL = (IDLE, METER, OTHER, UNATTRIBUTED, REST)
 
 
+class Factors(NamedTuple):
+    """The ends of a 95 % interval, as parts of the amount that it is around."""
+
+    low: float = 1.0
+    high: float = 1.0
+
+    @classmethod
+    def of(cls, budget: Budget, joules: float) -> Factors:
+        """Those of an amount above zero with its budget."""
+        below, above = budget.sides(joules)
+        return cls(max(1.0 - below / joules, 0.0), 1.0 + above / joules)
+
+
+ANYTHING = Factors(0.0, 2.0)  # of a share of which nothing is known yet
+NO_FACTORS: Mapping[OwnerKey, Factors] = {}
+
+
 @dataclass(slots=True)
 class _Open:
-    """The account of a device since it was opened, for how long, and the microjoules that were counted from it."""
+    """The account of a device since it was opened, for how long, and the microjoules that were counted from it.
+
+    `factors` are the intervals of owners as they were found last, `others` that of an owner that came since.
+    """
 
     account: DeviceAccount[OwnerKey] = field(default_factory=DeviceAccount)
     seconds: float = 0.0
     counted_uj: dict[OwnerKey, int] = field(default_factory=dict)
+    factors: dict[OwnerKey, Factors] = field(default_factory=dict)
+    others: Factors = ANYTHING
+    reasons: Sequence[str] = ()
 
     def count(self, whole_uj: int) -> dict[OwnerKey, int]:
         """What of `whole_uj` goes to whom, by what each is owed."""
         counted = self.counted_uj
-        due_j = self.account.close().by_owner(IDLE, UNATTRIBUTED)
+        charges = self.account.close()
+        self.reasons = charges.reasons(UNATTRIBUTED)
+        due_j = charges.by_owner(IDLE, UNATTRIBUTED)
         owed = {o: missing for o, joules in due_j.items() if (missing := joules * UJ - counted.get(o, 0)) >= 1}
         amounts = dict(zip(owed, apportion(whole_uj, owed.values()), strict=True)) if owed else {IDLE: whole_uj}
         for owner, amount in amounts.items():
             counted[owner] = counted.get(owner, 0) + amount
         return amounts
+
+    def find_factors(self, device: str, whole: Budget, level: Level, unsure: float, cpus: float | None) -> None:
+        """Find the intervals of owners from everything that was added."""
+        account = self.account
+        found = account_budgets(account, device, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
+        self.factors = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items()}
+        shared_s, idle_j = math.fsum(row[OWNED_S] for row in account.owners.values()), found.get(IDLE, (0.0,))[0]
+        charged_j, whole_j = account.whole_j - idle_j, max(account.whole_j, 1 / UJ)
+        if charged_j > 0:
+            widths = unsure, level.spread_w * shared_s / charged_j
+            low, high = (math.hypot(side / whole_j, *widths) for side in whole.sides(whole_j))
+            self.others = Factors(max(1.0 - low, 0.0), 1.0 + high)
 
     def fold(self, owner: OwnerKey) -> None:
         """Let an owner be a part of the rest."""
@@ -62,11 +102,18 @@ class _Open:
 
 
 class Counters:
-    """Counters of owners. For every device they add up to what was added in all."""
+    """Counters of owners. For every device they add up to what was added in all.
+
+    `bounds_uj` are the ends of their 95 % intervals: counters too, each increment with the interval that was known of
+    its owner then. Errors of one sensor and of one idle level do not cancel in time, so the ends are added as they are.
+    `reasons` are those of what is unattributed, by device.
+    """
 
     def __init__(self, most: int = MOST_OWNERS) -> None:
         self.most = most
         self.uj: dict[OwnerKey, dict[str, int]] = {}
+        self.bounds_uj: dict[OwnerKey, dict[str, list[int]]] = {}
+        self.reasons: dict[str, dict[str, None]] = {}
         self.cpu_s: dict[OwnerKey, float] = {}
         self._seen_ns: dict[OwnerKey, int] = {}
         self._open: dict[str, _Open] = {}
@@ -84,22 +131,63 @@ class Counters:
     ) -> None:
         """One interval of a device, as in `DeviceAccount.add`; unattributed where its idle level is not known."""
         if level is None or seconds <= 0:
-            self.charge(device, {UNATTRIBUTED: whole_uj}, now_ns)
+            self.charge(device, {UNATTRIBUTED: whole_uj}, now_ns, reason=NO_LEVEL)
             return
         there = self._open.get(device)
         if there is None or there.seconds >= ACCOUNT_S:
-            there = self._open[device] = _Open()
+            before = there or _Open()
+            there = self._open[device] = _Open(factors=before.factors, others=before.others)
         there.seconds += seconds
         there.account.add(whole_uj / UJ, seconds, level, uses, holders)
-        self.charge(device, there.count(whole_uj), now_ns)
+        self.charge(device, there.count(whole_uj), now_ns, there.factors, there.others)
+        if there.reasons:
+            self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
-    def charge(self, device: str, amounts: Mapping[OwnerKey, int], now_ns: int) -> None:
-        """Add microjoules of one device."""
+    def find_intervals(
+        self,
+        device: str,
+        budget_of: Callable[[float, float], Budget],
+        level: Level | None,
+        unsure: float,
+        cpus: float | None = None,
+    ) -> None:
+        """Find the intervals of owners of a device, for what is charged from now on.
+
+        `budget_of` gives the budget of joules and seconds of the device, `unsure` is by how much the cost of a unit of
+        use may differ between owners, `cpus` how many CPUs it has where its power saturates.
+        """
+        there = self._open.get(device)
+        if there is not None and level is not None and there.account.whole_j > 0:
+            there.find_factors(device, budget_of(there.account.whole_j, there.seconds), level, unsure, cpus)
+
+    def charge(
+        self,
+        device: str,
+        amounts: Mapping[OwnerKey, int],
+        now_ns: int,
+        factors: Mapping[OwnerKey, Factors] = NO_FACTORS,
+        others: Factors = ANYTHING,
+        reason: str = "",
+    ) -> None:
+        """Add microjoules of one device, each with its interval; `reason` is that of the unattributed ones."""
         for owner, amount in amounts.items():
             if amount:
+                ends = self._ends(owner, device)
                 mine = self.uj.setdefault(owner, {})
                 mine[device] = mine.get(device, 0) + amount
+                low, high = factors.get(owner, others)
+                ends[0] += int(low * amount)
+                ends[1] += math.ceil(high * amount)
                 self._seen_ns[owner] = now_ns
+        if reason and amounts.get(UNATTRIBUTED):
+            self.reasons.setdefault(device, {})[reason] = None
+
+    def _ends(self, owner: OwnerKey, device: str) -> list[int]:
+        """The ends of an owner's interval; anything is possible of what was counted before there were any."""
+        ends = self.bounds_uj.setdefault(owner, {})
+        if device not in ends:
+            ends[device] = [0, math.ceil(ANYTHING.high * self.uj.get(owner, {}).get(device, 0))]
+        return ends[device]
 
     def used(self, uses: Mapping[OwnerKey, float], now_ns: int) -> None:
         """Add CPU seconds."""
@@ -115,8 +203,7 @@ class Counters:
         """What a device has counted beyond its owners (a kill came between) is unattributed."""
         missing = counter_uj - self.device_uj(device)
         if missing > 0:
-            mine = self.uj.setdefault(UNATTRIBUTED, {})
-            mine[device] = mine.get(device, 0) + missing
+            self.charge(device, {UNATTRIBUTED: missing}, self._seen_ns.get(UNATTRIBUTED, 0), reason=NOT_RUNNING)
 
     def tidy(self, living: Iterable[OwnerKey], now_ns: int, before_ns: int) -> list[OwnerKey]:
         """Owners that become part of the rest: those that ended and were charged last before an instant.
@@ -141,8 +228,12 @@ class Counters:
 
     def _fold(self, owner: OwnerKey) -> None:
         rest = self.uj.setdefault(REST, {})
-        for device, amount in self.uj.pop(owner, {}).items():
+        for device, amount in self.uj.get(owner, {}).items():
+            ends, more = self._ends(REST, device), self._ends(owner, device)
+            ends[0], ends[1] = ends[0] + more[0], ends[1] + more[1]
             rest[device] = rest.get(device, 0) + amount
+        self.uj.pop(owner, None)
+        self.bounds_uj.pop(owner, None)
         self.cpu_s[REST] = self.cpu_s.get(REST, 0.0) + self.cpu_s.pop(owner, 0.0)
         self._seen_ns.pop(owner, None)
         for there in self._open.values():
@@ -164,8 +255,20 @@ class Counters:
             self.cpu_s[owner] = max(self.cpu_s.get(owner, 0.0), float(cpu_s))
             self._seen_ns.setdefault(owner, now_ns)
 
+    def bounds(self) -> list[list[Any]]:
+        """Plain data: kind, owner, device, and the ends of its interval in microjoules."""
+        return [[*owner, device, *ends] for owner, mine in self.bounds_uj.items() for device, ends in mine.items()]
+
+    def restore_bounds(self, rows: Iterable[Sequence[Any]]) -> None:
+        """What `bounds` gave, after `restore`. An end on the wrong side of its counter, after a kill, is put there."""
+        for kind, name, device, low, high in rows:
+            owner = OwnerKey(str(kind), str(name))
+            amount = self.uj.get(owner, {}).get(device)
+            if amount is not None:
+                self.bounds_uj.setdefault(owner, {})[device] = [min(int(low), amount), max(int(high), amount)]
+
     def accounts(self) -> dict[str, list[Any]]:
-        """Plain data: the open account of each device, its seconds and what was counted from it."""
+        """Plain data: the open account of each device, its seconds, what was counted from it."""
         return {
             device: [there.account.to_list(), there.seconds, [[*o, uj] for o, uj in there.counted_uj.items()]]
             for device, there in self._open.items()

@@ -20,7 +20,16 @@ P = TypeVar("P")
 
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
+SHORTEST_S = 1e-3  # less is rounding
 NO_HOLDERS: Mapping[Any, float] = {}
+
+# Why joules are unattributed, as every face says it.
+NO_USER = "above idle while no process used it"
+UNLISTED = "processes that were not listed"
+NO_LEVEL = "idle power not known"
+NOT_RECORDED = "no process was recorded"
+NOT_RUNNING = "counted while nothing was recording"
+TWO_INTEGRALS = "intervals and window differ"
 
 # Places in an owner's sums: joules above idle by use, their noise (J²), use; joules of holding, their noise, holding;
 # and the owner's part of the time that was shared (s), so that a watt more of idle is so many joules less for it.
@@ -59,6 +68,12 @@ class Charges(Generic[O]):
             found[owner] = found.get(owner, 0.0) + amount
         return found
 
+    def reasons(self, unattributed: O) -> list[str]:
+        """Why joules are unattributed; none where none are."""
+        amounts = {NO_USER: self.unattributed_j, UNLISTED: self.active_j.get(unattributed, 0.0)}
+        amounts[UNLISTED] += self.held_j.get(unattributed, 0.0)
+        return sorted((reason for reason, joules in amounts.items() if joules > 0), key=lambda r: -amounts[r])
+
     def microjoules(self, whole_uj: int, idle: O, unattributed: O) -> dict[O, int]:
         """Whole microjoules of each owner, which add up to `whole_uj`; the same in whatever order owners came."""
         found = self.by_owner(idle, unattributed)
@@ -70,13 +85,17 @@ class Charges(Generic[O]):
 
 @dataclass(slots=True)
 class DeviceAccount(Generic[O]):
-    """Sums over the intervals of one device. `alone_…` are of intervals without use and without holders."""
+    """Sums over the intervals of one device. `alone_…` are of intervals without use and without holders.
+
+    `used_squares` is the sum of (use of all owners)² per second: how long the device was busy, rest left out.
+    """
 
     whole_j: float = 0.0
     alone_j: float = 0.0
     alone_s: float = 0.0
     alone_noise: float = 0.0
     alone_spread_j: float = 0.0
+    used_squares: float = 0.0
     owners: dict[O, list[float]] = field(default_factory=dict)
 
     def add(
@@ -104,28 +123,27 @@ class DeviceAccount(Generic[O]):
         held_j = 0.0
         if holding:
             held_j = min(level.held_w * seconds, max(above_j, 0.0)) if busy else above_j
-            noise_held, seconds_held = (0.0, 0.0) if busy else (noise, seconds)
-            for owner, amount in holders.items():
-                share = amount / kept
-                row = self._row(owner)
-                row[HELD_J] += share * held_j
-                row[HELD_NOISE] += share * share * noise_held
-                row[KEPT] += amount
-                row[OWNED_S] += share * seconds_held
+            self._share(HELD_J, holders, kept, held_j, *((0.0, 0.0) if busy else (noise, seconds)))
         if busy:
-            active_j = above_j - held_j
-            for owner, amount in uses.items():
-                share = amount / used
-                row = self._row(owner)
-                row[ACTIVE_J] += share * active_j
-                row[ACTIVE_NOISE] += share * share * noise
-                row[USED] += amount
-                row[OWNED_S] += share * seconds
+            self._share(ACTIVE_J, uses, used, above_j - held_j, noise, seconds)
+            self.used_squares += used**2 / max(seconds, SHORTEST_S)
         elif not holding:
             self.alone_j += above_j
             self.alone_s += seconds
             self.alone_noise += noise
             self.alone_spread_j += level.spread_w * seconds
+
+    def _share(
+        self, first: int, parts: Mapping[O, float], whole: float, joules: float, noise: float, seconds: float
+    ) -> None:
+        """Add joules by parts of a whole to the three sums that begin at `first`, and the time that was shared."""
+        for owner, amount in parts.items():
+            share = amount / whole
+            row = self._row(owner)
+            row[first] += share * joules
+            row[first + 1] += share * share * noise
+            row[first + 2] += amount
+            row[OWNED_S] += share * seconds
 
     def _row(self, owner: O) -> list[float]:
         row = self.owners.get(owner)
@@ -185,6 +203,7 @@ class DeviceAccount(Generic[O]):
         self.alone_s += other.alone_s
         self.alone_noise += other.alone_noise
         self.alone_spread_j += other.alone_spread_j
+        self.used_squares += other.used_squares
         for owner, sums in other.owners.items():
             self._add_sums(owner, sums)
 
@@ -201,7 +220,7 @@ class DeviceAccount(Generic[O]):
     def by(self, owner_of: Callable[[O], P]) -> DeviceAccount[P]:
         """The same account with other owners, e.g. the users of processes."""
         made: DeviceAccount[P] = DeviceAccount(
-            self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j
+            self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j, self.used_squares
         )
         for owner, sums in self.owners.items():
             made._add_sums(owner_of(owner), sums)
@@ -210,12 +229,12 @@ class DeviceAccount(Generic[O]):
     def to_list(self) -> list[Any]:
         """Plain data for JSON. Owners are written as they are: strings or tuples of strings."""
         alone = [self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j]
-        return [self.whole_j, alone, [[owner, *sums] for owner, sums in self.owners.items()]]
+        return [self.whole_j, [*alone, self.used_squares], [[owner, *sums] for owner, sums in self.owners.items()]]
 
     @classmethod
     def from_list(cls, data: Iterable[Any], owner_of: Callable[[Any], O]) -> DeviceAccount[O]:
         """Back from `to_list`. `owner_of` turns what JSON made of an owner (a string, a list) into an owner."""
-        whole_j, (alone_j, alone_s, alone_noise, alone_spread_j), rows = data
+        whole_j, sums, rows = data
         owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
-        alone = float(alone_j), float(alone_s), float(alone_noise), float(alone_spread_j)
-        return cls(float(whole_j), *alone, owners)
+        alone_j, alone_s, noise, spread_j, used_squares = (*map(float, sums), 0.0)[:5]
+        return cls(float(whole_j), alone_j, alone_s, noise, spread_j, used_squares, owners)

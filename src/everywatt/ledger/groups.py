@@ -2,16 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.core.errors import UsageError
-from everywatt.ledger import names
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.job_tree import JobTree
 from everywatt.tape.reader import Tape
+
+GROUPINGS = ("container", "job", "step", "user")
+Step = tuple[int, str]
+CGROUPS = "use.cgroups"
+NO_CONTAINER = Owner(OwnerKind.CONTAINER, "host", "(no container)")
+NO_JOB = Owner(OwnerKind.JOB, "host", "(no job)")
+NO_USER = Owner(OwnerKind.USER, "unknown", "(user unknown)")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the recorder found of cgroups, by their paths.
+
+    `here` says that the tape was recorded on this host, so that users it does not name may be asked of the system.
+    """
+
+    cgroups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    here: bool = False
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any]], *, host: str | None = None) -> Names:
+        """From rows of `use.cgroups`; `host` is the name of the host that they are from."""
+        cgroups: dict[str, dict[str, Any]] = {}
+        _take(cgroups, rows)
+        return cls(cgroups, _is_here(host))
+
+    @classmethod
+    def of_tape(cls, tape: Tape) -> Names:
+        """What a tape says; of one that is being written, what was read before is kept."""
+        file, written = tape.version
+        kept = _kept.get(tape)
+        if kept is None or kept.file != file:
+            kept = _kept[tape] = _Kept(file)
+        if kept.written != written:
+            kept.written = written
+            for group in (group for group in tape.groups if group.info.name == CGROUPS):
+                for frame in tape.tables(group.id, kept.last_ns, None):
+                    _take(kept.cgroups, frame.rows)
+                    kept.last_ns = frame.at_ns
+        return cls(kept.cgroups, _is_here(tape.meta.get("host", {}).get("name")))
+
+    def user(self, uid: int, told: str | None = None) -> str:
+        """The user's name, else the number: a user of another host or of a container's own namespace has no name."""
+        return told or (_system_name(uid) if self.here else None) or str(uid)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What was read of a tape so far."""
+
+    file: int
+    written: int = -1
+    last_ns: int | None = None
+    cgroups: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+_kept: WeakKeyDictionary[Tape, _Kept] = WeakKeyDictionary()
+
+
+def _take(cgroups: dict[str, dict[str, Any]], rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        if isinstance(row.get("name"), Mapping):
+            cgroups.setdefault(str(row.get("cgroup")), {}).update(row["name"])
+
+
+def _is_here(host: str | None) -> bool:
+    return host is not None and host == socket.gethostname()
+
+
+@lru_cache(maxsize=1024)
+def _system_name(uid: int) -> str | None:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return None
+
+
+def owner_of(process: ProcessFacts, by: str, names: Names, tree: Step | None = None) -> Owner:
+    """The container, job, step of a job or user (`by`) that a process belongs to; `host` where it is in none.
+
+    `tree` is the job and step that its parents tell, for jobs without cgroups.
+    A systemd unit is a container's equal: what runs in no container is told apart by job and unit.
+    """
+    if by == "user":
+        if process.uid is None:
+            return NO_USER
+        return Owner(OwnerKind.USER, str(process.uid), names.user(process.uid, process.user))
+    if by in ("job", "step"):
+        return _job_owner(process.cgroup, names, tree, with_step=by == "step")
+    if by == "container":
+        return _container_owner(process.cgroup, names)
+    raise UsageError(f"'{by}' is not one of {', '.join(GROUPINGS)}.")
+
+
+def details_of(process: ProcessFacts, by: str, names: Names, tree: Step | None = None) -> dict[str, Any]:
+    """Facts about that owner: runtime, container_id, pod, namespace, image; job_id, sluid, step; unit; uid."""
+    if by == "user":
+        return {} if process.uid is None else {"uid": process.uid}
+    within = _within(process.cgroup)
+    if by in ("job", "step") and PlaceKind.JOB not in within and tree is not None:
+        return {"scheduler": "slurm", "job_id": tree[0], **({"step": tree[1]} if by == "step" else {})}
+    kinds = (PlaceKind.JOB,) if by in ("job", "step") else tuple(PlaceKind)
+    for kind in kinds:
+        if kind in within:
+            facts = dict(within[kind].details)
+            for passing in ("task",) if by == "step" else ("step", "task"):  # of this process, not of its job
+                facts.pop(passing, None)
+            if kind is PlaceKind.UNIT:
+                return facts
+            return {**facts, **_told(process.cgroup, kind, names)}
+    return {}
+
+
+def _within(cgroup: str | None) -> dict[PlaceKind, Place]:
+    return {} if cgroup is None else _cached_places(cgroup)
+
+
+_cached_places = lru_cache(maxsize=4096)(places)
+
+
+def _told(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
+    """What the recorder found of a cgroup, as far as it is of a job or of a container."""
+    told = names.cgroups.get(cgroup or "", {})
+    return {key: value for key, value in told.items() if (key == "job_id") == (kind is PlaceKind.JOB)}
+
+
+def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, with_step: bool = False) -> Owner:
+    found = _within(cgroup).get(PlaceKind.JOB)
+    if found is None and tree is None:
+        return NO_JOB
+    job: dict[str, Any] = {"job_id": tree[0], "step": tree[1]} if tree is not None else {}
+    if found is not None:
+        job = {**found.details, **_told(cgroup, PlaceKind.JOB, names)}
+    number = str(job.get("job_id", job.get("sluid")))
+    if with_step and job.get("step"):
+        number = f"{number}.{job['step']}"
+    return Owner(OwnerKind.JOB, f"slurm:{number}", f"job {number}")
+
+
+def _container_owner(cgroup: str | None, names: Names) -> Owner:
+    within = _within(cgroup)
+    found = within.get(PlaceKind.CONTAINER)
+    if found is not None:
+        return Owner(OwnerKind.CONTAINER, found.id, _label(found, _told(cgroup, PlaceKind.CONTAINER, names)))
+    if PlaceKind.JOB in within:
+        job = _job_owner(cgroup, names)
+        return Owner(OwnerKind.CONTAINER, job.id, job.label)
+    unit = within.get(PlaceKind.UNIT)
+    if unit is not None:
+        return Owner(OwnerKind.CONTAINER, unit.id, _unit_label(unit, names))
+    return NO_CONTAINER
+
+
+def _label(found: Place, told: Mapping[str, Any]) -> str:
+    """`namespace/pod/container` in Kubernetes, the container's name elsewhere, else a short id."""
+    if told.get("pod"):
+        return "/".join(str(told[key]) for key in ("namespace", "pod", "container") if told.get(key))
+    return str(told.get("name") or found.label)
+
+
+def _unit_label(unit: Place, names: Names) -> str:
+    uid = unit.details.get("uid")
+    return unit.label if uid is None else unit.label.replace(f"of user {uid}", f"of {names.user(uid)}")
+
 
 KINDS = ("process", "container", "user", "job", "step", "span", "device")
 Grouper = Callable[[Tape, ProcessFacts], Owner]
@@ -24,10 +195,10 @@ def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
         raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
     if by in ("process", "device"):
         return by_process
-    if by not in names.GROUPINGS:
-        raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(names.GROUPINGS)}")
+    if by not in GROUPINGS:
+        raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(GROUPINGS)}")
     known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: names.owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
+    return lambda tape, facts: owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
 
 
 def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
@@ -35,8 +206,8 @@ def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
     return Owner(OwnerKind.PROCESS, facts.id, facts.label)
 
 
-def _known(tapes: Sequence[Tape]) -> dict[int, names.Names]:
-    return {id(tape): names.Names.of_tape(tape) for tape in tapes}
+def _known(tapes: Sequence[Tape]) -> dict[int, Names]:
+    return {id(tape): Names.of_tape(tape) for tape in tapes}
 
 
 def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
@@ -46,12 +217,65 @@ def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
 
 def describer(by: str, tapes: Sequence[Tape]) -> Describer:
     """What is told of an owner, by what is known of one of its processes."""
-    if by not in names.GROUPINGS:
+    if by not in GROUPINGS:
         return about_process
     known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: names.details_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
+    return lambda tape, facts: details_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
 
 
 def about_process(tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
     """Everything that is known of a process."""
     return facts.to_dict()
+
+
+# Every process of a Slurm step descends from its slurmstepd, which is root's and is called `slurmstepd: [123.batch]`.
+_TITLE = re.compile(r"slurmstepd: \[(?P<job>\d+)(?:\+\d+)?\.(?P<step>\w+)\]")
+
+
+@dataclass(slots=True)
+class JobTree:
+    """The jobs of the processes of one tape, by their parents as of when each was first seen.
+
+    `given` is the job and step of processes (by their place in `processes`) that somebody told of otherwise; it holds
+    for their children too.
+    """
+
+    processes: Sequence[ProcessFacts]
+    given: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+    _known: dict[int, tuple[int, str] | None] = field(default_factory=dict)
+    _given: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._known.update(self.given)
+        self._given = {id(self.processes[number]): step for number, step in self.given.items()}
+
+    def step_of(self, facts: ProcessFacts) -> tuple[int, str] | None:
+        """The job and step that a process descends from, itself included; None where it is in none."""
+        if (own := told(facts) or self._given.get(id(facts))) is not None:
+            return own
+        return None if facts.parent is None else self._of(facts.parent)
+
+    def _of(self, number: int) -> tuple[int, str] | None:
+        chain: list[int] = []
+        found: tuple[int, str] | None = None
+        at: int | None = number
+        while at is not None and at not in chain:
+            if at in self._known:
+                found = self._known[at]
+                break
+            chain.append(at)
+            found = told(self.processes[at])
+            if found is not None:
+                break
+            at = self.processes[at].parent
+        for one in chain:
+            self._known[one] = found
+        return found
+
+
+def told(facts: ProcessFacts) -> tuple[int, str] | None:
+    """The job and step of a slurmstepd. Anybody may take its name: only root's is believed."""
+    if facts.uid != 0 or facts.exited:
+        return None
+    match = _TITLE.match(facts.cmdline or "")
+    return (int(match["job"]), match["step"]) if match else None

@@ -14,7 +14,7 @@ from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.split.energies import stretch_joules
-from everywatt.ledger.use.account import TapeUse, tape_use
+from everywatt.ledger.use.account import TapeUse, continue_use, tape_use
 from everywatt.tape.reader import Tape
 
 Ints = npt.NDArray[np.int64]
@@ -31,6 +31,7 @@ def kind_of(source: Source) -> str:
 
 def idle_levels(tapes: Sequence[Tape]) -> list[dict[str, Idle]]:
     """Idle of the devices of each tape; a segment without an idle span takes what another of its host measured."""
+    continue_use(tapes)
     measured: dict[str, dict[str, Idle]] = {}
     found: list[dict[str, Idle]] = []
     for tape in tapes:
@@ -86,17 +87,21 @@ def _busy_in_idle(use: TapeUse, source: Source) -> tuple[float, bool]:
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
     cells = use.cells(source)
-    edges = cells.edges_ns
-    enough = cells.observed_s > 0.5 * cells.step_ns / NS
+    edges, step_ns, joules, observed_s = cells.edges_ns, cells.step_ns, cells.joules, cells.observed_s
+    first_ns, last_ns = source.tape.extent_ns()
+    if not len(joules) and last_ns > first_ns:  # a run of some milliseconds is one cell
+        edges, step_ns = np.array([first_ns, last_ns], dtype=np.int64), last_ns - first_ns
+        joules, observed_s = stretch_joules(source, edges[:-1], edges[1:])
+    enough = observed_s > 0.5 * step_ns / NS
     with np.errstate(divide="ignore", invalid="ignore"):
-        watts = np.where(enough, cells.joules / cells.observed_s, np.nan)
+        watts = np.where(enough, joules / observed_s, np.nan)
     for gap in source.tape.gaps(source.group.id):
         if gap.kind in LOST and gap.channel in (None, source.channel.name):
             watts[(edges[:-1] < gap.end_ns) & (edges[1:] > gap.start_ns)] = np.nan
     share, held = _use_of(use, source, edges)
     told = None if held is None else held.tolist()
     limit_w = source.channel.facts.max_w
-    return idling.Watched(watts.tolist(), share.tolist(), cells.step_ns / NS, kind_of(source), told, limit_w)
+    return idling.Watched(watts.tolist(), share.tolist(), step_ns / NS, kind_of(source), told, limit_w)
 
 
 def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:

@@ -61,7 +61,8 @@ class Entry:
 
     `energy.parts` are devices. `by_part_uj` are whole microjoules by reason. `use` is what was measured of it:
     cpu_s, gpu_s (SM seconds), rss_bytes (peak), and pss_bytes and uss_bytes where they were asked for; absent is not
-    zero. `method` says how the split was made, e.g. `cpu time`, `sm time`, `memory`, `overlap`.
+    zero. `method` says how the split was made, e.g. `cpu time`, `sm time`, `memory`, `overlap`; of unattributed
+    joules, why they are.
     """
 
     owner: Owner

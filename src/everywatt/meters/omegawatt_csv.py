@@ -11,13 +11,13 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TextIO
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.meters.ahead import ahead
 from everywatt.meters.bare_arrow import to_numpy
 from everywatt.meters.block import PHASES, Block, Oddities, join, of_rows
 from everywatt.meters.tenths import read_tenths
@@ -91,10 +91,33 @@ def layout_of(header: bytes, where: str = "the file") -> Layout:
 
 def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file") -> Iterator[Block]:
     """Blocks of a stream of bytes (pieces of any size); `odd` counts what was no row. UsageError without a header."""
-    for block, counted in ahead(_texts(pieces, odd, where), _parse_apart):
+    for block, counted in _parse_ahead(_texts(pieces, odd, where)):
         odd.add(counted)
         if len(block):
             yield block
+
+
+def _parse_ahead(texts: Iterable[tuple[bytes, Layout]]) -> Iterator[tuple[Block, Oddities]]:
+    """Texts parsed in their order, each by a thread while the caller has the one before it.
+
+    The first is parsed here: what has one piece only starts no thread.
+    """
+    rest = iter(texts)
+    for first in rest:
+        yield _parse_apart(first)
+        break
+    waiting: Future[tuple[Block, Oddities]] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="everywatt-ahead") as pool:
+        try:
+            for text in rest:
+                before, waiting = waiting, pool.submit(_parse_apart, text)
+                if before is not None:
+                    yield before.result()
+        except GeneratorExit:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        if waiting is not None:
+            yield waiting.result()
 
 
 def _parse_apart(job: tuple[bytes, Layout]) -> tuple[Block, Oddities]:

@@ -130,14 +130,6 @@ def _tail(held: bytearray, at: int) -> int:
     return 0
 
 
-def arrival_ns(read_ns: int, frames: Sequence[Frame], last_ns: int) -> list[int]:
-    """When each of the frames of one read was sent: the last at the read, others before it by their durations.
-
-    Times rise, also where a clock was set back: then by one nanosecond.
-    """
-    return settled_ns([read_ns] * len(frames), frames, last_ns)
-
-
 def settled_ns(times_ns: Sequence[int], frames: Sequence[Frame], last_ns: int) -> list[int]:
     """When frames were sent that were read at these instants: none after its follower began, and all after the last.
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.models.design import design
-from everywatt.models.folds import blocks
+from everywatt.models.design import design, still_rows
 from everywatt.models.form import Model
 from everywatt.models.learners import predict_form
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import mape
+from everywatt.models.validation import blocks, mape
 
 OTHER_UNIT = 200.0
 LEAST_TRANSFER = 20
@@ -53,7 +52,8 @@ def apply(model: Model, table: Table) -> Applied:
     missing = 1.0 - np.mean(known, axis=0) if known else np.zeros(len(table))
     x = design(table, model.form.features, fill, model.period_s)
     watts = np.maximum(model.gain * predict_form(model.form, x) + model.offset_w, 0.0)
-    found = [model.around(w, row) for w, row in zip(watts.tolist(), x.tolist(), strict=True)]
+    stuck = _stuck(model, table)
+    found = [model.around(w, row, which) for w, row, which in zip(watts.tolist(), x.tolist(), stuck, strict=True)]
     outside = tuple(one.outside for one in found)
     if any(outside):
         names = sorted({name for one in outside for name in one})
@@ -63,6 +63,16 @@ def apply(model: Model, table: Table) -> Applied:
         warnings.append(f"{int((missing > 0).sum())} rows lack a value; the training median is used instead")
     low, high = np.array([one.low for one in found]), np.array([one.high for one in found])
     return Applied(table.times_s, watts, low, high, outside, missing, tuple(warnings))
+
+
+def _stuck(model: Model, table: Table) -> list[list[str]]:
+    """For each row the columns that have no value, or the same one for longer than ever in training."""
+    found: list[list[str]] = [[] for _ in range(len(table))]
+    for name, one in model.widths.stuck.items():
+        still = still_rows(table.column(name))
+        for place in np.flatnonzero((still == 0) | (still > one.rows)).tolist():
+            found[place].append(name)
+    return found
 
 
 def _unit_check(model: Model, table: Table) -> list[str]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from everywatt.models.features import AVERAGES_S, TINY, Feature, smooth
 from everywatt.models.table import GAP_PERIODS, Floats, Table
 
+Ints = NDArray[np.int64]
+
 MOST_VALUES = 12
 MOST_IN_RATIOS = 4
 USEFUL, FALLS = 0.1, -0.3  # rank correlations with power
@@ -66,6 +68,14 @@ def rolling(times_s: Floats, values: Floats, tau_s: float, period_s: float) -> F
         before = smooth(before, value, at_s - last_s, tau_s)
         made[place], last_s = before, at_s
     return made
+
+
+def still_rows(values: Floats) -> NDArray[np.int64]:
+    """For how many rows each value stands still, over the whole stretch; 1 where it is 0, 0 where there is none."""
+    known = np.isfinite(values)
+    same = np.concatenate([[False], (values[1:] == values[:-1]) & (values[1:] != 0)]) if len(values) else known
+    stretch = np.cumsum(~same) - 1
+    return np.where(known, np.bincount(stretch)[stretch], 0) if len(values) else np.zeros(0, dtype=np.int64)
 
 
 def averages(table: Table, names: Sequence[str], taus_s: Sequence[float] = AVERAGES_S) -> Table:
@@ -130,3 +140,13 @@ def _no_use(values: Floats, strength: float) -> bool:
     wild = float(known.max()) - usual > WILD * max(usual - float(known.min()), 1e-300)
     still = float((known == np.median(known)).mean()) > 0.5
     return wild or (still and strength < USEFUL)
+
+
+def clusters(x: Floats, count: int) -> tuple[Floats, Ints]:
+    """So many centres that represent the rows, and the nearest centre of each row; the same every time."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1):
+        made = KMeans(min(count, len(np.unique(x, axis=0))), n_init=1, random_state=0).fit(x)
+    return made.cluster_centers_, made.labels_.astype(np.int64)

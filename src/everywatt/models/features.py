@@ -77,7 +77,8 @@ def smooth(before: float | None, value: float, elapsed_s: float, tau_s: float) -
 class History:
     """Makes features row by row, as a sensor meets them: what was before is kept as long as a feature needs it.
 
-    After a pause longer than `pause_s` nothing of before is used: the past is taken to have been as now.
+    `still` counts for each column the rows with the present value (1 where that is 0: nothing happens for as long as it
+    likes). After a pause longer than `pause_s` nothing of before is used: the past is taken to have been as now.
     """
 
     def __init__(self, features: Sequence[Feature], period_s: float) -> None:
@@ -87,6 +88,7 @@ class History:
         self._rows: deque[tuple[float, Mapping[str, float]]] = deque()
         self._means: dict[int, float] = {}
         self._last_s: float | None = None
+        self.still: dict[str, int] = {}
 
     def row(self, at_s: float, values: Mapping[str, float]) -> list[float]:
         """The features at an instant from the columns then."""
@@ -95,6 +97,9 @@ class History:
             self._rows.clear()
             self._means.clear()
             last_s = None
+        before = self._rows[-1][1] if self._rows else {}
+        for name, value in values.items():
+            self.still[name] = self.still.get(name, 0) + 1 if value and value == before.get(name) else 1
         made = [self._one(place, f, at_s, values, last_s) for place, f in enumerate(self._features)]
         self._rows.append((at_s, dict(values)))
         while self._rows and self._rows[0][0] < at_s - self._keep_s:

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.models.design import automatic, design
+from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
-from everywatt.models.folds import folds_of, found_loads
 from everywatt.models.form import Model, Range
 from everywatt.models.intervals import LEVEL, map_of
 from everywatt.models.learners import Candidate, candidates, fit_form, importances
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
-from everywatt.models.validation import KINDS, Score, Shift, calibrated, chosen_of, score, shifts
+from everywatt.models.validation import (
+    KINDS,
+    Score,
+    Shift,
+    calibrated,
+    chosen_of,
+    folds_of,
+    found_loads,
+    score,
+    shifts,
+    stuck_columns,
+)
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
 LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
+LEAST_STUCK = 10  # rows; a column is stuck after that many, and after twice its longest standstill in training
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
 
 
@@ -130,7 +141,10 @@ def _finish(
     loads: Sequence[str],
 ) -> Model:
     form = fit_form(best.candidate, x, y)
+    names = [f.column for f in form.features if f.kind == "value"]
+    still = {name: max(LEAST_STUCK, 2 * int(still_rows(seen.table.column(name)).max())) for name in names}
     widths = calibrated(best, y, level, map_of(form, x))
+    widths = replace(widths, stuck=stuck_columns(best, y, level, still))
     share = importances(form, x)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
     worst = max(found, key=lambda one: one.error_pct)

@@ -40,16 +40,6 @@ class Tree:
             node = self.left[node] if row[self.feature[node]] <= self.threshold[node] else self.right[node]
         return self.value[node]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the model file."""
-        return {
-            "feature": list(self.feature),
-            "threshold": list(self.threshold),
-            "left": list(self.left),
-            "right": list(self.right),
-            "value": list(self.value),
-        }
-
 
 class Range(NamedTuple):
     """What a column or feature was while it was learnt."""
@@ -68,23 +58,25 @@ class Range(NamedTuple):
 class Curve:
     """Watts of one column: straight lines through points (x, watts) that only rise, from (0, 0) on.
 
-    Beyond the last point the last line goes on and saturates within `reach`.
+    Beyond the last point watts rise by `slope` and saturate within `reach`.
     """
 
     points: tuple[tuple[float, float], ...]
     reach: float = 0.0
 
-    def watts(self, x: float, *, inside: bool = False) -> float:
-        """Watts at a value; `inside`: at the nearest value of the training range."""
-        (low, _), (high, most) = self.points[0], self.points[-1]
+    @property
+    def slope(self) -> float:
+        """Watts per unit beyond the last point: as at the end, but no more than on average, since use saturates."""
+        (low, least), (before, less), (high, most) = self.points[0], self.points[-2], self.points[-1]
+        return min((most - less) / (high - before), (most - least) / (high - low))
+
+    def watts(self, x: float) -> float:
+        """Watts at a value."""
+        (low, least), (high, most) = self.points[0], self.points[-1]
         if x >= high:
-            if inside or self.reach <= 0:
-                return most
-            before, less = self.points[-2]
-            slope = (most - less) / (high - before)
-            return most + slope * self.reach * math.tanh((x - high) / self.reach)
+            return most + (self.slope * self.reach * math.tanh((x - high) / self.reach) if self.reach > 0 else 0.0)
         if x <= low:
-            return self.points[0][1]
+            return least
         place = bisect_right(self.points, x, key=lambda point: point[0])
         (a, below), (b, above) = self.points[place - 1], self.points[place]
         return below + (above - below) * (x - a) / (b - a)
@@ -96,6 +88,8 @@ class Form:
 
     rising    idle + Σ curve(feature), and of the trees `share` times what they add to that inside the training range:
               watts = idle + Σ curve(x) + share × (e^(Σ trees) − idle − Σ curve(x inside)), never above `most_w`.
+              Trees refine the curves by a factor of at most e^`band` (0: no limit): in a gap between the rows that were
+              learnt a tree jumps, and a curve does not.
               Every part rises with every column, so watts never fall while use rises.
     linear, boosted   (idle + Σ weight × feature)^share × e^(Σ trees)
     """
@@ -113,6 +107,7 @@ class Form:
     curves: tuple[Curve | None, ...] = ()
     seen_w: float = 0.0
     most_w: float = 0.0
+    band: float = 0.0
 
     def counted(self, places: Sequence[int]) -> list[int]:
         """Features whose range matters: these `places`, those with a weight, and every column that trees split."""
@@ -141,17 +136,28 @@ class Form:
     def _rising(self, row: Sequence[float]) -> float:
         watts = self.idle_w
         inside = self.idle_w
-        for curve, value in zip(self.curves, row, strict=True):
+        for curve, value, limit in zip(self.curves, row, self.ranges, strict=True):
             if curve is not None:
                 watts += curve.watts(value)
-                inside += curve.watts(value, inside=True)
+                inside += curve.watts(min(max(value, limit.low), limit.high))
         if self.trees:
-            logs = sum(tree.at(row) for tree in self.trees)
-            watts += self.share * (math.exp(min(logs, MOST_LOG)) - inside)
+            grown = math.exp(min(sum(tree.at(row) for tree in self.trees), MOST_LOG))
+            if self.band:
+                grown = min(max(grown, inside * math.exp(-self.band)), inside * math.exp(self.band))
+            watts += self.share * (grown - inside)
         if watts > self.seen_w:
             room = self.most_w - self.seen_w
             watts = self.seen_w + (room * math.tanh((watts - self.seen_w) / room) if room > 0 else 0.0)
         return max(watts, self.least_w)
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Logarithms as in `Widths` where a column has no value, or the same one for more than `rows` rows."""
+
+    rows: int
+    below: float
+    above: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,8 @@ class Widths:
     centres   rows that stand for all that was learnt, in ranks
     novelty   rising; at each, the logarithms below and above the prediction that hold the asked share of truths
     out       what is added on both sides for each unit of log(1 + ranges outside of the training range)
+    scales    for each centre how far the rows are that it stands for: distance is counted in these (empty: 1)
+    stuck     for each column what is needed where it has no value, or the same one for too long
     """
 
     level: float
@@ -173,26 +181,28 @@ class Widths:
     below: tuple[float, ...]
     above: tuple[float, ...]
     out: float = 1.0
+    scales: tuple[float, ...] = ()
+    stuck: Mapping[str, Stuck] = field(default_factory=dict)
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""
         point = [rank_in(knots, row[place]) for place, knots in zip(self.places, self.knots, strict=True)]
+        scales = self.scales or (1.0,) * len(self.centres)
         nearest = min(
             (
-                sum(w * (a - b) ** 2 for w, a, b in zip(self.weights, point, centre, strict=True))
-                for centre in self.centres
+                sum(w * (a - b) ** 2 for w, a, b in zip(self.weights, point, centre, strict=True)) / scale**2
+                for centre, scale in zip(self.centres, scales, strict=True)
             ),
             default=0.0,
         )
         return math.sqrt(nearest)
 
-    def logs(self, novelty: float, excess: float) -> tuple[float, float]:
-        """Logarithms (below, above) at a novelty, wider for a row outside the training range."""
+    def logs(self, novelty: float, excess: float, stuck: Sequence[str] = ()) -> tuple[float, float]:
+        """Logarithms (below, above) at a novelty, wider for a row outside the training range or with columns stuck."""
         more = self.out * distance(excess)
-        return (
-            min(along(self.novelty, self.below, novelty) + more, MOST_WIDTH),
-            min(along(self.novelty, self.above, novelty) + more, MOST_WIDTH),
-        )
+        below = [along(self.novelty, self.below, novelty), *(self.stuck[name].below for name in stuck)]
+        above = [along(self.novelty, self.above, novelty), *(self.stuck[name].above for name in stuck)]
+        return min(max(below) + more, MOST_WIDTH), min(max(above) + more, MOST_WIDTH)
 
 
 def distance(excess: float) -> float:
@@ -263,16 +273,18 @@ class Model:
         """The columns without which it cannot say anything."""
         return tuple(dict.fromkeys(name for feature in self.form.features for name in feature.columns))
 
-    def predict(self, row: Sequence[float]) -> Prediction:
-        """Watts of one row of features (`History` makes them)."""
+    def predict(self, row: Sequence[float], still: Mapping[str, int] | None = None) -> Prediction:
+        """Watts of one row of features (`History` makes them, and counts for how many rows a column stands still)."""
         watts = max(self.gain * self.form.watts(row) + self.offset_w, 0.0)
-        return self.around(watts, row)
+        stuck = [name for name, one in self.widths.stuck.items() if (still or {}).get(name, 0) > one.rows]
+        return self.around(watts, row, stuck)
 
-    def around(self, watts: float, row: Sequence[float]) -> Prediction:
-        """The interval around a prediction."""
+    def around(self, watts: float, row: Sequence[float], stuck: Sequence[str] = ()) -> Prediction:
+        """The interval around a prediction; columns that are `stuck` are named as outside of what was learnt."""
         outside, excess = self.outside(row)
-        below, above = self.widths.logs(self.widths.new(row), excess)
-        return Prediction(watts, watts * math.exp(-below), watts * math.exp(above), outside)
+        below, above = self.widths.logs(self.widths.new(row), excess, stuck)
+        named = tuple(dict.fromkeys((*outside, *stuck)))
+        return Prediction(watts, watts * math.exp(-below), watts * math.exp(above), named)
 
     def outside(self, row: Sequence[float]) -> tuple[tuple[str, ...], float]:
         """Features of the row that are outside of their range, and by how many ranges the worst is."""

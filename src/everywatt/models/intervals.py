@@ -7,25 +7,29 @@ needed the interval to be, and most of the folds are satisfied (not most of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from everywatt.core.stats import conformal_quantile
-from everywatt.models.folds import Ints, clusters
-from everywatt.models.form import LEAST_WIDENING, Form, Widths, along
+from everywatt.models.design import Ints, clusters
+from everywatt.models.form import LEAST_WIDENING, Form, Stuck, Widths, along
 from everywatt.models.learners import importances
 from everywatt.models.table import Floats
 
 LEVEL = 0.9
 KNOTS = 17
 CENTRES = 48
+LEAST_ALIKE = 10  # rows for each centre, which needs some to have a spread
 MOST_COUNTED = 12
 STEPS = 6
 LEAST_IN_STEP = 20  # rows of a fold, below which it is no witness there
 SPLITS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the misses: those above
 WATCHED = 0.5  # weight of a ratio beside a column of mean importance
 FAR = 5.0  # ranges: values further out count as that far
+NEAR = 0.9  # quantile of the distance of the rows that a centre stands for
+LEAST_AWAY = 0.01  # ranks: what the mean distance is at least
+LEAST_SPREAD = 0.1  # of the mean distance: rows that are all alike still have some
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,25 @@ class Map:
     weights: tuple[float, ...]
     knots: tuple[tuple[float, ...], ...]
     centres: Floats
+    scales: Floats
 
     def novelty(self, x: Floats) -> Floats:
         """How far each row is from all that was learnt."""
         if not self.places:
             return np.zeros(len(x))
-        apart = ((self.points(x)[:, None, :] - self.centres[None, :, :]) ** 2 * np.array(self.weights)).sum(axis=2)
-        return np.asarray(np.sqrt(apart.min(axis=1)))
+        return np.asarray((self.apart(x) / self.scales).min(axis=1))
+
+    def apart(self, x: Floats) -> Floats:
+        """The distance of each row from each centre."""
+        points = self.points(x)[:, None, :]
+        return np.asarray(np.sqrt(((points - self.centres[None, :, :]) ** 2 * np.array(self.weights)).sum(axis=2)))
 
     def points(self, x: Floats) -> Floats:
         """Rows as ranks of the features that count; the same as `form.rank_in` for each value."""
         return np.column_stack([_rank(knots, x[:, p]) for p, knots in zip(self.places, self.knots, strict=True)])
+
+
+NOWHERE = Map((), (), (), np.zeros((0, 0)), np.zeros(0))
 
 
 def _rank(knots: Sequence[float], values: Floats) -> Floats:
@@ -63,20 +75,31 @@ def _rank(knots: Sequence[float], values: Floats) -> Floats:
 def map_of(form: Form, x: Floats) -> Map:
     """The map of the rows that a form was fitted to: by the columns that it follows and the ratios that it watches."""
     if not form.features:
-        return Map((), (), (), np.zeros((0, 0)))
+        return NOWHERE
     share = importances(form, x)
     follows = [int(p) for p in np.argsort(-share) if share[p] > 0]
     ratios = [p for p, feature in enumerate(form.features) if feature.kind == "log-ratio"]
     places = (*follows[:MOST_COUNTED], *ratios)
     if not places:
-        return Map((), (), (), np.zeros((0, 0)))
+        return NOWHERE
     usual = 1 / max(len(follows), 1)
     size = np.array([share[p] if p in follows else WATCHED * usual for p in places])
     knots = tuple(tuple(float(k) for k in np.quantile(x[:, p], np.linspace(0, 1, KNOTS))) for p in places)
     weights = tuple(float(w) for w in size / size.sum())
-    bare = Map(places, weights, knots, np.zeros((0, len(places))))
-    centres = clusters(bare.points(x) * np.sqrt(size), CENTRES)[0] / np.sqrt(size)
-    return Map(places, weights, knots, centres)
+    bare = Map(places, weights, knots, np.zeros((0, len(places))), np.zeros(0))
+    centres, nearest = clusters(bare.points(x) * np.sqrt(size), max(1, min(CENTRES, len(x) // LEAST_ALIKE)))
+    bare = replace(bare, centres=centres / np.sqrt(size))
+    # A gap beside rows that are all alike (an idle machine) is farther away than one among rows that vary.
+    away = bare.apart(x)[np.arange(len(x)), nearest]
+    spread = [float(np.quantile(away[nearest == one], NEAR)) for one in range(len(centres))]
+    return replace(bare, scales=np.array(spread) + LEAST_SPREAD * max(float(away.mean()), LEAST_AWAY))
+
+
+def stuck_of(rows: int, witnesses: Sequence[Floats], level: float = LEVEL) -> Stuck:
+    """Widths where a column is stuck, from left-out rows in which it was: log(truth / prediction) of each fold."""
+    miss = (1 - level) / 2
+    sides = [max(conformal_quantile((sign * one).tolist(), 1 - miss) for one in witnesses) for sign in (-1.0, 1.0)]
+    return Stuck(rows, max(sides[0], 0.0), max(sides[1], 0.0))
 
 
 def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: float = LEVEL) -> Widths:
@@ -95,7 +118,8 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
         (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
     )
     centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
-    return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING)
+    scales = tuple(float(f"{scale:.4g}") for scale in place.scales)
+    return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING, scales)
 
 
 def _sides(

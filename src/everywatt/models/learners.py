@@ -1,8 +1,8 @@
 """The models that are tried, from plain to rich, and the entry point for others.
 
 All of them are idle watts plus what each column adds, and none of them falls while a column rises: a column stands for
-use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` is the mean
-of `curved` and of boosted trees. Outside the training range all of them continue as `curved` does.
+use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` refines
+`curved` by boosted trees. Outside the training range all of them continue as `curved` does.
 
 A third-party learner is an entry point of the group `everywatt.models`: an object with `name`,
 `fit(x, y, names) -> payload` (plain JSON data) and `predict(payload, x) -> watts`. A model file names the learner and
@@ -17,17 +17,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.plugins import MODELS, load_plugin, registered
-from everywatt.models.boosting import grow, sum_of
 from everywatt.models.features import Feature
-from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Curve, Form, Range
+from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Curve, Form, Range, Tree
 from everywatt.models.table import Floats
 
 MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
 KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
 RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
-TREES_SHARE = 0.5
+TREES_SHARE = 0.75
+BAND = 0.95  # of the rows: trees may differ from the curves by as much as they do in so many rows that were learnt
 SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
 MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
 
@@ -75,7 +75,7 @@ def learner(name: str) -> Learner:
     return made
 
 
-def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
+def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     """A candidate fitted to rows: x has its features, y watts above zero."""
     if len(x) > MOST_ROWS:
         keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
@@ -104,9 +104,11 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, seed: int = 0) -> Form:
         seen_w=float(y.max()),
         most_w=float(idle_w + MOST_RANGE * max(y.max() - idle_w, 0.0)),
     )
-    if candidate.kind == "mixed":
-        form = replace(form, share=TREES_SHARE, trees=tuple(grow(x[:, used], np.log(y), seed)))
-    return form
+    if candidate.kind != "mixed":
+        return form
+    trees = grow(x[:, used], np.log(y))
+    apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))
+    return replace(form, share=TREES_SHARE, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
 
 
 def _ranges(x: Floats) -> tuple[Range, ...]:
@@ -185,19 +187,20 @@ def predict_form(form: Form, x: Floats) -> Floats:
 
 
 def _predict_rising(form: Form, x: Floats) -> Floats:
-    inside = np.full(len(x), form.idle_w)
-    beyond = np.zeros(len(x))
-    for place, curve in enumerate(form.curves):
+    watts, inside = np.full(len(x), form.idle_w), np.full(len(x), form.idle_w)
+    for place, (curve, limit) in enumerate(zip(form.curves, form.ranges, strict=True)):
         if curve is None:
             continue
-        at, watts = (np.array(values) for values in zip(*curve.points, strict=True))
-        inside += np.interp(x[:, place], at, watts)
+        at, height = (np.array(values) for values in zip(*curve.points, strict=True))
+        watts += np.interp(x[:, place], at, height)
+        inside += np.interp(np.clip(x[:, place], limit.low, limit.high), at, height)
         if curve.reach > 0:
-            slope = (watts[-1] - watts[-2]) / (at[-1] - at[-2])
-            beyond += slope * curve.reach * np.tanh(np.maximum(x[:, place] - at[-1], 0.0) / curve.reach)
-    watts = inside + beyond
+            watts += curve.slope * curve.reach * np.tanh(np.maximum(x[:, place] - at[-1], 0.0) / curve.reach)
     if form.trees:
-        watts += form.share * (np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG)) - inside)
+        grown = np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG))
+        if form.band:
+            grown = np.clip(grown, inside * np.exp(-form.band), inside * np.exp(form.band))
+        watts += form.share * (grown - inside)
     room = form.most_w - form.seen_w
     over = np.maximum(watts - form.seen_w, 0.0)
     watts = np.minimum(watts, form.seen_w) + (room * np.tanh(over / room) if room > 0 else 0.0)
@@ -215,3 +218,81 @@ def importances(form: Form, x: Floats) -> Floats:
         varied[:, place] = np.quantile(x[:, place], np.linspace(0, 1, 9))
         share[place] = np.ptp(predict_form(form, varied))
     return share / share.sum() if share.sum() > 0 else share
+
+
+MANY_ROWS = 50_000
+CHECKED_ROWS = 64
+TREES, FEW_TREES = 100, 40
+FEW_ROWS = 400
+LEAVES = 8
+RATE, FAST_RATE = 0.1, 0.15
+LEAST_IN_LEAF = 20  # rows; a twentieth of a small table
+
+
+def grow(x: Floats, logs: Floats) -> list[Tree]:
+    """Trees whose sum follows `logs` and rises with every column of `x`; constant outside the range of each."""
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        raise MissingExtra("scikit-learn", "models") from None
+    few = len(x) < FEW_ROWS
+    growing = HistGradientBoostingRegressor(
+        learning_rate=FAST_RATE if few else RATE,
+        max_iter=FEW_TREES if few else TREES,
+        max_leaf_nodes=LEAVES,
+        min_samples_leaf=max(1, min(LEAST_IN_LEAF, len(x) // 20)),
+        l2_regularization=1.0,
+        monotonic_cst=[1] * x.shape[1],
+        early_stopping=False,
+        random_state=0,
+    )
+    # On a few thousand rows threads wait for each other longer than they work.
+    with threadpool_limits(limits=1 if len(x) < MANY_ROWS else None):
+        fitted = growing.fit(x, logs)
+        some = x[:: max(1, len(x) // CHECKED_ROWS)]
+        expected = fitted.predict(some)
+    base = float(np.ravel(fitted._baseline_prediction)[0])
+    trees = [Tree((-1,), (0.0,), (0,), (0,), (base,))]
+    trees += [_plain(stage[0].nodes) for stage in fitted._predictors]
+    # The lists come from inside scikit-learn: a version that keeps them otherwise must not pass unnoticed.
+    if not np.allclose(sum_of(trees, some), expected, rtol=1e-4, atol=1e-4):
+        raise EverywattError(
+            "The trees of this scikit-learn version cannot be exported.", cure="pip install -U everywatt"
+        )
+    return trees
+
+
+def _plain(nodes: Any) -> Tree:
+    leaf = nodes["is_leaf"].astype(bool)
+    return Tree(
+        tuple(np.where(leaf, -1, nodes["feature_idx"].astype(np.int64)).tolist()),
+        tuple(np.where(leaf, 0.0, nodes["num_threshold"]).tolist()),
+        tuple(np.where(leaf, 0, nodes["left"].astype(np.int64)).tolist()),
+        tuple(np.where(leaf, 0, nodes["right"].astype(np.int64)).tolist()),
+        tuple(figures(np.where(leaf, nodes["value"], 0.0), 9)),
+    )
+
+
+def figures(values: Floats, digits: int) -> list[float]:
+    """Values with so many significant figures, so that the file stays small."""
+    return [float(f"{value:.{digits}g}") for value in values.tolist()]
+
+
+def sum_of(trees: Sequence[Tree], x: Floats) -> Floats:
+    """The sum of the trees for each row."""
+    total = np.zeros(len(x))
+    # One column after another in memory, since each step of a walk reads one value of each row.
+    columns, rows = np.asfortranarray(x), np.arange(len(x))
+    for tree in trees:
+        feature, threshold = np.array(tree.feature), np.array(tree.threshold)
+        left, right = np.array(tree.left), np.array(tree.right)
+        node, walking = np.zeros(len(x), dtype=np.int64), rows
+        while True:
+            walking = walking[feature[node[walking]] >= 0]
+            if not len(walking):
+                break
+            at = node[walking]
+            node[walking] = np.where(columns[walking, feature[at]] <= threshold[at], left[at], right[at])
+        total += np.array(tree.value)[node]
+    return total

@@ -13,7 +13,7 @@ from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, plain
 from everywatt.models.features import KINDS, Feature
-from everywatt.models.form import FORMS, Curve, Form, Model, Range, Tree, Widths
+from everywatt.models.form import FORMS, Curve, Form, Model, Range, Stuck, Tree, Widths
 
 KIND = "model"
 MOST_BYTES = 16 << 20
@@ -30,7 +30,7 @@ ABOUT_TABLES = ("watts", "importance")
 
 def to_dict(model: Model) -> dict[str, Any]:
     """The file as plain data, what people read first."""
-    form, widths = model.form, model.widths
+    form = model.form
     return document(
         KIND,
         {
@@ -54,22 +54,12 @@ def to_dict(model: Model) -> dict[str, Any]:
                 "idle_w": form.idle_w,
                 "least_w": form.least_w,
                 "share": form.share,
-                **({"seen_w": form.seen_w, "most_w": form.most_w} if form.kind == "rising" else {}),
+                **({"seen_w": form.seen_w, "most_w": form.most_w, "band": form.band} if form.kind == "rising" else {}),
                 "plugin": form.plugin,
                 "payload": plain(form.payload),
-                "trees": [tree.to_dict() for tree in form.trees],
+                "trees": plain(form.trees),
             },
-            "interval": {
-                "level": widths.level,
-                "places": list(widths.places),
-                "weights": list(widths.weights),
-                "knots": [list(knots) for knots in widths.knots],
-                "centres": [list(centre) for centre in widths.centres],
-                "novelty": list(widths.novelty),
-                "below": list(widths.below),
-                "above": list(widths.above),
-                "out": widths.out,
-            },
+            "interval": plain(model.widths),
         },
     )
 
@@ -196,6 +186,7 @@ def _form(check: _Check, data: Mapping[str, Any], features: Sequence[Feature], e
         tuple(_curve(check, entry) for entry in entries) if data["kind"] == "rising" else (),
         check.number(data.get("seen_w", 0.0), "seen_w", 0.0, 1e9),
         check.number(data.get("most_w", 0.0), "most_w", 0.0, 1e9),
+        check.number(data.get("band", 0.0), "band", 0.0, 100.0),
     )
 
 
@@ -252,7 +243,18 @@ def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:
     if min(*below, *above, 0.0) < 0:
         check.fail("an interval of negative width")
     level = check.number(data.get("level"), "level", 0.01, 0.9999)
-    return Widths(level, places, weights, lists["knots"], lists["centres"], novelty, below, above, out)
+    scales = tuple(check.number(v, "scales", 1e-12) for v in check.items(data.get("scales", []), "scales", 1024))
+    if scales and len(scales) != len(lists["centres"]):
+        check.fail("the interval's scales have a different length")
+    stuck = {check.name(name): _stuck(check, one) for name, one in check.table(data.get("stuck", {}), "stuck").items()}
+    centres = lists["centres"]
+    return Widths(level, places, weights, lists["knots"], centres, novelty, below, above, out, scales, stuck)
+
+
+def _stuck(check: _Check, entry: Any) -> Stuck:
+    data = check.table(entry, "stuck")
+    below, above = (check.number(data.get(key), key, 0.0, 100.0) for key in ("below", "above"))
+    return Stuck(check.whole(data.get("rows"), "rows"), below, above)
 
 
 class _Check:

@@ -6,20 +6,21 @@
 It reads the channels that the model needs from the sensors that give them (`use` first), turns counters into rates and
 evaluates the model in plain Python. Beside the watts, `model.low` and `model.high` are the interval and
 `model.outside` is 1 where an input is outside of what was learnt. While a real sensor of the model's own target can be
-read, `model.ratio` is measured over modelled watts and `model.drift` is 1 where the model no longer fits (`drift`);
+read, `model.ratio` is measured over modelled watts and `model.drift` is 1 where the model no longer fits (`Drift`);
 `everywatt model install MODEL --against RUN` then adapts it to that recording.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError, UsageError
-from everywatt.models.drift import Drift
+from everywatt.core.stats import wilson
 from everywatt.models.features import History
 from everywatt.models.form import Model, along
 from everywatt.models.modelfile import load_model
@@ -46,17 +47,8 @@ DOMAINS = (
 class ModelPower:
     """The group `model.power`: each row is the mean power from the read before to this one."""
 
-    def __init__(
-        self,
-        model: Model,
-        groups: Sequence[Group],
-        channels: Sequence[Channel],
-        clock: Any,
-        witness: Group | None = None,
-    ) -> None:
-        self.info = GroupInfo(
-            f"{NAME}.power", NAME, channels[0].device, tuple(channels), Cadence.SLOW, label=_label(model)
-        )
+    def __init__(self, model: Model, groups: Sequence[Group], clock: Any, witness: Group | None = None) -> None:
+        self.info = info_of(model)
         self._model = model
         self._groups = tuple(groups)
         self._clock = clock
@@ -75,7 +67,7 @@ class ModelPower:
         read_ns = self._clock.monotonic_ns()
         if any(name not in self._last for name in self._model.needs):
             return ()
-        found = self._model.predict(self._history.row(read_ns / NS, self._last))
+        found = self._model.predict(self._history.row(read_ns / NS, self._last), self._history.still)
         if not math.isfinite(found.watts):
             raise SensorError("The model predicts no number for the present state of the machine.")
         truth_w = self._measured()
@@ -123,6 +115,17 @@ class ModelPower:
             self._witness.close()
 
 
+def info_of(model: Model) -> GroupInfo:
+    """The group's channels: watts, their interval, and what is known of the model's fit."""
+    watts = channel_of(model)
+    units = {"low": "W", "high": "W", "outside": "", "ratio": "", "drift": ""}
+    beside = [
+        Channel(f"{NAME}.{word}", unit, Kind.GAUGE, watts.device, pedigree=Pedigree.MODELLED)
+        for word, unit in units.items()
+    ]
+    return GroupInfo(f"{NAME}.power", NAME, watts.device, (watts, *beside), Cadence.SLOW, label=_label(model))
+
+
 def _of_target(model: Model) -> tuple[str, ...]:
     """Channels that measure what the model estimates."""
     return (f"{model.target.removesuffix('.power')}.energy", model.target)
@@ -163,18 +166,7 @@ class ModelSensor:
     def groups(self) -> Sequence[Group]:
         """The one group, `model.power`."""
         model = self._model()
-        device = channel_of(model).device
-        beside = [
-            Channel(f"{NAME}.low", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
-            Channel(f"{NAME}.high", "W", Kind.GAUGE, device, pedigree=Pedigree.MODELLED),
-            *(
-                Channel(f"{NAME}.{word}", "", Kind.GAUGE, device, pedigree=Pedigree.MODELLED)
-                for word in ("outside", "ratio", "drift")
-            ),
-        ]
-        clock = self._request.machine.clock
-        channels = [channel_of(model), *beside]
-        return (ModelPower(model, self._sources(model), channels, clock, self._witness(model)),)
+        return (ModelPower(model, self._sources(model), self._request.machine.clock, self._witness(model)),)
 
     def _witness(self, model: Model) -> Group | None:
         """A group of a real sensor that measures the model's target here; None where there is none."""
@@ -259,3 +251,50 @@ def channel_of(model: Model) -> Channel:
         max_w=3 * float(high) if isinstance(high, int | float) and high > 0 else None,
     )
     return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.MODELLED, facts=facts)
+
+
+ROWS = 300  # the newest that count
+LEAST_ROWS = 30
+
+
+class Drift:
+    """Whether a model still fits its machine: its rows beside those of a real sensor, while there is one.
+
+    A machine changes (a kernel, a fan, a card), and a model does not notice. An interval of 90 % that holds clearly
+    fewer rows than that has drifted.
+    """
+
+    def __init__(self, level: float) -> None:
+        self._level = level
+        self._rows: deque[tuple[float, bool]] = deque(maxlen=ROWS)
+
+    def add(self, truth_w: float, watts: float, low: float, high: float) -> None:
+        """One row of both; rows without power on either side say nothing."""
+        if truth_w > 0 and watts > 0 and math.isfinite(truth_w):
+            self._rows.append((truth_w / watts, low <= truth_w <= high))
+
+    @property
+    def ratio(self) -> float:
+        """The median of measured over modelled watts; NaN without rows."""
+        if not self._rows:
+            return math.nan
+        ordered = sorted(ratio for ratio, _ in self._rows)
+        return ordered[len(ordered) // 2]
+
+    @property
+    def alarm(self) -> bool:
+        """Whether fewer rows than the level are inside, beyond what chance explains (Wilson, 99 %)."""
+        if len(self._rows) < LEAST_ROWS:
+            return False
+        return wilson(sum(inside for _, inside in self._rows), len(self._rows), 0.99)[1] < self._level
+
+    @property
+    def sentence(self) -> str:
+        """For people; empty where nothing is wrong."""
+        if not self.alarm:
+            return ""
+        held = sum(inside for _, inside in self._rows) / len(self._rows)
+        return (
+            f"the model has drifted: the sensor reads {self.ratio:.3g} times its watts, and {held:.0%} of "
+            f"{len(self._rows)} rows were inside the {self._level:.0%} interval"
+        )

@@ -1,24 +1,85 @@
-"""How far off a model is where deployment differs from training: folds left out in turn, and faulty columns."""
+"""How far off a model is where deployment differs from training: folds left out in turn, and faulty columns.
+
+A fold is a part of the rows that a model is tested on after it was fitted on the others: a stretch of time, a load, or
+the rows in which a column is above or below most of its values. Each stands for one way in which deployment differs
+from training. Neighbouring rows leak, so rows are never shuffled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from everywatt.models.design import Ints, clusters, ranks
 from everywatt.models.features import TINY
-from everywatt.models.folds import Fold, Ints
-from everywatt.models.form import Form, Widths
-from everywatt.models.intervals import Map, covered, map_of, widths_of
+from everywatt.models.form import Form, Stuck, Widths
+from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widths_of
 from everywatt.models.learners import Candidate, fit_form, importances, predict_form
-from everywatt.models.table import Floats
+from everywatt.models.table import Floats, Table
+
+LOADS = 6
+BLOCKS = 5
+LONG = 0.3  # of the time: the longer stretches that are left out at the start and at the end
+LOW, HIGH = 0.3, 0.7  # quantiles of a column: rows beyond them are left out
+MOST_COLUMNS = 4  # columns whose range is cut, those that move most with power
+LEAST_ROWS = 10
+MOST_LEFT_OUT = 0.75  # of the rows
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Rows that are left out together, and for people what they are."""
+
+    kind: str
+    name: str
+    rows: Ints
+
+
+def folds_of(loads: Sequence[str] | NDArray[np.str_], columns: Mapping[str, Floats]) -> list[Fold]:
+    """Every fold of a table: by time, by load, and by the range of each column, strongest columns first."""
+    rows = len(loads)
+    found = [Fold("time", f"block {n + 1} of {BLOCKS}", part) for n, part in enumerate(blocks(rows))]
+    cut = round(LONG * rows)
+    every = np.arange(rows, dtype=np.int64)
+    found += [Fold("time", f"first {LONG:.0%}", every[:cut]), Fold("time", f"last {LONG:.0%}", every[rows - cut :])]
+    names = np.asarray(loads)
+    if len(np.unique(names)) > 1:
+        found += [Fold("load", str(name), np.flatnonzero(names == name)) for name in np.unique(names)]
+    for name, values in list(columns.items())[:MOST_COLUMNS]:
+        low, high = np.quantile(values, [LOW, HIGH]).tolist()
+        found.append(Fold("range", f"{name} above {high:.3g}", np.flatnonzero(values > high)))
+        found.append(Fold("range", f"{name} below {low:.3g}", np.flatnonzero(values < low)))
+    least, most = min(LEAST_ROWS, rows // 6), MOST_LEFT_OUT * rows
+    return [one for one in found if one.kind == "time" or least <= len(one.rows) <= most]
+
+
+def blocks(rows: int, count: int = BLOCKS) -> list[Ints]:
+    """So many stretches of time, one after another."""
+    return [part for part in np.array_split(np.arange(rows, dtype=np.int64), count) if len(part)]
+
+
+def found_loads(table: Table, names: Sequence[str]) -> NDArray[np.str_]:
+    """Loads of a table that names none: groups of rows with similar use (k-means over ranks)."""
+    usable = [name for name in names if np.isfinite(table.column(name)).any()]
+    if not usable or len(table) < 4 * LOADS:
+        return np.array([f"part {place + 1}" for place in np.arange(len(table)) * 2 // max(len(table), 1)])
+    x = np.column_stack([_share(table.column(name)) for name in usable])
+    return np.array([f"load {place + 1}" for place in clusters(x, LOADS)[1].tolist()])
+
+
+def _share(values: Floats) -> Floats:
+    known = np.isfinite(values)
+    return ranks(np.where(known, values, np.median(values[known]))) / max(len(values) - 1, 1)
+
 
 KINDS = ("time", "load", "range", "column")
-FAULTS = (("frozen", 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
+FROZEN = "frozen"
+FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
 ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
 SEEN = 0.95  # quantile of the distance of rows that are left out by time
-NOWHERE = Map((), (), (), np.zeros((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -166,22 +227,52 @@ def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str
         for held, error in zip(best.held, best.errors_pct, strict=True):
             if held.name == name:
                 widths = calibrated(best, y, level, without=held)
-                inside = covered(widths, held.novelty, np.log(y[held.rows] / held.watts))
+                errors = np.log(y[held.rows] / held.watts)
+                inside = covered(widths, held.novelty, errors)
+                if name.endswith(FROZEN):  # which is seen where it happens
+                    inside = np.maximum(inside, _held_while_stuck(best, held, errors, level))
                 other = reference.get(name, float("nan"))
                 found.append(Shift(kind, name, best.candidate.name, len(held.rows), error, other, float(inside.mean())))
     return found
 
 
+def stuck_columns(found: Score, y: Floats, level: float, still: Mapping[str, int]) -> dict[str, Stuck]:
+    """Widths for each column in case it has no value or stays as it is for more than `still` rows."""
+    return {
+        name: stuck_of(still[name], _by_block(found, held, np.log(y[held.rows] / held.watts)), level)
+        for held in found.held
+        if held.kind == "column" and (name := held.name.removesuffix(f" {FROZEN}")) in still
+    }
+
+
+def _by_block(found: Score, held: Held, errors: Floats) -> list[Floats]:
+    return [part for block in found.blocks if len(part := errors[np.isin(held.rows, block.rows)])]
+
+
+def _held_while_stuck(found: Score, held: Held, errors: Floats, level: float) -> Floats:
+    """For each row whether the truth is inside the widths for that column, which were made without its block."""
+    inside = np.zeros(len(errors))
+    for block in found.blocks:
+        mine = np.isin(held.rows, block.rows)
+        others = _by_block(found, replace(held, rows=held.rows[~mine]), errors[~mine])
+        if others:
+            made = stuck_of(0, others, level)
+            inside[mine] = (-made.below <= errors[mine]) & (errors[mine] <= made.above)
+    return inside
+
+
 def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, without: Held | None = None) -> Widths:
     """Widths from what was held out, without the rows of one fold (and without all faults of the same column).
 
-    Of rows with a column at fault, those count that are farther out than nearly all rows of the blocks of time: a fault
-    that leaves a row among what was learnt cannot be seen from the row, and no honest width follows from it.
+    Of rows with a scaled column, those count that are farther out than nearly all rows of the blocks of time: a fault
+    that leaves a row among what was learnt cannot be seen from the row, and no honest width follows from it. A frozen
+    column is seen, and has widths of its own (`stuck_columns`).
     """
     fold, novelty, errors = [], [], []
     usual = float(np.quantile(np.concatenate([one.novelty for one in found.blocks]), SEEN))
     for number, held in enumerate(found.held):
-        if without is not None and (held.name == without.name or _same_column(held, without)):
+        frozen = held.kind == "column" and held.name.endswith(FROZEN)
+        if frozen or (without is not None and (held.name == without.name or _same_column(held, without))):
             continue
         kept = held.novelty > usual if held.kind == "column" else np.ones(len(held.rows), dtype=bool)
         # Faults concern every row, so that rows are left out for time, load and range only.

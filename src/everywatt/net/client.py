@@ -23,8 +23,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from everywatt.core.errors import NetworkError, UsageError
-from everywatt.net.errors import network_error
-from everywatt.net.http1 import Head, Parser, header_block, request_bytes, usual_headers
+from everywatt.net.http1 import Head, Parser, header_block, network_error, request_bytes, usual_headers
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Login, Url
 

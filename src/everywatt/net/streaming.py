@@ -14,8 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from everywatt.core.errors import NetworkError
-from everywatt.net.errors import network_error
-from everywatt.net.http1 import Head, Parser, header_block, request_bytes, usual_headers
+from everywatt.net.http1 import Head, Parser, header_block, network_error, request_bytes, usual_headers
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Url
 

@@ -1,4 +1,7 @@
-"""Two ways from a recording to its tape: a socket to the recorder, or a writer in this very process."""
+"""Two ways from a recording to its tape: a socket to the recorder, or a writer in this very process.
+
+`Inline` reads cheap counters where a span starts and ends, which the measured program does itself in both.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.recorder.wire import encode
+from everywatt.sensors import registry
+from everywatt.sensors.base import Group, Request, checked
 
 if TYPE_CHECKING:
     from everywatt.recorder.session import Session
@@ -24,6 +29,7 @@ RECOVERY = 300  # seconds after which a second of patience is there again
 SIGN_S = 0.5  # a recorder at work shows a sign of life more often than this; so much silence costs no patience
 LONGEST_S = 60.0  # and one that does nothing but show signs of life is given up in the end
 GONE = frozenset({errno.EBADF, errno.ENOTCONN, errno.ENOTSOCK})  # besides those that Python calls ConnectionError
+MUTED_NS = NS  # how long a counter that failed at a span's edge is left alone
 EDGES_ONLY_S = 3600.0  # without a recorder a counter may be read once an hour, and that is no gap
 
 
@@ -254,3 +260,51 @@ class Local:
     def forget(self) -> None:
         """After a fork: the parent writes, this process does not."""
         self._session = None
+
+
+class Inline:
+    """The inline groups of a run, opened in this process too. A group that fails is left alone for a second."""
+
+    def __init__(self, groups: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> None:
+        names = {info.name for info in groups if info.inline}
+        sensors = sorted({info.sensor for info in groups if info.inline and info.sensor in targets})
+        self._groups: list[tuple[str, Group]] = []
+        self._muted: dict[str, int] = {}
+        self._clock = request.machine.clock
+        if not sensors:
+            return
+        for group in registry.choose(targets, request, sensors).groups:
+            if group.info.inline and group.info.name in names:
+                self._groups.append((group.info.name, cast("Group", group)))
+            else:
+                group.close()
+
+    @classmethod
+    def of(cls, groups: Sequence[object], request: Request) -> Inline:
+        """Of groups that are open already."""
+        made = cls((), {}, request)
+        made._groups = [(cast("Group", group).info.name, cast("Group", group)) for group in groups]
+        return made
+
+    def read(self) -> list[tuple[str, Row]]:
+        """One row of each group, by the group's name."""
+        edges = []
+        for name, group in self._groups:
+            if self._muted and self._muted.get(name, 0) > self._clock.monotonic_ns():
+                continue
+            try:
+                rows = group.read()
+                if rows:
+                    edges.append((name, checked(rows[-1], group.info)))
+            except Exception:  # noqa: BLE001 - a plug-in may do anything; the recorder notes the outage
+                self._muted[name] = self._clock.monotonic_ns() + MUTED_NS
+        return edges
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for _, group in self._groups:
+            try:
+                group.close()
+            except Exception:  # noqa: BLE001 - a plug-in may do anything; its values were taken long before
+                pass
+        self._groups = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
@@ -49,6 +48,8 @@ def reach(patience: Patience) -> socket.socket:
 
 def _lock(fd: int, patience: Patience) -> None:
     """One client starts the recorder, the others wait for it."""
+    import fcntl  # Windows has no such module
+
     clock = patience.clock
     since_ns, deadline_ns = clock.monotonic_ns(), patience.deadline_ns()
     while True:

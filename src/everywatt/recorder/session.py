@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everywatt.core.channels import NAN, GroupInfo, Row
+from everywatt.core.channels import NAN, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, Clock, take_anchor
+from everywatt.core.errors import EverywattError
 from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
 from everywatt.recorder.source import SLOW_NS, Source
 from everywatt.sensors import procfs
 from everywatt.sensors.base import CgroupTable, ExitTable, able
+from everywatt.tape import schema
+from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.writer import TapeWriter
+
+if TYPE_CHECKING:
+    from everywatt.tape.reader import Tape
 
 ANCHOR_NS = 60 * NS
 SPARE_BYTES = 192 << 10  # a small tape with the ends of spans, which a program writes where its own was not sealed
@@ -27,8 +33,26 @@ MOST_SHARED = 1000  # runs that a tape names as recorded beside it
 MOST_UNFLUSHED = 1000  # messages: a burst of spans must not fill the memory
 
 
+FAR_NS = 1 << 62
+
+
+def last_rows(tape: Tape) -> dict[str, tuple[tuple[str, ...], Row]]:
+    """The last row of each group of a tape with counters or energy, with the names of its channels."""
+    found = {}
+    for stored in tape.groups:
+        counts = any(channel.kind is Kind.COUNTER for channel in stored.info.channels)
+        if (counts or energy_channels(stored.info)) and (last := tape.frames(stored.id, FAR_NS)[-1:]):
+            names = tuple(channel.name for channel in stored.info.channels)
+            found[stored.info.name] = names, last[0].rows()[-1]
+    return found
+
+
 class Session:
-    """An open tape. Listens to sources; takes the clients' messages."""
+    """An open tape. Listens to sources; takes the clients' messages.
+
+    A segment that goes on from another (`meta["continues"]`, a file beside it) begins with the last rows of its
+    counters: those went on while there was no recorder.
+    """
 
     def __init__(
         self,
@@ -62,12 +86,28 @@ class Session:
         self._closing_ns = 0
         self._unflushed = 0
         self._trouble: str | None = None
+        self._resumed = self._rows_before(path, meta.get("continues"))
         self.anchor()
+
+    def _rows_before(self, path: Path, name: Any) -> dict[str, tuple[tuple[str, ...], Row]]:
+        if not isinstance(name, str) or Path(name).name != name:
+            return {}
+        from everywatt.tape.reader import Tape  # few recordings go on from another
+
+        try:
+            with Tape.open(path.with_name(name), verify=False) as before:
+                return last_rows(before)
+        except (EverywattError, *schema.BROKEN, OSError, ValueError, KeyError, TypeError):
+            return {}  # what was lost with it is a gap
 
     def add_group(self, info: GroupInfo, expected_s: float, asked_ns: int | None = None) -> None:
         """Make room for a group that is not read here but sent by the program (its inline reads)."""
         self._numbers[info.name] = self.writer.add_group(info, expected_s)
         self.figures[info.name] = Figures(asked_ns or self.period_ns, round(expected_s * NS), self.clock.monotonic_ns())
+        names, row = self._resumed.pop(info.name, ((), None))
+        counts = any(channel.kind is Kind.COUNTER for channel in info.channels)
+        if row is not None and counts and names == tuple(channel.name for channel in info.channels):
+            self.own_rows(info.name, [row])
 
     def listen(self, source: Source) -> None:
         """Record the rows of a source from now on."""

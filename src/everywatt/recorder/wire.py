@@ -12,6 +12,7 @@ from typing import Any
 
 from everywatt.core.errors import RecorderError
 from everywatt.core.machine import runtime_dir
+from everywatt.core.platforms import user_id
 
 # Part of what is said are the modules of sensors (`module:Class`): moving one needs a new number, so that a recorder of
 # an earlier version that still runs is left alone and a client starts its own.
@@ -109,12 +110,12 @@ def own_folder(environ: Mapping[str, str] | None = None) -> Path:
                 f"{folder} lies in a shared folder and others may write to it.",
                 cure=f"rm -r {folder}, or set EVERYWATT_RUNTIME_DIR to a folder of your own",
             )
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and found.st_mode & 0o077:
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == user_id() and found.st_mode & 0o077:
             folder.chmod(0o700)
             found = os.lstat(folder)
     except OSError as error:
         raise RecorderError(f"{folder} cannot be used: {error.strerror}.", cure="set EVERYWATT_RUNTIME_DIR") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user_id():
         raise RecorderError(
             f"{folder} belongs to another user.", cure="set EVERYWATT_RUNTIME_DIR to a folder that you own"
         )

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from everywatt.api.run import Run
+from everywatt.bench.llm.figure import regression
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder
-from everywatt.bench.llm.stats import regression
 from everywatt.core.errors import MeasurementRefused
 
 WIDTH, HEIGHT = 360, 260
@@ -36,27 +34,11 @@ def density_chart(altair: Any, run: Run) -> Any:
     rows = _rows(run)
     charts = []
     for name, title in DENSITIES:
-        points = density([row[name] for row in rows])
-        base = altair.Chart(altair.Data(values=points))
-        x = altair.X("x:Q", title=title)
+        base = altair.Chart(altair.Data(values=rows)).transform_density(name, as_=["x", "y"])
+        x, y = altair.X("x:Q", title=title), altair.Y("y:Q", title="Density")
         area = base.mark_area(color=COLOUR, opacity=0.35, line={"color": COLOUR})
-        charts.append(area.encode(x=x, y=altair.Y("y:Q", title="Density")).properties(width=WIDTH, height=HEIGHT))
+        charts.append(area.encode(x=x, y=y).properties(width=WIDTH, height=HEIGHT))
     return altair.hconcat(*charts)
-
-
-def density(values: Sequence[float], steps: int = 200) -> list[dict[str, float]]:
-    """A Gaussian kernel density (Silverman's bandwidth) on even steps; it has an area of one."""
-    found = np.asarray(values, dtype=np.float64)
-    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
-    between = float(np.subtract(*np.percentile(found, (75, 25)))) / 1.349
-    width = 0.9 * min(one for one in (spread, between, np.inf) if one > 0) * len(found) ** -0.2 if spread > 0 else 0.0
-    if not np.isfinite(width) or width <= 0:
-        width = max(abs(float(found.mean())), 1.0) * 1e-3
-    x = np.linspace(found.min() - 4 * width, found.max() + 4 * width, steps)
-    y = np.exp(-0.5 * ((x[:, None] - found[None, :]) / width) ** 2).sum(axis=1) / (
-        len(found) * width * np.sqrt(2 * np.pi)
-    )
-    return [{"x": float(a), "y": float(b)} for a, b in zip(x, y, strict=True)]
 
 
 def _rows(run: Run) -> Rows:

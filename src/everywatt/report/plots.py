@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
+from everywatt.core.format import format_percent
 from everywatt.report.html.lines import CHARTS, Line, extent_s, lines_of
 from everywatt.report.html.pyramid import buckets
 from everywatt.report.html.spans import phases_of, spans_over_time
 from everywatt.report.llm_plots import density_chart, tokens_chart
+
+if TYPE_CHECKING:
+    from everywatt.meters.block import Floats
+    from everywatt.meters.wall import Node
 
 ENDINGS = (".png", ".svg", ".pdf")
 WIDTH, HEIGHT = 640, 300
@@ -237,9 +243,9 @@ def _spans(altair: Any, run: Run) -> Any:
 
 
 def _ledger(altair: Any, run: Run) -> Any:
-    from everywatt.report.html.data import ledger_of
+    from everywatt.report.html.data import ledger_of, ledger_view
 
-    ledger = ledger_of(run)
+    ledger = ledger_view(ledger_of(run))
     if "refused" in ledger:
         raise MeasurementRefused(f"There is no ledger: {ledger['refused']}.")
     rows = [_bar(row["owner"]["label"], row["energy"], row["energy"]["shown"]) for row in ledger["owners"][:25]]
@@ -264,3 +270,99 @@ WHAT: dict[str, Callable[..., Any]] = {
     "llm-density": density_chart,
 }
 """What can be plotted."""
+
+
+SIZES_HEIGHT = 190
+
+
+def plot_sizes(sizes: Sequence[Mapping[str, Any]], cheapest: int | None, out: Path) -> Path:
+    """Draw sizes (as `batch probe --json` has them) into a PNG, SVG or PDF; the cheapest one is marked."""
+    rows = [_row(one, cheapest) for one in sizes if one["fits"]]
+    if not rows:
+        raise MeasurementRefused("No size fits, so there is nothing to plot.")
+    altair = load_altair()
+    x = altair.X(
+        "size:Q", title="Size", scale=altair.Scale(type="log", base=2, nice=False), axis=altair.Axis(grid=False)
+    )
+    base = altair.Chart(altair.Data(values=rows))
+    charts = []
+    if any(row["joules"] is not None for row in rows):
+        title = "Energy (J a unit)"
+        y = altair.Y("joules:Q", title=title, scale=altair.Scale(zero=True))
+        bars = base.mark_rule(strokeWidth=1.3).encode(x=x, y=altair.Y("low:Q", title=title), y2="high:Q")
+        line = base.mark_line(color=PALETTE[0], strokeWidth=1.4).encode(x=x, y=y)
+        dots = base.mark_point(filled=True, opacity=1).encode(
+            x=x,
+            y=y,
+            size=altair.condition("datum.cheapest", altair.value(130), altair.value(45)),
+            color=altair.condition("datum.cheapest", altair.value(PALETTE[1]), altair.value(PALETTE[0])),
+        )
+        words = base.transform_filter("datum.cheapest").mark_text(dy=-14, fontSize=11, color=PALETTE[1])
+        charts.append(altair.layer(line, bars, dots, words.encode(x=x, y=y, text="label:N")))
+    if any(row["rate"] is not None for row in rows):
+        y = altair.Y("rate:Q", title="Throughput (units/s)", scale=altair.Scale(zero=True))
+        line = base.mark_line(color=PALETTE[2], strokeWidth=1.4, point={"filled": True, "color": PALETTE[2]})
+        charts.append(line.encode(x=x, y=y))
+    chart = altair.vconcat(*(one.properties(width=WIDTH, height=SIZES_HEIGHT) for one in charts)).resolve_scale(
+        x="shared"
+    )
+    return save(chart, out)
+
+
+def _row(one: Mapping[str, Any], cheapest: int | None) -> dict[str, Any]:
+    size, energy = int(one["size"]), one["energy"]
+    each = [None if energy[key] is None else energy[key] / size for key in ("joules", "low", "high")]
+    best = size == cheapest
+    return {
+        "size": size,
+        **dict(zip(("joules", "low", "high"), each, strict=True)),
+        "rate": one["units_per_s"],
+        "cheapest": best,
+        "label": f"cheapest: {size}" if best else "",
+    }
+
+
+WALL_LINES = ("wall", "chips", "CPUs", "cards")
+
+
+def plot_wall(nodes: Sequence[Node], out: Path) -> Path:
+    """Draw a comparison into a PNG, SVG or PDF and give its path; a cell without a value is a hole in its line."""
+    check_ending(out)
+    altair = load_altair()
+    panels = [_wall_panel(altair, node) for node in nodes if len(node.start_s)]
+    if not panels:
+        raise MeasurementRefused("This comparison has no cells to plot.")
+    save(altair.vconcat(*panels), out)
+    return out
+
+
+def _wall_panel(altair: Any, node: Node) -> Any:
+    kinds = dict(zip(WALL_LINES, (node.wall_w, node.chips_w, node.cpu_w, node.gpu_w), strict=True))
+    shown = [name for name, watts in kinds.items() if np.nan_to_num(watts).any()]
+    rows = [row for name in shown for row in _wall_rows(name, node.start_s, kinds[name])]
+    start = datetime.fromtimestamp(float(node.start_s[0]), UTC)
+    fit = f"; {node.overhead}" if node.overhead else ""
+    title = f"{node.name}: the chips do not explain {format_percent(node.gap_pct / 100)} of the wall{fit}"
+    colours = altair.Scale(domain=list(WALL_LINES), range=list(PALETTE[: len(WALL_LINES)]))
+    return (
+        altair.Chart(altair.Data(values=rows), title=altair.Title(title, fontSize=12, anchor="start"))
+        .mark_line(strokeWidth=1.4, interpolate="step-after")
+        .encode(
+            x=altair.X("t:Q", title=f"Seconds from {start:%Y-%m-%d %H:%M:%S} UTC", axis=altair.Axis(grid=False)),
+            y=altair.Y("w:Q", title="Power (W)"),
+            color=altair.Color("line:N", title=None, scale=colours, legend=altair.Legend(values=shown)),
+        )
+        .properties(width=640, height=220)
+    )
+
+
+def _wall_rows(name: str, start_s: Floats, watts: Floats) -> list[dict[str, Any]]:
+    """At most `MOST_POINTS` of a line: means of neighbouring cells where there are more."""
+    every = -(-len(start_s) // MOST_POINTS)
+    firsts = np.arange(0, len(start_s), every)
+    good = np.isfinite(watts)
+    sums, counts = (np.add.reduceat(values, firsts) for values in (np.where(good, watts, 0.0), good.astype(np.int64)))
+    return [
+        {"line": name, "t": float(t - start_s[0]), "w": float(total / count) if count else None}
+        for t, total, count in zip(start_s[firsts], sums, counts, strict=True)
+    ]

@@ -107,7 +107,10 @@ def _owners(run: Run) -> list[str]:
     folded = fold(ledger.entries, MAX_OWNERS)
     amounts, unit, _ = printed([sum(entry.microjoules for entry in group) for _, group in folded])
     width = max(map(len, amounts))
-    return [f"  owner   {amount:>{width}} {unit}  {label}" for (label, _), amount in zip(folded, amounts, strict=True)]
+    lines = [f"  owner   {amount:>{width}} {unit}  {label}" for (label, _), amount in zip(folded, amounts, strict=True)]
+    if run.energy().scope != ledger.total.scope and ledger.total.joules is not None:
+        lines.append(f"  ! owners share {ledger.total.scope}, {format_energy(ledger.total)}; the rest is not split")
+    return lines
 
 
 def _spans(run: Run) -> list[str]:

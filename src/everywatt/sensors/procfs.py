@@ -12,30 +12,27 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+from everywatt.core.platforms import O_CLOEXEC
+
+# Windows has no sysconf; there is no /proc to count in either, so that any number will do.
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _CHUNK = 16384
 
 
 def slurp(path: str | Path, limit: int | None = None) -> bytes:
     """A whole file (or its first `limit` bytes). OSError where it is not there, hidden or gone."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | O_CLOEXEC)
     try:
         if limit is not None:
-            return os.pread(fd, limit, 0)
-        return _all_of(fd)
+            return os.read(fd, limit)
+        # A short read is not yet the end: /proc hands out whole records, so only an empty read is.
+        parts = [os.read(fd, _CHUNK)]
+        while parts[-1]:
+            parts.append(os.read(fd, _CHUNK))
+        return b"".join(parts)
     finally:
         os.close(fd)
-
-
-def _all_of(fd: int) -> bytes:
-    parts = [os.pread(fd, _CHUNK, 0)]
-    size = len(parts[0])
-    # A short read is not yet the end: /proc hands out whole records, so only an empty read is.
-    while parts[-1]:
-        parts.append(os.pread(fd, _CHUNK, size))
-        size += len(parts[-1])
-    return b"".join(parts)
 
 
 class KeptFile:
@@ -45,7 +42,7 @@ class KeptFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDONLY | O_CLOEXEC)
 
     def read(self, limit: int = 4096) -> bytes:
         """Its first `limit` bytes as they are now."""
@@ -81,6 +78,21 @@ def parse_host_times(data: bytes) -> HostTimes:
     words = data.split(b"\n", 1)[0].split()
     if len(words) < 5 or words[0] != b"cpu":
         raise ValueError(f"not the first line of /proc/stat: {data[:60]!r}")
+    return _times(words)
+
+
+def parse_cpu_times(data: bytes) -> dict[int, HostTimes]:
+    """The lines of /proc/stat about single CPUs, by their numbers; one that is off has no line."""
+    found = {}
+    for line in data.split(b"\n")[1:]:
+        words = line.split()
+        if len(words) < 5 or not words[0].startswith(b"cpu"):
+            break
+        found[int(words[0][3:])] = _times(words)
+    return found
+
+
+def _times(words: list[bytes]) -> HostTimes:
     ticks = [int(word) for word in words[1:9]]
     ticks += [0] * (8 - len(ticks))
     user, nice, system, idle, iowait, irq, softirq, steal = ticks

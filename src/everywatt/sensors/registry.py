@@ -20,8 +20,8 @@ from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableG
 # Sensors in the order in which they are asked. One that stands behind another (its `after`) comes later; sensors of
 # other packages follow ours. `modelled` is asked last, `replay` only by name.
 ORDER = (
-    *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "ipmi", "redfish"),
-    *("shelly", "tasmota", "snmp", "exec", "use", "drm", "model", "replay"),
+    *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "hl-smi", "ipmi"),
+    *("redfish", "shelly", "tasmota", "snmp", "exec", "use", "drm", "model", "replay"),
 )
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
@@ -30,6 +30,7 @@ LAST = "modelled"
 NEEDS: dict[str, str] = {
     "tegrastats": "program tegrastats",
     "rocm-smi": "program rocm-smi",
+    "hl-smi": "program hl-smi",
     "raspberry": "program vcgencmd",
     "amdsmi": "library amdsmi",
     "cray": "sys cray/pm_counters",

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everywatt.core.channels import Channel, GroupInfo, Row, fresh
+from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
@@ -30,9 +30,11 @@ class SimpleGroup:
     age_ns: int = 0
 
     def read(self) -> list[Row]:
-        """One row, current when it was read or at most `age_ns` old."""
+        """One row, of values that were at most `age_ns` old when the read began."""
+        start_ns = self.clock.monotonic_ns()
         values = self.values()
-        return [fresh(self.clock.monotonic_ns(), values, self.age_ns)]
+        end_ns = self.clock.monotonic_ns()
+        return [Row(end_ns, start_ns - self.age_ns, end_ns, values)]
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -81,9 +83,14 @@ class SimpleSensor:
                 missing[channels[0].name] = str(error)
                 continue
             self._usable.append(group)
-            samples |= {c.name: raw * c.scale for c, raw in zip(channels, row.values, strict=True) if raw == raw}
+            for channel, raw in zip(channels, row.values, strict=True):
+                if raw == raw:
+                    samples[channel.name] = raw * channel.scale
+                else:
+                    missing[channel.name] = "cannot be read"
         if samples:
-            return Report(self.name, State.USABLE, samples=samples, missing=missing)
+            devices = [{"device": name} for name in dict.fromkeys(group.info.device for group in self._usable)]
+            return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
         if missing:
             return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, missing=missing)
         return Report(self.name, State.ABSENT, self.absent)

@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 
 
+def _start(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A child in a process group of its own, with one pipe for what it prints and complains."""
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        start_new_session=True,
+    )
+
+
 class Child:
     """A running nvidia-smi. `lines` gives what has arrived; `finished` says that no more will."""
 
@@ -26,14 +38,7 @@ class Child:
         self.started_ns = started_ns
         self.finished = False
         self._rest = b""
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=dict(environ),
-            start_new_session=True,
-        )
+        self._process = _start(command, environ)
         assert self._process.stdout is not None
         self._pipe = self._process.stdout.fileno()
         os.set_blocking(self._pipe, False)
@@ -75,21 +80,10 @@ class Child:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
-    def reap(self) -> int | None:
-        """The exit code once the child has ended, None while it runs."""
-        return self._process.poll()
-
 
 def run_once(command: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[list[str], int | None]:
     """Output lines and exit code of one short nvidia-smi; the code is None where it hung and was killed."""
-    process = subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        start_new_session=True,
-    )
+    process = _start(command, environ)
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -7,22 +7,26 @@ why, so that one broken file never takes its neighbours with it.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
+from everywatt.core.platforms import O_CLOEXEC
 
 Opener = Callable[[str], int]
 _LONGEST = 64
 _U64_DIGITS = 20
+_SIGNED = re.compile(rb"-?\d{1,19}")
 
 
 def open_readonly(path: str) -> int:
     """A descriptor to read `path`, closed in children that are executed."""
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDONLY | O_CLOEXEC)
 
 
 def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
@@ -32,7 +36,7 @@ def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
     except OSError:
         return None
     try:
-        return os.pread(handle, 4096, 0).decode().strip()
+        return os.read(handle, 4096).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
     finally:
@@ -51,6 +55,17 @@ def entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir(), key=lambda path: natural(path.name))
     except OSError:
         return []
+
+
+def parse_cpus(text: str) -> list[int]:
+    """The CPUs in a kernel list such as `0,18` or `0-3,8`; empty where it is no such list."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
+        if match is None:
+            return []
+        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return cpus
 
 
 class NumberFile:
@@ -78,6 +93,11 @@ class NumberFile:
             self.denied = isinstance(error, PermissionError)
             return self._fail(error.strerror or type(error).__name__)
         return self.number(data)
+
+    @property
+    def why(self) -> str:
+        """Why there is no value."""
+        return f"{self.path.name} of {self.path.parent.name}: {self.trouble}"
 
     def glance(self) -> bytes | None:
         """The bytes for `number`; None where a careful `read` has to find out what is wrong, or whether anything is."""
@@ -129,31 +149,69 @@ class NumberFile:
             os.close(handle)
 
 
-class FileGroup:
-    """A sensor group whose channels are one number file each, read in one go."""
+class SignedFile(NumberFile):
+    """A file with one whole number that may be negative: a shunt near zero is off by a step or two."""
 
-    def __init__(self, info: GroupInfo, files: Sequence[NumberFile], clock: Clock, *, age_s: float = 0.0) -> None:
-        self._info = info
-        self._files = tuple(files)
+    def number(self, data: bytes) -> float:
+        text = data.strip()
+        if text.startswith(b"-") and _SIGNED.fullmatch(text):
+            self.trouble, self.denied = None, False
+            return float(text)
+        return super().number(data)
+
+
+class Reading(Protocol):
+    """One value that is read again and again."""
+
+    @property
+    def why(self) -> str:
+        """Why there is no value, after a NaN."""
+        ...
+
+    def read(self) -> float: ...
+    def close(self) -> None: ...
+
+
+Read = TypeVar("Read", bound=Reading)
+
+
+class ValueGroup(Generic[Read]):
+    """A sensor group whose channels are one value each, read in one go. One that fails is NaN."""
+
+    def __init__(self, info: GroupInfo, values: Sequence[Read], clock: Clock, *, age_s: float = 0.0) -> None:
+        self.info = info
+        self._values = tuple(values)
         self._clock = clock
         self._age_ns = round(age_s * NS)
 
-    @property
-    def info(self) -> GroupInfo:
-        return self._info
-
     def read(self) -> list[Row]:
-        """One row. Each value was published after (start of the read − age) and before the end of the read."""
+        """One row. Each value was published after (start of the read − age) and before the end of the read.
+
+        Raises SensorError where no value can be read.
+        """
         start_ns = self._clock.monotonic_ns()
-        values = tuple([file.read() for file in self._files])
-        end_ns = self._clock.monotonic_ns()
-        self._refuse_empty(values)
-        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
+        values = tuple([value.read() for value in self._values])
+        return [self._row(start_ns, self._clock.monotonic_ns(), values)]
+
+    def _row(self, start_ns: int, end_ns: int, values: tuple[float, ...]) -> Row:
+        if all(value != value for value in values):
+            reasons = "; ".join(value.why for value in self._values[:2])
+            raise SensorError(f"{self.info.name} delivers nothing: {reasons}.")
+        return Row(end_ns, start_ns - self._age_ns, end_ns, values)
+
+    def close(self) -> None:
+        """Let go of all of them."""
+        for value in self._values:
+            value.close()
+
+
+class FileGroup(ValueGroup[NumberFile]):
+    """A group of number files, which can be read first and looked at later."""
 
     def read_raw(self) -> list[bytes] | None:
         """The files as they are now, for `to_rows`; None where one of them has to be looked at with care."""
         found = []
-        for file in self._files:
+        for file in self._values:
             data = file.glance()
             if data is None:
                 return None
@@ -162,23 +220,10 @@ class FileGroup:
 
     def to_rows(self, taken: Sequence[tuple[int, int, list[bytes]]]) -> list[Row]:
         """The rows of what was read, each with when its read began and ended."""
-        rows = []
-        for start_ns, end_ns, found in taken:
-            values = tuple([file.number(data) for file, data in zip(self._files, found, strict=True)])
-            self._refuse_empty(values)
-            rows.append(Row(end_ns, start_ns - self._age_ns, end_ns, values))
-        return rows
-
-    def _refuse_empty(self, values: tuple[float, ...]) -> None:
-        if all(value != value for value in values):
-            reasons = "; ".join(
-                f"{file.path.name} of {file.path.parent.name}: {file.trouble}" for file in self._files[:2]
-            )
-            raise SensorError(f"{self._info.name} delivers nothing: {reasons}.")
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()
+        return [
+            self._row(start_ns, end_ns, tuple([f.number(data) for f, data in zip(self._values, found, strict=True)]))
+            for start_ns, end_ns, found in taken
+        ]
 
 
 def in_unit(channel: Channel, raw: float) -> float | None:
@@ -206,12 +251,8 @@ def watch(
 
 def threads_per_core(sys: Path) -> int | None:
     """How many CPUs the system shows for each core (2 with hyper-threading); None where it does not say."""
-    try:
-        listed = (sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list").read_text()
-        siblings = [part.partition("-") for part in listed.strip().split(",")]
-        return sum(int(last or first) - int(first) + 1 for first, _, last in siblings)
-    except (OSError, ValueError):
-        return None
+    listed = read_text(sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list")
+    return len(parse_cpus(listed or "")) or None
 
 
 def packages_of(sys: Path) -> list[int] | None:

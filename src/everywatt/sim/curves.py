@@ -6,18 +6,24 @@ A curve is a table of straight pieces, a sine, or follows a load. The same formu
 from __future__ import annotations
 
 import bisect
+import csv
 import math
 import random
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from everywatt.core.errors import UsageError
+from everywatt.core import foreign
+from everywatt.core.errors import SimError, UsageError
 from everywatt.core.units import parse_duration_s, parse_power_w
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_TIMES = ("seconds", "unix_s", "t_s", "time_s", "time", "timestamp")
+_WATTS = ("watts", "power_w", "power", "power.draw.instant [w]", "power.draw [w]", "power.draw")
 NO_LIMIT_W = math.inf
 TELEGRAPH_DWELLS = 20_000
 _CURE = (
@@ -252,7 +258,7 @@ def _load(text: str, args: list[str]) -> Curve:
 
 
 def _replay(text: str, args: list[str]) -> Curve:
-    from everywatt.sim.traces import read_trace
+    from everywatt.sim.curves import read_trace
 
     times, watts = read_trace(",".join(args))
     rows = [(b - a, u, v) for a, b, u, v in zip(times, times[1:], watts, watts[1:], strict=False)]
@@ -302,3 +308,43 @@ def _duration(text: str) -> float:
     if seconds <= 0:
         raise UsageError(f"'{text}' is not a duration above 0.")
     return seconds
+
+
+def read_trace(name: str) -> tuple[list[float], list[float]]:
+    """Seconds since the first row, and watts. Rows without a number are left out; times have to grow."""
+    path = Path(name).expanduser()
+    try:
+        text = list(foreign.lines(path, errors="strict"))
+    except UsageError as error:
+        raise SimError(f"The recording {error.message}", cure="a CSV file with seconds,watts") from None
+    rows = csv.reader(text, skipinitialspace=True)
+    header = [cell.strip().lower() for cell in next(rows, [])]
+    at, of = _column(header, _TIMES, name), _column(header, _WATTS, name)
+    times: list[float] = []
+    watts: list[float] = []
+    for row in rows:
+        try:
+            t, w = _seconds(row[at]), float(row[of].removesuffix(" W"))
+        except (ValueError, IndexError):
+            continue
+        if w >= 0 and (not times or t > times[-1]):
+            times.append(t)
+            watts.append(w)
+    if len(times) < 2:
+        raise SimError(f"The recording {name} has fewer than two readings.", cure="a CSV file with seconds,watts")
+    return [t - times[0] for t in times], watts
+
+
+def _column(header: Sequence[str], names: Sequence[str], path: str) -> int:
+    for name in names:
+        if name in header:
+            return header.index(name)
+    raise SimError(f"The recording {path} has no column {' or '.join(names[:3])}.", cure="a header like seconds,watts")
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        stamp = datetime.strptime(text.strip(), "%Y/%m/%d %H:%M:%S.%f")
+        return stamp.replace(tzinfo=timezone.utc).timestamp()  # noqa: UP017 - differences only

@@ -4,7 +4,8 @@
         subprocess.run([..., "everywatt", "run", ...], env=board.environment())
         board.energy_j("VDD_IN", start_ns, end_ns)
 
-The chips publish the mean of each period at its end, as the real ones do.
+The chips publish the mean of each period at its end, as the real ones do. `python -m everywatt.sim.jetson BOARD.json
+[--interval MS]` is the board's `tegrastats`; a fault `silent:SECONDS` has it hang, `end:SECONDS` has it end after that.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +26,22 @@ MILLIVOLTS = 5000
 DITHER_W = 0.005
 _LAYOUTS = ("hwmon", "iio", "tegrastats")
 _SCRIPT = """#!/bin/sh
-PYTHONPATH="{source}" exec "{python}" -m everywatt.sim.tegrastats "{facts}" "$@"
+PYTHONPATH="{source}" exec "{python}" -m everywatt.sim.jetson "{facts}" "$@"
 """
+
+
+# What the kernel shows of the board's state: a GPU at 5 % (per mille) and 115 MHz, a memory controller at 1600 MHz that
+# is 2 % busy, one temperature and a sensor that is off.
+_STATE = {
+    "class/devfreq/17000000.gpu/cur_freq": "114750000",
+    "class/devfreq/17000000.gpu/device/load": "50",
+    "kernel/debug/bpmp/debug/clk/emc/rate": "1600000000",
+    "kernel/actmon_avg_activity/mc_all": "3200000",
+    "class/thermal/thermal_zone0/type": "cpu-thermal",
+    "class/thermal/thermal_zone0/temp": "45500",
+    "class/thermal/thermal_zone1/type": "cv0-thermal",
+    "class/thermal/thermal_zone1/temp": "-256000",
+}
 
 
 class Board:
@@ -102,6 +118,10 @@ class Board:
             script.write_text(_SCRIPT.format(source=source, python=sys.executable, facts=facts))
             script.chmod(0o755)
             return
+        for name, text in _STATE.items():
+            path = self.folder / "sys" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
         for number, (label, curve) in enumerate(self._curves.items()):
             chip, index = divmod(number, 3)
             path = self._rail(chip, index, label)
@@ -145,3 +165,44 @@ def mean_w(curve: Curve, end_s: float, period_s: float) -> float:
     """The mean power of the period that ends at `end_s`; the power at the start before there is one."""
     start_s = max(end_s - period_s, 0.0)
     return curve.energy_j(start_s, end_s) / (end_s - start_s) if end_s > start_s else curve.power_w(0.0)
+
+
+def line(curves: dict[str, Curve], now_s: float, period_s: float, sums: dict[str, tuple[int, int]]) -> str:
+    """One line as JetPack 6 prints it, with the last published means and the mean of all lines, kept in `sums`."""
+    end_s = now_s - now_s % period_s
+    rails = []
+    for label, curve in curves.items():
+        milliwatts = round(1000 * mean_w(curve, end_s, period_s))
+        total, count = sums.get(label, (0, 0))
+        sums[label] = total + milliwatts, count + 1
+        rails.append(f"{label} {milliwatts}mW/{(total + milliwatts) // (count + 1)}mW")
+    stamp = time.strftime("%m-%d-%Y %H:%M:%S")
+    return (
+        f"{stamp} RAM 3168/6851MB (lfb 2x4MB) SWAP 0/3426MB (cached 0MB) CPU [23%@1397,off] EMC_FREQ 2%@1600 "
+        f"GR3D_FREQ 5%@[114] cpu@45.5C tj@46C {' '.join(rails)}"
+    )
+
+
+def main(words: list[str]) -> int:
+    """Print lines until the reader is gone."""
+    facts = json.loads(Path(words[0]).read_text(encoding="utf-8"))
+    interval_s = int(words[words.index("--interval") + 1]) / 1000 if "--interval" in words else 1.0
+    curves = {label: parse_curve(text) for label, text in facts["rails"].items()}
+    what, _, after = str(facts.get("fault", "")).partition(":")
+    start_s = time.monotonic()
+    sums: dict[str, tuple[int, int]] = {}
+    while True:
+        if what and time.monotonic() - start_s > float(after):
+            if what == "end":
+                return 1
+            time.sleep(3600)
+        now_s = (time.monotonic_ns() - facts["t0_ns"]) / NS
+        try:
+            print(line(curves, now_s, facts["period_s"], sums), flush=True)
+        except BrokenPipeError:
+            return 0
+        time.sleep(interval_s)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

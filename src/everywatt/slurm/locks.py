@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -48,6 +47,8 @@ def exclusive(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
 
 def _try(handle: int) -> bool | None:
     """Whether the lock is ours now; None where the filesystem knows no locks."""
+    import fcntl  # Windows has no such module
+
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -11,6 +11,21 @@ from typing import Any, Final
 from everywatt.core.errors import MissingExtra
 
 
+def shown_id(
+    job_id: object,
+    array_job_id: int | None,
+    array_task_id: int | None,
+    het_job_id: int | None,
+    het_offset: int | None,
+) -> str:
+    """The id of a job as Slurm's own tools print it: 123, 123_4, 123+0."""
+    if array_job_id is not None and array_task_id is not None:
+        return f"{array_job_id}_{array_task_id}"
+    if het_job_id is not None and het_offset is not None:
+        return f"{het_job_id}+{het_offset}"
+    return str(job_id)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceEnergy:
     """What a job used of one device of a node: its own share, and its share of the idle power by allocation."""
@@ -103,11 +118,7 @@ class JobOnNode:
     @property
     def shown_id(self) -> str:
         """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-        if self.array_job_id is not None and self.array_task_id is not None:
-            return f"{self.array_job_id}_{self.array_task_id}"
-        if self.het_job_id is not None and self.het_offset is not None:
-            return f"{self.het_job_id}+{self.het_offset}"
-        return str(self.job_id)
+        return shown_id(self.job_id, self.array_job_id, self.array_task_id, self.het_job_id, self.het_offset)
 
     def row(self) -> dict[str, Any]:
         """Plain data, for Parquet and JSON."""
@@ -153,6 +164,7 @@ class NodeHour:
 
 
 JOB_KEY: Final = ("cluster", "job_id", "restart", "node")
+SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")  # of hours of nodes
 HOUR_KEY: Final = ("hour_s", "node", "device", "source")
 
 

@@ -1,12 +1,18 @@
-"""What disk and network load share: bytes moved at a rate, in blocks that suit it."""
+"""Disk and network load: bytes moved at a rate, in blocks that suit it."""
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everywatt.stress.pacing import Stretch, pace
+
+FILE_BYTES = 64 * 2**20
+SYNC_EVERY = 4
 
 
 class Transfer(ABC):
@@ -50,3 +56,63 @@ class Transfer(ABC):
 def block_bytes(bytes_per_s: float, least: int, most: int) -> int:
     """The size of a block: a two-hundredth of what a second has, within bounds."""
     return int(min(most, max(least, bytes_per_s / 200)))
+
+
+class DiskWork(Transfer):
+    """Writes round and round in one file, which never has more than FILE_BYTES."""
+
+    def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._file = unnamed_file(options["folder"])
+        self._block = memoryview(os.urandom(self.most_bytes))
+        self._blocks = 0
+
+    def move(self, size: int) -> int:
+        """Write a block; every fourth time wait until they are on the disk."""
+        written = os.pwrite(self._file, self._block[:size], (self._blocks * self.most_bytes) % FILE_BYTES)
+        self._blocks += 1
+        if self._blocks % SYNC_EVERY == 0:
+            os.fdatasync(self._file)
+        return written
+
+    def close(self) -> None:
+        """Let go of the file, which is its end."""
+        os.close(self._file)
+
+
+def unnamed_file(folder: str) -> int:
+    """A descriptor of a file that no folder lists, and that is gone with this process."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except (OSError, AttributeError):  # a filesystem or a kernel that cannot
+        file, path = tempfile.mkstemp(prefix=".everywatt-stress-", dir=folder)
+        os.unlink(path)  # noqa: PTH108 - pathlib is not needed here
+        return file
+
+
+class NetworkWork(Transfer):
+    """A connection to itself."""
+
+    least_bytes = 1024
+    most_bytes = 64 * 1024
+
+    def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
+        super().__init__()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self._sender = socket.create_connection(server.getsockname())
+            self._receiver, _ = server.accept()
+        self._sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * self.most_bytes)
+        self._block = memoryview(bytes(self.most_bytes))
+        self._into = bytearray(self.most_bytes)
+
+    def move(self, size: int) -> int:
+        """Send a block and receive it."""
+        sent = left = self._sender.send(self._block[:size])
+        while left > 0:
+            left -= self._receiver.recv_into(self._into, left)
+        return sent
+
+    def close(self) -> None:
+        """Hang up."""
+        self._sender.close()
+        self._receiver.close()

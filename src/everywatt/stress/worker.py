@@ -25,8 +25,8 @@ ROLES = {
     "cpu": "everywatt.stress.cpu:CpuWork",
     "stress-ng": "everywatt.stress.stress_ng:StressNg",
     "ram": "everywatt.stress.ram:RamWork",
-    "disk": "everywatt.stress.disk:DiskWork",
-    "network": "everywatt.stress.network:NetworkWork",
+    "disk": "everywatt.stress.transfer:DiskWork",
+    "network": "everywatt.stress.transfer:NetworkWork",
     "gpu": "everywatt.stress.gpu:GpuWork",
     "gpu-sim": "everywatt.stress.gpu:SimulatedGpuWork",
 }

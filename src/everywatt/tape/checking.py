@@ -8,12 +8,74 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from everywatt.core.errors import TapeDamaged
-from everywatt.tape import schema, shapes
+from everywatt.tape import schema
 from everywatt.tape.opening import Opened
 from everywatt.tape.sealing import Tally
+
+# What rows may hold: a checksum says that a row is as it was written, not that it makes sense. A shape is a type, a
+# tuple of shapes (any of them), `[shape]` (a list of it), or a table: `{"name": shape}` for the keys that are read here
+# (others are free, and None is as good as missing), `{ANY: shape}` for all keys.
+ANY: Final = "*"
+_NUMBER: Final = (int, float)
+_NONE: Final = type(None)
+_TEXT: Final = (str, _NONE)
+_WORDS: Final = (str, [str], _NONE)
+_MAY_BE_NONE: Final = frozenset(("parent", "end_ns", "span", "channel", "count", "most", "cum", "data"))
+_TYPES: Final[dict[str, tuple[type, ...]]] = {"INTEGER": (int,), "REAL": (int, float), "TEXT": (str,), "BLOB": (bytes,)}
+COLUMNS: Final[dict[str, tuple[tuple[str, tuple[type, ...]], ...]]] = {
+    table: tuple(
+        (name, _TYPES[schema.type_of(table, name).partition(" ")[0]] + (_NONE,) * (name in _MAY_BE_NONE))
+        for name in names
+    )
+    for table, names in schema.COLUMNS.items()
+}
+_HOST: Final = {"name": str, "cpus": _NUMBER, "packages": [int], "memory_bytes": _NUMBER, "cpu": str, "kernel": str}
+META: Final[dict[str, Any]] = {
+    "abandoned": bool,
+    "agent": {"devices": {ANY: {"group": str, "channel": str, "at_ns": int, "uj": int}}, "owners": list},
+    "bounds_ns": ([(int, _NONE)], _NONE),
+    "checkpoint_s": (*_NUMBER, _NONE),
+    "command": _WORDS,
+    "continues": _TEXT,
+    "cwd": _TEXT,
+    "everywatt": _TEXT,
+    "git": (_NONE, {"commit": str, "branch": str, "dirty": bool}),
+    "host": (_HOST, str, _NONE),
+    "in_process": bool,
+    "meter": (dict, _NONE),
+    "note": _TEXT,
+    "period_s": (*_NUMBER, _NONE),
+    "place": _TEXT,
+    "profile": _TEXT,
+    "python": _TEXT,
+    "quality": (dict, _NONE),
+    "tags": dict,
+    "user": _TEXT,
+}
+_CHANNEL: Final = {
+    "name": str, "unit": str, "kind": str, "device": str, "domain": str, "scale": _NUMBER, "pedigree": str,
+    "mirror_of": str, "facts": {"cards": str, "calibrated": bool} | dict.fromkeys(
+        (
+            "period_s", "window_s", "quantum", "wrap", "max_w", "gain_pct", "offset_w", "gain", "bias_w", "correlation",
+            "freedom", "gain_alike", "offset_alike",
+        ),
+        _NUMBER,
+    ),
+}  # fmt: skip
+_GROUP: Final = {
+    "name": str, "sensor": str, "device": str, "channels": [_CHANNEL], "cadence": str, "label": str, "uuid": str,
+    "inline": bool, "tracked": bool, "table": bool, "expected_period_s": _NUMBER,
+}  # fmt: skip
+JSON: Final[dict[str, Any]] = {
+    "grp": _GROUP,
+    "note": dict,
+    "point": object,
+    "seal": {ANY: [int]},
+    "span": dict,
+}
 
 
 def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, ...]:
@@ -22,9 +84,33 @@ def checked(path: Path, table: str, row: tuple[Any, ...] | None) -> tuple[Any, .
         raise TapeDamaged(f"{path}: table {table} lost a row.")
     if schema.checksum(table, row[:-1]) != row[-1]:
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: the checksum does not match.")
-    if column := shapes.odd_column(table, row[:-1]):
+    if column := _odd_column(table, row[:-1]):
         raise TapeDamaged(f"{path}: table {table}, row {row[0]}: its {column} is of a type that it never has.")
     return row[:-1]
+
+
+def _odd_column(table: str, row: tuple[Any, ...]) -> str | None:
+    """The first column of a row that does not hold what it should."""
+    for (name, types), value in zip(COLUMNS[table], row, strict=True):
+        if not isinstance(value, types):
+            return name
+    return None
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a value that was read from JSON has a shape: numbers are int or float and nothing derived from them."""
+    if type(value) is shape or shape is object:
+        return True
+    if isinstance(shape, tuple):
+        return type(value) in shape or any(_fits(value, one) for one in shape if isinstance(one, (dict, list)))
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(one, shape[0]) for one in value)
+    if not isinstance(shape, dict) or not isinstance(value, dict):
+        return False
+    if ANY in shape:
+        return all(_fits(one, shape[ANY]) for one in value.values())
+    # The keys that are there, and not all that may be: a group of 200 channels is looked at whenever a tape is opened.
+    return all(one is None or key not in shape or _fits(one, shape[key]) for key, one in value.items())
 
 
 def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
@@ -33,8 +119,8 @@ def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
         value = json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise TapeDamaged(f"{path}: table {table}, row {row} is not JSON.") from None
-    shape = shapes.META.get(row, object) if table == "meta" else shapes.JSON[table]
-    if not shapes.fits(value, shape):
+    shape = META.get(row, object) if table == "meta" else JSON[table]
+    if not _fits(value, shape):
         raise TapeDamaged(f"{path}: table {table}, row {row} has the wrong type: {reprlib.repr(value)}.")
     return value
 

@@ -17,6 +17,7 @@ from typing import Final
 from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
+from everywatt.core.platforms import user_id
 from everywatt.tape import SUFFIX, places, schema, sealing
 from everywatt.tape.reader import Tape
 
@@ -50,7 +51,7 @@ def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_
     folder = spool or Path(tempfile.gettempdir()) / places.spool_name()
     moved = []
     with contextlib.suppress(OSError):
-        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != user_id():
             return []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             with contextlib.suppress(TapeError, OSError):
@@ -80,7 +81,7 @@ def at_rest(path: Path, clock: Clock | None = None, quiet_s: float = QUIET_S) ->
     for side in ("", "-wal"):
         with contextlib.suppress(OSError):
             stats.append(Path(f"{path}{side}").lstat())
-    if not stats or path.is_symlink() or any(stat.st_uid != os.getuid() for stat in stats):
+    if not stats or path.is_symlink() or any(stat.st_uid != user_id() for stat in stats):
         return False
     if sum(stat.st_size for stat in stats) > MOST_BYTES:
         return False

@@ -7,16 +7,22 @@ import shutil
 import sqlite3
 import struct
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.tape import schema, wal
+from everywatt.tape import schema
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _COPY_BELOW_BYTES: Final = 256 << 20
+_LOG_MAGIC: Final = (0x377F0682, 0x377F0683)
+_LOG_HEADER: Final = struct.Struct(">8I")
+_LOG_ENTRY: Final = struct.Struct(">6I")
+_LOG_INDEX_AT: Final = 16
+_LOG_TRIES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ def open_file(path: Path) -> Opened:
                 raise
             raise TapeDamaged(f"{path} is truncated: {header.left}, too few to read anything.") from None
     try:
-        return Opened(_connect(path, "mode=ro", header), header, True, wal.is_cut(path))
+        return Opened(_connect(path, "mode=ro", header), header, True, _log_is_cut(path))
     except (TapeDamaged, NotATape):
         raise
     except TapeError:
@@ -121,7 +127,7 @@ def _open_copy(path: Path, log: Path, header: Header) -> Opened:
         shutil.copyfile(path, copy)
         shutil.copyfile(log, f"{copy}-wal")
         db = _connect(copy, "mode=ro", header)
-        return Opened(db, header, True, wal.is_cut(copy))
+        return Opened(db, header, True, _log_is_cut(copy))
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # an open file stays readable without its name
 
@@ -167,3 +173,64 @@ def _check_schema(db: sqlite3.Connection, path: Path) -> None:
     missing = [name for name in expected if name not in found]
     if missing:
         raise TapeDamaged(f"{path}: table {missing[0]} is missing.")
+
+
+def _log_is_cut(path: Path) -> bool:
+    """True where the log of the tape at `path`, which another process has open, holds more transactions than SQLite
+    reads: it stops at the first damaged entry without a word.
+
+    A writer that is at work may have written a transaction and not yet told its readers, so a doubt is looked at again.
+    """
+    for attempt in range(_LOG_TRIES):
+        if attempt:
+            time.sleep(0.02)
+        written = _committed(Path(f"{path}-wal"))
+        read = _indexed(Path(f"{path}-shm"))
+        if written is not None and (read is None or written <= read):
+            return False
+    return True
+
+
+def _indexed(path: Path) -> int | None:
+    """How many entries of the log are in use, by the index that readers share."""
+    try:
+        with path.open("rb") as file:
+            file.seek(_LOG_INDEX_AT)
+            return int(struct.unpack("=I", file.read(4))[0])
+    except (OSError, struct.error):
+        return None
+
+
+def _committed(path: Path) -> int | None:
+    """The number of the last entry that ends a transaction; None where the log's head is damaged."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_LOG_HEADER.size)
+            if not head:
+                return 0
+            if len(head) < _LOG_HEADER.size or not _head_is_right(head):
+                return None
+            page_bytes = _LOG_HEADER.unpack(head)[2]
+            salts = _LOG_HEADER.unpack(head)[4:6]
+            last = number = 0
+            while len(entry := file.read(_LOG_ENTRY.size)) == _LOG_ENTRY.size:
+                number += 1
+                _, pages, *found = _LOG_ENTRY.unpack(entry)
+                if tuple(found[:2]) == salts and pages:
+                    last = number
+                file.seek(page_bytes, 1)
+            return last
+    except OSError:
+        return 0
+
+
+def _head_is_right(head: bytes) -> bool:
+    magic, _, page_bytes, *_, first, second = _LOG_HEADER.unpack(head)
+    if magic not in _LOG_MAGIC or page_bytes < 512:
+        return False
+    words = struct.unpack(">6I" if magic & 1 else "<6I", head[:24])
+    a = b = 0
+    for left, right in zip(words[::2], words[1::2], strict=True):
+        a = (a + left + b) & 0xFFFFFFFF
+        b = (b + right + a) & 0xFFFFFFFF
+    return (a, b) == (first, second)

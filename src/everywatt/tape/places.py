@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from everywatt.core.errors import RunExists, TapeError
+from everywatt.core.platforms import O_CLOEXEC, user_id
 
 MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = (
@@ -51,7 +52,7 @@ def is_network(kind: str | None) -> bool:
 
 def spool_name() -> str:
     """What the user's spool is called."""
-    return f"everywatt-spool-{os.getuid()}"
+    return f"everywatt-spool-{user_id()}"
 
 
 def spool_folder(spool: Path | None) -> Path:
@@ -60,7 +61,7 @@ def spool_folder(spool: Path | None) -> Path:
 
     folder = spool or Path(tempfile.gettempdir()) / spool_name()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+    if folder.is_symlink() or folder.stat().st_uid != user_id():
         raise TapeError(f"The spool {folder} belongs to another user.", cure="set TMPDIR to a folder that you own")
     return folder
 
@@ -75,7 +76,7 @@ def hold_space(path: Path, size: int) -> Path:
     spare = spare_file(path)
     if size:
         with contextlib.suppress(OSError):  # a disk that is full already
-            fd = os.open(spare, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            fd = os.open(spare, os.O_CREAT | os.O_EXCL | os.O_WRONLY | O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)
             finally:

@@ -57,11 +57,8 @@ def seal(db: sqlite3.Connection, path: Path, sealed_ns: int) -> None:
 
 def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int) -> None:
     # Readable for whom the live tape was: another process's umask may apply by now.
-    fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode & 0o600)
-    try:
-        os.fchmod(fd, mode)
-    finally:
-        os.close(fd)
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, mode & 0o600))
+    part.chmod(mode)
     new = sqlite3.connect(part, isolation_level=None)
     try:
         for pragma in (

@@ -97,15 +97,24 @@ def test_other_items_and_another_scope_are_refused(folder, small):
     found = compare_llm(side(small), side(chip), force=True)
     assert "accuracy_difference" in found.figures
     assert found.figures["energy_ratio"].value is None
-    with pytest.raises(ScopeError, match="scope gpu, boundary machine; chip: scope soc"):
-        leaderboard([small, chip])
-    assert "do not cover" in models_view([small, chip])["refused"]
+    with pytest.raises(ScopeError, match="used different items"):
+        leaderboard([small, other])
+    assert "different scopes" in models_view([small, chip])["refused"]
+
+
+def test_different_scopes_are_ranked_in_tables_of_their_own(folder, small, large):
+    soc = made(folder, "soc", lambda n: 1.0, lambda n: True, part="soc_per_query_joules")
+    board = leaderboard([large, soc, small])
+    assert [(place.model, place.rank) for place in board.tables["gpu", "machine"]] == [("small", 1), ("large", 1)]
+    assert [(place.model, place.rank) for place in board.tables["soc", "machine"]] == [("soc", 1)]
+    runs = {run.name: run for run in (small, large, soc)}
+    assert check_board(json.loads(json.dumps(board.to_dict())), runs.__getitem__) == []
 
 
 def test_the_table_of_many_runs(small, large):
     board = leaderboard([large, small])
     assert [place.model for place in board.places] == ["small", "large"]
-    assert (board.scope, board.boundary, board.dataset) == ("gpu", "machine", "own")
+    assert (list(board.tables), board.dataset) == ([("gpu", "machine")], "own")
     first = board.places[0]
     assert first.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
@@ -133,6 +142,9 @@ def test_a_published_table_is_checked_against_its_runs(small, large):
     runs = {run.name: run for run in (small, large)}
     told = json.loads(json.dumps(leaderboard([small, large]).to_dict()))
     assert check_board(told, runs.__getitem__) == []
+    for place in told["places"]:
+        del place["boundary"]
+    assert check_board(told, runs.__getitem__) == [], "as written by an earlier version"
     told["places"][0]["energy_per_request"]["value"] *= 0.9
     told["places"][1]["answered"] = 61
     wrong = {(row, field) for row, field, _ in check_board(told, runs.__getitem__)}
@@ -163,6 +175,12 @@ def test_the_report_has_a_section_for_it(small, large, tmp_path):
     assert len(view["tokens"]) == N
     rows = {row[0]: row[1] for row in view["levels"][0]["rows"]}
     assert rows["accuracy"] == "50 %" and rows["energy per request"] == "12.00 J"
+    assert view["answer"].startswith("The machine used 720")
+    assert "for 60 queries, 60 of them answered, accuracy 50 %" in view["answer"] and "12.00 J" in view["answer"]
+    (load,) = view["loads"]["rows"]
+    assert load[:2] == ["concurrency 1", "60 of 60"] and len(load) == len(view["loads"]["heads"])
+    assert view["failures"] == [] and [row[0] for row in view["subjects"]["rows"]] == [f"s{n}" for n in range(6)]
+    assert view["energy"]["median"] == pytest.approx(12.0)
     models = models_view([small, large])
     assert [row["name"] for row in models["rows"]] == ["small, concurrency 1", "large, concurrency 1"]
     assert models_view([small]) is None

@@ -7,8 +7,12 @@ import sys
 import pytest
 from waiting import until
 
+from everywatt.bench.llm import packaged_model
 from everywatt.bench.llm.clients import Connection, make
+from everywatt.bench.llm.datasets import load_dataset
+from everywatt.bench.llm.scorers import regex
 from everywatt.bench.llm.values import Ask
+from everywatt.core.errors import UsageError
 
 KEY = "sk-very-secret"
 
@@ -107,3 +111,18 @@ def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, ho
     pids = [int(word) for word in told.read_text().split()]
     until(lambda: all(map(gone, pids)))
     assert all(map(gone, pids))
+
+
+def test_a_packaged_model_that_is_missing_names_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(packaged_model, "find_spec", lambda name: None)
+    with pytest.raises(UsageError) as error:
+        packaged_model.weights()
+    assert error.value.cure == packaged_model.INSTALL
+
+
+def test_the_short_questions_have_patterns_and_subjects():
+    items = load_dataset(str(packaged_model.QUESTIONS), {"scorer": "regex"}).items
+    assert len(items) == 32 and {item.group for item in items} == {"capitals", "opposites", "everyday", "sums"}
+    right = {"capitals-1": "It is Paris.", "opposites-1": "COLD", "everyday-6": "seven days", "sums-1": "2 + 3 = 5"}
+    for item in items:
+        assert (regex(right.get(item.id, "42"), item).verdict == "right") == (item.id in right)

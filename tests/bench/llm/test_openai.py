@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from answering import answering
 from sse_server import running
 from waiting import until
 
@@ -248,3 +249,31 @@ def test_an_unknown_parameter_or_client_is_named():
         make("openai", Connection.of("m", "http://h", {"colour": "red"}))
     with pytest.raises(UsageError, match="no client 'nobody'"):
         make("nobody", Connection.of("m"))
+
+
+VLLM = """\
+# TYPE vllm:request_queue_time_seconds histogram
+vllm:request_queue_time_seconds_bucket{engine="0",le="0.3",model_name="m"} 9.0
+vllm:request_queue_time_seconds_count{engine="0",model_name="m"} 10.0
+vllm:request_queue_time_seconds_sum{engine="0",model_name="m"} 2.5
+vllm:request_queue_time_seconds_count{engine="1",model_name="m"} 2.0
+vllm:request_queue_time_seconds_sum{engine="1",model_name="m"} 1.5
+vllm:request_prefill_time_seconds_count{engine="0",model_name="m"} 12.0
+vllm:request_prefill_time_seconds_sum{engine="0",model_name="m"} 6.0
+"""
+
+
+@pytest.mark.parametrize(
+    "status, text, found", [(200, VLLM, {"queue": (4.0, 12.0), "prefill": (6.0, 12.0)}), (404, VLLM, {}), (200, "", {})]
+)
+def test_phases_that_the_server_counts(status, text, found):
+    async def counted(url):
+        client = make("openai", Connection.of("m", f"{url}/v1"))
+        try:
+            return await client.phase_counters()
+        finally:
+            await client.close()
+
+    with answering(lambda path, body: (status, [text.encode()])) as (url, asked):
+        assert asyncio.run(counted(url)) == found
+        assert [path for path, *_ in asked] == ["/metrics"]

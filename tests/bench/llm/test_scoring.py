@@ -10,11 +10,9 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.judge import Judge, verdict_of
 from everywatt.bench.llm.sandbox import MOUNT_PROC, Ending, Sandbox
 from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG
-from everywatt.bench.llm.scoring import Scoring, scored_by
-from everywatt.bench.llm.unit_tests import code_of, score_code
+from everywatt.bench.llm.scoring import Judge, Scoring, code_of, score_code, scored_by, verdict_of
 from everywatt.bench.llm.values import Ask, Item
 from everywatt.core.errors import MeasurementRefused, UsageError
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from everywatt.bench.llm.figure import Share, over_repeats, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.latency import latencies, parse_bounds, tpot_s, ttft_s, within
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.records import QUERIES, Journal, Record, read_records
-from everywatt.bench.llm.stats import Share, over_repeats, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.values import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.retry import Backoff

@@ -7,7 +7,7 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.tokens import counter
+from everywatt.bench.llm.openai import counter
 from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import UsageError
 

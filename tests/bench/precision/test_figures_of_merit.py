@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
-from everywatt.bench.precision.endings import cure, died, explained, next_isa
 from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
-from everywatt.bench.precision.probe import PENALTIES, train_probe
-from everywatt.bench.precision.quality import (
+from everywatt.bench.precision.result import Latency, Window, pareto
+from everywatt.bench.precision.scoring import (
+    PENALTIES,
+    Probe,
     accuracy,
     divergence,
     paired_accuracy,
     paired_perplexity,
     perplexity,
 )
-from everywatt.bench.precision.result import Latency, Window, pareto
+from everywatt.bench.precision.workers import cure, died, explained, next_isa
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.stats import wilson
@@ -55,12 +56,12 @@ def test_the_probe_learns_what_is_there_and_nothing_else():
     rng = np.random.default_rng(3)
     labels = np.arange(400) % 2
     told = rng.normal(size=(400, 20)) + 4 * labels[:, None] * np.eye(20)[0]
-    assert accuracy(train_probe(told[:200], labels[:200]).logits(told[200:]).argmax(1) == labels[200:]).value > 0.9
+    assert accuracy(Probe(told[:200], labels[:200]).logits(told[200:]).argmax(1) == labels[200:]).value > 0.9
     noise = rng.normal(size=(400, 20))
-    assert 0.35 < (train_probe(noise[:200], labels[:200]).logits(noise[200:]).argmax(1) == labels[200:]).mean() < 0.65
+    assert 0.35 < (Probe(noise[:200], labels[:200]).logits(noise[200:]).argmax(1) == labels[200:]).mean() < 0.65
     three = np.arange(90) % 3
     clouds = rng.normal(size=(90, 5)) * 0.1 + np.eye(5)[three]
-    assert (train_probe(clouds, three).logits(clouds).argmax(1) == three).all()
+    assert (Probe(clouds, three).logits(clouds).argmax(1) == three).all()
 
 
 FLOAT = Computed({"float32": 91_000_000}, {"float32": 37}, {"aten::addmm": 37}, 91_000_000, 91_000_000, 22_700_000)
@@ -166,10 +167,11 @@ def test_the_penalty_is_chosen_among_the_items_that_train():
     labels = np.arange(120) % 2
     clear = np.stack([labels + rng.normal(0, 0.3, 120), rng.normal(size=120)], axis=1)
     dim = np.hstack([clear[:, :1] * 0.3 + rng.normal(size=(120, 1)), rng.normal(size=(120, 200))])
-    small, large = train_probe(clear, labels).penalty, train_probe(dim, labels).penalty
+    small, large = Probe(clear, labels).penalty, Probe(dim, labels).penalty
     assert small < large and {small, large} <= set(PENALTIES)
-    assert train_probe(clear, labels, penalty=0.3).penalty == 0.3
     # A class with a single item cannot be left out and learnt.
     rare = labels.copy()
     rare[0] = 2
-    assert train_probe(clear, rare).weights.shape == (2, 3)
+    assert Probe(clear, rare).penalty == max(PENALTIES) and Probe(clear, rare).logits(clear).shape == (120, 3)
+    # A class that no item has is never chosen.
+    assert set(Probe(clear, 2 * labels).logits(clear).argmax(1)) == {0, 2}

@@ -1,6 +1,6 @@
 import pytest
 
-from everywatt.bench.precision.sensitivity import Sensitivity, correlated, plan, ranked, savings
+from everywatt.bench.precision.layers import Sensitivity, correlated, plan, ranked, savings
 
 
 def row(name, kl, saved):

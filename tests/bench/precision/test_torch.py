@@ -1,16 +1,19 @@
 """With torch: what conversions really are, labels that are refused, hooks, and every layer of GPT-2."""
 
+import os
+
 import numpy as np
 import pytest
 
-from everywatt.bench.precision import torch_layers
+from everywatt.bench.precision import torch_backend
 from everywatt.bench.precision.backend import Unsupported, make
 from everywatt.bench.precision.computed import Computed, cast, refusal
 from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.ptfile import read_tensor
 from everywatt.bench.precision.worker import _calls
+from everywatt.bench.precision.workers import load_data_without_torch
+from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml
 ENTRIES = """
@@ -132,7 +135,7 @@ def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
     assert model.hooks() == 1, "hooks would be seen"
     handle.remove()
     with pytest.raises(RuntimeError):
-        torch_layers.times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
+        torch_backend.module_times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
     assert model.hooks() == 0
 
 
@@ -166,11 +169,62 @@ def test_a_language_model_of_random_weights_is_as_good_as_guessing(gpt2):
     assert np.exp(told["loss"].sum() / told["tokens"].sum()) == pytest.approx(1000, rel=0.3)
 
 
-def test_files_of_torch_itself(torch, tmp_path):
-    values = torch.arange(12).reshape(3, 4), torch.randn(5, 2), torch.tensor([True, False]), torch.ones(2, 3).t()
-    for value in values:
-        torch.save(value, tmp_path / "t.pt")
-        assert (read_tensor(tmp_path / "t.pt") == value.numpy()).all()
+def folder(torch, path, ids=None, mask=None, labels=None, told='{"num_samples": 3, "num_labels": 2}'):
+    path.mkdir()
+    ids = np.arange(12, dtype=np.int64).reshape(3, 4) if ids is None else ids
+    torch.save(torch.from_numpy(ids), path / "input_ids.pt")
+    torch.save(torch.from_numpy(np.ones((3, 4), dtype=np.int64) if mask is None else mask), path / "attention_mask.pt")
+    torch.save(torch.from_numpy(np.array([0, 1, 1]) if labels is None else labels), path / "labels.pt")
+    (path / "metadata.json").write_text(told)
+    return str(path)
+
+
+def test_the_old_folder_of_tensors(torch, tmp_path):
+    data = load_data(folder(torch, tmp_path / "d"))
+    apart = load_data_without_torch(str(tmp_path / "d"))
+    assert (apart.name, apart.note, apart.labels.tolist()) == (data.name, data.note, data.labels.tolist())
+    assert len(data) == 3 and data.labels.tolist() == [0, 1, 1]
+    assert data.batch([2])["input_ids"].tolist() == [[8, 9, 10, 11]]
+
+
+@pytest.mark.parametrize(
+    "wrong, why",
+    [
+        ({"mask": np.ones((3, 5), dtype=np.int64)}, r"attention_mask has shape \(3, 5\), input_ids \(3, 4\)"),
+        ({"mask": np.full((3, 4), 2)}, "attention_mask has values other than 0 and 1"),
+        ({"labels": np.array([0, 1, 2])}, "label 2 of item 2 is invalid; labels are 0 to 1"),
+        ({"labels": np.array([0, 1])}, r"labels has shape \(2,\)"),
+        ({"ids": np.arange(3)}, r"input_ids has shape \(3,\)"),
+        ({"told": '{"num_samples": 5}'}, "metadata.json reports 5 samples, the tensors have 3"),
+        ({"told": "{"}, "is not JSON"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_shapes_and_labels_say_which(torch, tmp_path, wrong, why):
+    with pytest.raises(UsageError, match=why):
+        load_data(folder(torch, tmp_path / "d", **wrong))
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch hacked",)
+
+
+@pytest.mark.parametrize("content, why", [(Hostile(), "cannot be read"), ([1, 2], "contains a list")])
+def test_nothing_in_a_file_is_executed(torch, tmp_path, monkeypatch, content, why):
+    monkeypatch.chdir(tmp_path)
+    path = folder(torch, tmp_path / "d")
+    torch.save(content, tmp_path / "d" / "labels.pt")
+    with pytest.raises(UsageError, match=why):
+        load_data(path)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_a_file_that_is_none_says_so(torch, tmp_path):
+    path = folder(torch, tmp_path / "d")
+    (tmp_path / "d" / "labels.pt").write_bytes(b"no tensor")
+    with pytest.raises(UsageError, match=r"labels\.pt cannot be read"):
+        load_data_without_torch(path)
 
 
 ONNX = {

@@ -56,7 +56,7 @@ def trained(world, fails=None, **job):
     meter = Meter("train", sensors=["virtual"])
     meter.start()
     lab = TrainLab(TrainJob(device="cpu", **job), meter, cool=False, worker=lambda: VirtualTrainer(world, fails))
-    lab.work(2.0)
+    lab.work()
     run = meter.stop()
     return run, lab.result(run)
 

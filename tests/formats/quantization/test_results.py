@@ -9,20 +9,20 @@ import pytest
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.quality import Score
 from everywatt.bench.precision.result import Latency, Result, Row
+from everywatt.bench.precision.scoring import Score
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.formats.quantization.columns import (
+from everywatt.formats.quantization.results import (
     SHEET,
     aggregated_csv,
     impact_csv,
     layers_csv,
+    read_old,
     sheet_csv,
     trials_csv,
 )
-from everywatt.formats.quantization.results import read_old
 
 TRIAL = {
     "precision": "INT8", "total_energy_j": 100.0, "num_iters": 50, "batch_size": 20, "accuracy": 0.9,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everywatt.core.budget import Bound, Budget, Term
-from everywatt.ledger.idle import Idle
+from everywatt.ledger.engine import Level
 from everywatt.ledger.split.intervals import budgets
 
 WHOLE = Budget(
@@ -20,7 +20,8 @@ def owners(charged, idle_j, method="quiet", spread_w=1.0, unsure=0.2, doubt=None
     names = [f"o{index}" for index in range(len(charged))]
     doubt = doubt or [0.0] * len(charged)
     owned_s = owned_s or [10.0 if amount else 0.0 for amount in charged]
-    return budgets(WHOLE, "cpu.0", Idle(10.0, spread_w, method), names, charged, idle_j, owned_s, doubt, unsure)
+    level = Level(10.0, spread_w=spread_w, method=method)
+    return budgets(WHOLE, "cpu.0", level, names, charged, idle_j, owned_s, doubt, unsure)
 
 
 amounts = st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100), st.floats(0, 5)), min_size=1, max_size=40)
@@ -78,7 +79,7 @@ def test_a_spread_is_not_larger_than_what_there_is():
 
 def test_with_two_threads_for_each_core_the_smaller_owner_may_owe_more_than_its_cpu_time_says():
     names, charged, idle_j = ["small", "large"], [25.0, 75.0], [0.0, 0.0]
-    levels = Idle(10.0, 0.0, "given"), [10.0, 10.0], [0.0, 0.0]
+    levels = Level(10.0, method="given"), [10.0, 10.0], [0.0, 0.0]
     made = budgets(Budget(), "cpu.0", levels[0], names, charged, idle_j, levels[1], levels[2], 0.0, [0.125, 0.375])
     # Alone they would draw 1 − 0.75² = 0.4375 and 1 − 0.25² = 0.9375 of the most: shares 0.318 and 0.682.
     small, large = (budget.by_key()["split:cpu.0:saturation"] for budget in made)

@@ -10,8 +10,7 @@ from everywatt.core.clocks import Anchor
 from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
-from everywatt.footprint.carbon import Factors
-from everywatt.footprint.intensity import Intensity
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.packing import unpack
@@ -314,3 +313,14 @@ def test_a_batch_is_reproduced_by_its_own_command(tmp_path):
     writer.seal()
     view = report_document([everywatt.load(path)])["runs"][0]
     assert view["reproduce"] == "cd /data && everywatt batch items.txt --gpus 0 -- ./work.sh '{input}'"
+
+
+def test_the_command_to_reproduce_records_idle_power_where_the_run_did(tmp_path):
+    path = tmp_path / "idle.tape"
+    writer = TapeWriter(path, {"command": ["./work.sh"]})
+    writer.anchor(Anchor(at(0), UTC_NS, at(0), 0))
+    writer.append(writer.add_group(counter_group(), 0.1), rows(lambda t: 40 * t, 0, 4, 0.1))
+    writer.span_open(Span("s0", "idle", at(0), None, None, {"role": "idle"}))
+    writer.span_close("s0", at(2.01))
+    writer.seal()
+    assert report_document([everywatt.load(path)])["runs"][0]["reproduce"] == "everywatt run --idle 2.0s -- ./work.sh"

@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.report.live.agent_source import AgentSource, address, samples
+from everywatt.fleet.metrics import samples
+from everywatt.report.live.agent_source import AgentSource, address
 
 TEXT = """# HELP everywatt_power_watts Power.
 # TYPE everywatt_power_watts gauge

@@ -64,17 +64,19 @@ def test_csv_to_stdout():
 def test_many_owners_are_cut_and_still_add_up():
     many = tuple(replace(OWNERS.entries[1], id=str(i), label=f"p{i}", power_w=1.0, joules=2.0) for i in range(100))
     shown = snapshot(owners=Owners("process", (*many, *OWNERS.entries[2:])))
-    rows = faces.owner_rows(shown)
+    rows = faces.owners_of(shown)
     assert len(rows) <= faces.MOST_OWNERS
-    rest = next(row for row in rows if "more owners" in row[0])
-    count = int(rest[0].split()[0])
-    assert count + sum(row[1] == "process" for row in rows) == 100
-    assert rest[2] == f"{count:.2f} W"
-    assert {"idle", "unattributed"} <= {row[0] for row in rows}
+    rest = next(row for row in rows if "more owners" in row.label)
+    count = int(rest.label.split()[0])
+    assert count + sum(row.kind == "process" for row in rows) == 100
+    assert rest.power_w == count
+    assert {"idle", "unattributed"} <= {row.label for row in rows}
 
 
 def test_the_tables_of_now():
     shown = snapshot(1)
-    assert faces.device_rows(shown)[1][:2] == ["gpu.0", "100.0 W"]
-    assert faces.device_rows(shown)[1][5] == "6000 J ± 60"
+    devices, owners = faces.tables(shown)
+    assert devices.headers[:3] == ["DEVICE", "POWER", "1 S"] and owners.headers[:2] == ["OWNER", "KIND"]
+    assert devices.rows[1][:2] == ("gpu.0", "100.0 W")
+    assert devices.rows[1][5] == "6000 J ± 60"
     assert "8400 J ± 140 in 60.0 s · cpu+gpu · counter" in faces.heading(shown)

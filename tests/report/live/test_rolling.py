@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from everywatt.report.live.rolling import CONSTANTS_S, Rolling
+from everywatt.report.live.gather import CONSTANTS_S, Rolling
 
 
 @pytest.mark.parametrize(("index", "tau"), list(enumerate(CONSTANTS_S)))

@@ -1,10 +1,13 @@
-"""Given the same intervals and idle levels, a finished run, a live view and the agent charge the same microjoules."""
+"""Given the same intervals and idle levels, all faces charge the same microjoules.
+
+A finished run, a live view, the agent, and a Slurm node whose jobs are one process each.
+"""
 
 import random
 
 import pytest
 from machines import Process, process_rows, write_machine
-from tapes import at
+from tapes import UTC_NS, at
 
 from everywatt.api.run import Run
 from everywatt.fleet.use import CpuBook, GpuBook
@@ -12,6 +15,8 @@ from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.levels import find_levels
 from everywatt.report.live.gather import Gatherer
 from everywatt.report.live.owners import RunningOwners
+from everywatt.slurm.node.booking import book
+from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
@@ -26,7 +31,8 @@ def machine(seed):
     for number in range(chance.randint(1, 4)):
         rates = [0.0] * REST + [round(chance.uniform(0.05, 0.9), 2) for _ in range(SECONDS - REST)]
         ended = chance.choice([None, chance.randint(REST + 2, SECONDS - 1)]) if number else None
-        processes.append(Process(100 + number, rates, ended=ended, name=f"p{number}", extra={"uid": 0}))
+        extra = {"uid": 0, "cgroup": f"/system.slice/slurmstepd.scope/job_{100 + number}/step_0/user/task_0"}
+        processes.append(Process(100 + number, rates, ended=ended, name=f"p{number}", extra=extra))
         sm[100 + number] = [0] * REST + [chance.randint(5, 90) for _ in range(SECONDS - REST)]
     for second in range(SECONDS):
         there = [p for p in processes if p.ended is None or second < p.ended]
@@ -44,6 +50,17 @@ def machine(seed):
         if rows:
             tables[second] = rows
     return processes, watts, tables
+
+
+def of_slurm(tape, processes, levels):
+    """Microjoules of each process as a Slurm node books its job, and the rest of the node."""
+    start_s = UTC_NS / 1e9
+    jobs = [NodeJob(p.pid, 0, start_s - 10) for p in processes]
+    accounts = {}
+    hours = book(tape, "box", jobs, accounts, start_s, start_s + SECONDS, dict(levels))
+    booked = {("process", p.id): sum(accounts[job.key].own_uj.values()) for p, job in zip(processes, jobs, strict=True)}
+    whole_uj = sum(hour.total_uj for hour in hours)
+    return booked, whole_uj
 
 
 def of_agent(processes, watts, tables, levels):
@@ -82,13 +99,19 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed):
         gatherer = Gatherer(1.0)
         gatherer.adopt(tape)
         gatherer.feed(Follower(tape).look().rows)
+        booked, node_uj = of_slurm(tape, processes, levels)
         asker = RunningOwners("process", clock=lambda: 0.0, cpu_clock=lambda: 0.0)
         view = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    # Each has its interval, or owes nothing.
+    assert all(entry.low <= entry.joules <= entry.high for entry in view.entries if entry.joules > 1e-6)
     live = {(entry.kind, entry.id): round(entry.joules * 1e6) for entry in view.entries}
     agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels).items()}
     whole_uj = round(sum(map(sum, watts.values())) * 1e6)
     assert sum(finished.values()) == pytest.approx(whole_uj, abs=2)
     assert sum(agent.values()) == whole_uj
+    assert node_uj == pytest.approx(whole_uj, abs=2)
+    for owner, amount in booked.items():
+        assert abs(amount - finished.get(owner, 0)) <= 3, owner
     for owner in {*finished, *live, *agent}:
         amounts = [found.get(owner, 0) for found in (finished, live, agent)]
         assert max(amounts) - min(amounts) <= 3, (owner, amounts)

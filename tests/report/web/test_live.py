@@ -8,8 +8,7 @@ import pytest
 from sites import FakeSource
 
 from everywatt.core.errors import NoSensor
-from everywatt.report.web.events import EventStream
-from everywatt.report.web.live import END, WAITING, Hub, Hubs, point, shortened
+from everywatt.report.web.live import END, WAITING, EventStream, Hub, Hubs, point, shortened
 
 
 def run(coroutine):

@@ -12,10 +12,12 @@ import pytest
 from everywatt.core.channels import Domain
 from everywatt.core.clocks import SystemClock
 from everywatt.core.counters import Case, difference
+from everywatt.core.domains import in_total
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import State
-from everywatt.sensors.cpu.perf import PerfRapl, find_events, open_event, parse_cpus, read_event
+from everywatt.sensors.cpu.perf import PerfRapl, find_events, open_event, read_event
 from everywatt.sensors.registry import choose
+from everywatt.sensors.sysfs import parse_cpus
 
 SCALE = 2.0**-32
 CONFIGS = {"energy-cores": 1, "energy-pkg": 2, "energy-ram": 3, "energy-gpu": 4, "energy-psys": 5}
@@ -30,11 +32,11 @@ class Pmu:
         self.lost = set()
 
     def opener(self, kind, config, cpu):
-        assert kind == 21
+        assert kind in (21, 22)
         if cpu in self.lost:
             raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
         handle = os.open("/dev/null", os.O_RDONLY)
-        self.open[handle] = (config, cpu, self.clock.now_ns)
+        self.open[handle] = (config if kind == 21 else "core", cpu, self.clock.now_ns)
         return handle
 
     def reader(self, handle):
@@ -97,6 +99,38 @@ def test_each_socket_counts_its_joules_under_the_names_of_rapl(tree):
     )
     assert [group.info.channels[0].domain for group in groups] == [Domain.PACKAGE, Domain.PACKAGE, Domain.NODE]
     assert groups[0].info.inline
+
+
+def test_single_cores_are_parts_of_their_package_and_read_only_if_asked_for(tree):
+    """Zen 5: a package of 100 W with four cores of 20, 10, 5 and (asleep) 0 W, read at CPUs 0 to 3."""
+    power_pmu(tree, events=("energy-pkg",), cpus=(0,), packages=(0,))
+    root = "sys/bus/event_source/devices/power_core"
+    for name, text in {
+        "type": 22,
+        "cpumask": "0-3",
+        "events/energy-core": "event=0x01",
+        "events/energy-core.scale": "2.3283064365386962890625e-10",
+        "events/energy-core.unit": "Joules",
+    }.items():
+        tree.write(f"{root}/{name}", text)
+    for cpu in range(4):
+        tree.write(f"sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id", 0)
+    watts = {2: 100.0, ("core", 0): 20.0, ("core", 1): 10.0, ("core", 2): 5.0}
+    plain, _ = sensor_of(tree, watts)
+    assert list(plain.probe().samples) == ["cpu.0.package.energy"]
+    sensor, _ = sensor_of(tree, watts, options={"perf": {"cores": True}})
+    package, cores = sensor.groups()
+    assert [channel.name for channel in cores.info.channels] == [f"core.{cpu}.energy" for cpu in range(4)]
+    assert (package.info.inline, cores.info.inline, cores.info.cadence) == (True, False, "slow")
+    channels = [*package.info.channels, *cores.info.channels]
+    assert [channel.name for channel in in_total(channels, lambda one: one)] == ["cpu.0.package.energy"]
+    assert in_total(channels[1:], lambda one: one) == channels[1:], "parts of their own where no package can be read"
+    start = cores.read()[0].values
+    tree.clock.advance(10.0)
+    counted = [(b - a) * c.scale for a, b, c in zip(start, cores.read()[0].values, cores.info.channels, strict=True)]
+    assert counted == pytest.approx([200.0, 100.0, 50.0, 0.0])
+    for group in (package, cores):
+        group.close()
 
 
 def test_dies_of_one_package_are_told_apart(tree):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from everywatt.sensors.nvidia.gpu_known import _DATA, CARDS, facts_for, model_of, row_for, spread, timing
+from everywatt.sensors.nvidia.gpu_known import _DATA, CARDS, facts_for, in_slot, model_of, row_for, spread, timing
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,19 @@ def test_spread_covers_95_percent_of_cards_that_were_left_out():
 
 def test_cards_of_one_model_share_a_key():
     assert model_of("NVIDIA GeForce RTX 3090") == model_of("GeForce RTX 3090") == "RTX 3090"
+
+
+@pytest.mark.parametrize(
+    ("name", "slot"),
+    [
+        ("NVIDIA H100 PCIe", True),
+        ("NVIDIA L40S", True),
+        ("NVIDIA GeForce RTX 4090", True),
+        ("NVIDIA GH200 480GB", False),
+        ("NVIDIA GB200", False),
+        ("NVIDIA H100 80GB HBM3", False),
+        ("NVIDIA GH200 144G HBM3e PCIe", False),
+    ],
+)
+def test_cards_in_slots_are_in_no_module(name, slot):
+    assert in_slot(name) is slot

@@ -51,7 +51,7 @@ def values_of(group):
 
 
 def test_every_part_says_what_its_file_says(machine):
-    group = activity.HostActivity(machine, PLAIN)
+    group = activity.StateGroup(machine, PLAIN, "use.activity")
     ticks = activity.TICKS_PER_S
     assert values_of(group) == {
         "host.user_time": 120 / ticks,
@@ -75,18 +75,18 @@ def test_what_the_machine_has_not_is_told(machine):
         path.rmdir()
     for cpu in (0, 1):
         (machine.sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq").unlink()
-    group = activity.HostActivity(machine, PLAIN)
+    group = activity.StateGroup(machine, PLAIN, "use.activity")
     assert group.missing.keys() == {"disk bytes", "CPU frequency"}
     assert group.missing["disk bytes"] == "no disk of its own"
     (machine.proc / "cpuinfo").write_text("cpu MHz\t\t: 1000.0\nx\t: y\ncpu MHz\t\t: 3000.5\n")
-    again = activity.HostActivity(machine, PLAIN)
+    again = activity.StateGroup(machine, PLAIN, "use.activity")
     assert values_of(again)["host.cpu_frequency"] == pytest.approx(2.00025e9)
     for one in (group, again):
         one.close()
 
 
 def test_a_part_that_cannot_be_read_later_has_no_value(machine):
-    group = activity.HostActivity(machine, PLAIN)
+    group = activity.StateGroup(machine, PLAIN, "use.activity")
     (machine.proc / "diskstats").write_bytes(b"8 0 sda 1 0 lots 5 20 0 300 7 0\n")
     values = values_of(group)
     assert values["host.disk_read"] != values["host.disk_read"] and values["host.loopback"] == 700
@@ -118,3 +118,22 @@ def test_off_unless_asked_for(machine):
     assert names(use={"features": True}) == ["use.host", "use.processes", "use.cgroups", "use.activity"]
     report = Use(Request(options={"use": {"features": True}})).probe()
     assert report.usable
+
+
+def test_each_cpu_has_a_utilisation_and_a_clock(machine):
+    stat = machine.proc / "stat"
+    (machine.sys / "devices/system/cpu/present").write_text("0-2\n")
+    stat.write_text("cpu  9 0 0 9 0 0 0 0 0 0\ncpu0 100 0 0 900 0 0 0 0 0 0\ncpu1 0 0 0 10 0 0 0 0 0 0\nintr 5 6\n")
+    *others, group = Use(Request(machine=machine, options={"use": {"cpus": True}})).groups()
+    assert group.info.name == "use.cpus"
+    stat.write_text("cpu  9 0 0 9 0 0 0 0 0 0\ncpu0 130 0 0 970 0 0 0 0 0 0\ncpu2 0 0 0 10 0 0 0 0 0 0\nintr 5 6\n")
+    values = values_of(group)
+    clocks = {c.name: values[c.name] * c.scale for c in group.info.channels if c.unit == "MHz"}
+    assert clocks == {"host.cpu0.clock": 2000.0, "host.cpu1.clock": 3000.0}
+    assert values["host.cpu0.utilisation"] == pytest.approx(30.0)
+    assert values["host.cpu1.utilisation"] != values["host.cpu1.utilisation"], "it was switched off"
+    assert values["host.cpu2.utilisation"] != values["host.cpu2.utilisation"], "it has just been switched on"
+    again = values_of(group)
+    assert again["host.cpu0.utilisation"] == pytest.approx(30.0), "no tick has passed"
+    for one in (*others, group):
+        one.close()

@@ -12,7 +12,7 @@ import pytest
 from waiting import until
 
 from everywatt.sensors import procfs
-from everywatt.sensors.usage import endings, exits
+from everywatt.sensors.usage import exits, processes
 from everywatt.sensors.usage.exits import Exit, ExitRecords
 from everywatt.sensors.usage.member import Member
 from everywatt.sensors.usage.processes import LOST, Trees
@@ -22,7 +22,7 @@ BURN = "import time\nwhile time.process_time() < {seconds}: pass\n"
 
 
 def records_or_skip():
-    found, why = endings.open_records()
+    found, why = processes.open_records()
     if found is None:
         pytest.skip(why)
     return found
@@ -79,7 +79,7 @@ def test_a_layout_that_is_not_known_is_refused(monkeypatch):
     monkeypatch.setattr(exits, "_RECORD", moved)
     with pytest.raises(ValueError, match="layout"):
         ExitRecords()
-    assert endings.open_records()[0] is None
+    assert processes.open_records()[0] is None
 
 
 class Lossy:
@@ -96,7 +96,7 @@ class Lossy:
 
 
 def test_lost_records_turn_exits_off_for_that_read(monkeypatch):
-    monkeypatch.setattr(endings, "open_records", lambda: (Lossy(), ""))
+    monkeypatch.setattr(processes, "open_records", lambda: (Lossy(), ""))
     trees = Trees(PROC, [os.getpid()], exits=True)
     host = [next((row for row in trees.read() if row["pid"] == 0), None) for _ in range(3)]
     assert host[0] == {"pid": 0, "start": 0, "name": "host", "everything": False, "exits": True}
@@ -109,7 +109,7 @@ def test_a_socket_that_breaks_ends_them_with_the_reason(monkeypatch):
         def drain(self):
             raise OSError(errno.EBADF, "Bad file descriptor")
 
-    monkeypatch.setattr(endings, "open_records", lambda: (Broken(), ""))
+    monkeypatch.setattr(processes, "open_records", lambda: (Broken(), ""))
     trees = Trees(PROC, [os.getpid()], exits=True, everything=True)
     assert "Bad file descriptor" in trees.read()[0]["why"]
     assert trees.exits is False and trees.read() is not None
@@ -117,7 +117,7 @@ def test_a_socket_that_breaks_ends_them_with_the_reason(monkeypatch):
 
 def test_who_is_above_whom():
     one = [Exit(12, 11, 0, "c", 0, 0), Exit(11, 10, 0, "b", 0, 0), Exit(99, 98, 0, "x", 0, 0)]
-    assert endings.of_whom(one, [10]) == {10: 10, 11: 10, 12: 10}
+    assert processes.of_whom(one, [10]) == {10: 10, 11: 10, 12: 10}
 
 
 def parent_with(children_cpu_s):
@@ -129,22 +129,22 @@ def parent_with(children_cpu_s):
 def test_what_the_parent_was_told_beyond_the_records_goes_to_those_that_ended():
     short = [Exit(pid, 10, 0, "true", 0.001, 0.004) for pid in range(100)]
     parent = parent_with(0.3)
-    done = endings.completed({10: short}, {10: parent})
+    done = processes.completed({10: short}, {10: parent})
     assert sum(one.cpu_s for one in done) == pytest.approx(0.3)
     assert parent.known_s == pytest.approx(0.3)
     # None gets more than it lived, whatever the parent says.
-    done = endings.completed({10: short}, {10: parent_with(50.0)})
+    done = processes.completed({10: short}, {10: parent_with(50.0)})
     assert max(one.cpu_s for one in done) <= 0.004 + 1e-12
     # A parent that does not wait for its children knows nothing.
-    assert endings.completed({10: short}, {10: parent_with(0.0)}) == short
+    assert processes.completed({10: short}, {10: parent_with(0.0)}) == short
 
 
 def test_a_record_is_not_about_a_younger_process():
     young = parent_with(0.0)
     boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     young.stat = young.stat._replace(start=int(boot_s * procfs.TICKS_PER_S))
-    assert not endings.is_about(Exit(10, 1, 0, "old", 1.0, 60.0), young)
-    assert endings.is_about(Exit(10, 1, 0, "young", 0.0, 0.0), young)
+    assert not processes.is_about(Exit(10, 1, 0, "old", 1.0, 60.0), young)
+    assert processes.is_about(Exit(10, 1, 0, "young", 0.0, 0.0), young)
 
 
 def totals(rows, above):

@@ -51,7 +51,7 @@ def test_a_pattern_finds_the_number_among_others(tmp_path):
         ({"command": "meter"}, "not one number"),
         ({"command": "nothing-such"}, "cannot be run"),
         ({"command": "fails"}, "ended with 3"),
-        ({"command": "slow", "timeout_s": 0.2}, "did not exit"),
+        ({"command": "slow", "timeout_s": 0.2}, "did not respond"),
         ({"command": "meter '"}, "cannot be read"),
         ({"command": "meter", "unit": "horses"}, "not one of"),
         ({"command": "meter", "domain": "moon"}, "domain must be one of"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.wall import snmp_wire as wire
+from everywatt.sensors.wall import snmp as wire
 from everywatt.sensors.wall.snmp import Snmp, objects, watts_of
 
 APC_UNIT = "1.3.6.1.4.1.318.1.1.26.4.3.1.5.1"

@@ -10,8 +10,7 @@ import pytest
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.wall.snmp import Snmp
-from everywatt.sensors.wall.snmp_v3 import User, get_v3, user_of
+from everywatt.sensors.wall.snmp import Snmp, User, get_v3, user_of
 
 pytest.importorskip("pysnmp")
 pytest.importorskip("cryptography")

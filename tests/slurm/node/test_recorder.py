@@ -18,20 +18,21 @@ from everywatt.cli.main import main
 from everywatt.cli.slurm import top
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.errors import EverywattError
+from everywatt.core.machine import Machine
 from everywatt.slurm.lists import expand, indices
 from everywatt.slurm.node import recorder
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.booking import book
-from everywatt.slurm.node.cards import card_order, gres_numbers
-from everywatt.slurm.node.hooks import make_spool
-from everywatt.slurm.node.job_spans import shown
+from everywatt.slurm.node.cards import card_order, cards_here, gres_files
+from everywatt.slurm.node.hooks import Site, hook, make_spool
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
 from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
 from everywatt.slurm.node.record import record, running
-from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.scontrol import parse_job, parse_pids
-from everywatt.slurm.node.spool import Event, forget
+from everywatt.slurm.node.spool import Event, forget, read_events
 from everywatt.slurm.node.state import State
+from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.checks import flaws
 from everywatt.slurm.site.store import Store
@@ -89,10 +90,9 @@ def drop(spool: Path, kind: str, job: int, at: float, **values: object) -> None:
 def test_a_stretch_is_charged_to_jobs_idle_and_the_system(tape: Path) -> None:
     jobs = [NodeJob(1, 0, T0, cpus=2.0, gpus=[0]), NodeJob(2, 0, T0, T0 + 6, cpus=1.0)]
     accounts: dict[str, Account] = {}
-    idle = {}
     opened = Tape.open(tape)
-    pieces = book(opened, "n1", jobs, accounts, T0 + 1, T0 + 11, idle)
-    hours = {row.device: row for piece in pieces for row in piece.hours}
+    idle = {}
+    hours = {row.device: row for row in book(opened, "n1", jobs, accounts, T0 + 1, T0 + 11, idle)}
     for row in hours.values():
         assert row.jobs_uj + row.idle_uj + row.system_uj == row.total_uj
     assert hours["cpu.0"].total_uj == pytest.approx(600e6, rel=1e-3)
@@ -110,11 +110,11 @@ def test_what_a_card_did_is_of_who_had_it_then(tape: Path) -> None:
     """The card goes from 40 W to 160 W at 6 s; one job has it until then, another one for three seconds more."""
     jobs = [NodeJob(1, 0, T0 + 3, T0 + 6, cpus=1.0, gpus=[0]), NodeJob(2, 0, T0 + 6, T0 + 9, cpus=1.0, gpus=[0])]
     accounts: dict[str, Account] = {}
-    pieces = book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
+    hours = book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
     assert accounts["1/0"].own_uj.get("gpu.0", 0) == pytest.approx(0, abs=1e6)
     assert accounts["2/0"].own_uj["gpu.0"] == pytest.approx(3 * 120e6, rel=0.01)
     assert accounts["2/0"].idle_uj["gpu.0"] == pytest.approx(3 * 40e6, rel=0.01)
-    rows = [row for piece in pieces for row in piece.hours if row.device == "gpu.0"]
+    rows = [row for row in hours if row.device == "gpu.0"]
     assert sum(row.total_uj for row in rows) == pytest.approx(5 * 40e6 + 5 * 160e6, rel=0.01)
     assert sum(row.jobs_uj for row in rows) == sum(account.own_uj.get("gpu.0", 0) for account in accounts.values())
 
@@ -460,6 +460,48 @@ def test_a_requeued_job_runs_again_under_its_number() -> None:
     assert {key: job.end_s for key, job in jobs.jobs.items()} == {"1/0": T0 + 5, "1/1": None}
 
 
+def test_an_epilog_that_is_called_again_is_not_the_end_of_the_next_run(tape: Path, tmp_path: Path) -> None:
+    """A busy controller asks for the Epilog of a requeued job twice; the second has the next run's number."""
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    drop(spool, "start", 9, 1, node="n1", restart=0)
+    drop(spool, "end", 9, 3, node="n1", restart=0)
+    drop(spool, "end", 9, 4, node="n1", restart=1)
+    node = node_at(tmp_path, 12)
+    assert (node.listen(), node.settle(), node.waiting) == (3, 1, 0)
+    assert {row["restart"] for row in Store(tmp_path / "store").jobs(0, 1e12).to_pylist()} == {0}
+
+
+def test_a_requeued_run_without_a_prolog_begins_with_its_first_process(tape: Path, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    make_spool(spool)
+    drop(spool, "start", 1, 0, node="n1", cpus=2, restart=0)
+    drop(spool, "end", 1, 3, node="n1", restart=0)
+    for now in (5, 7, 8):
+        node = node_at(tmp_path, now)
+        node.listen()
+        node.settle()
+    drop(spool, "end", 1, 10, node="n1", cpus=2, restart=1)
+    last = node_at(tmp_path, 12)
+    last.listen()
+    assert last.settle() == 1
+    rows = [JobOnNode.of_row(row) for row in Store(tmp_path / "store").jobs(0, 1e12).to_pylist()]
+    before, again = sorted(rows, key=lambda row: row.restart)
+    assert (again.complete, again.end_s) == (True, T0 + 10) and "first process" in again.note
+    assert before.end_s <= again.start_s < T0 + 5
+    assert again.energy_uj == pytest.approx(2 * (before.energy_uj or 0), rel=0.5)
+    hours = Store(tmp_path / "store").query("SELECT * FROM nodes", [], 0, 1e11).to_pylist()
+    assert sum(row["jobs_uj"] for row in hours) == sum(row.energy_uj or 0 for row in rows)
+
+
+@pytest.mark.parametrize("told", [{"nodes": "2"}, {"nodelist": "n[1-2]"}, {"nodes": "2", "nodelist": "n[1-2]"}])
+def test_how_many_nodes_a_job_has_is_taken_from_whichever_hook_says_it(told: dict[str, str]) -> None:
+    for first, second in ((told, {}), ({}, told)):
+        jobs = NodeJobs()
+        take(jobs, [event("start", 1, 0, **first), event("end", 1, 5, **second)])
+        assert jobs.jobs["1/0"].nodes == 2
+
+
 def test_a_task_may_speak_of_its_own_job_only() -> None:
     jobs = NodeJobs()
     take(jobs, [event("start", 1, 0, uid="1000")])
@@ -499,28 +541,82 @@ def driver(proc: Path, minors: dict[str, int]) -> Path:
 
 
 def test_slurms_gpus_are_found_by_their_device_files(tmp_path: Path) -> None:
-    proc = driver(tmp_path / "proc", {"GPU-a": 2, "GPU-b": 0, "GPU-c": 1})
+    machine = Machine(tmp_path / "sys", driver(tmp_path / "proc", {"GPU-a": 2, "GPU-b": 0, "GPU-c": 1}))
     conf = tmp_path / "slurm.conf"
     # Without files in gres.conf Slurm sorts cards by device file; with them it goes by the lines.
-    order = card_order(CARDS, "n1", str(conf), proc)
+    order = card_order(CARDS, "n1", str(conf), machine)
     assert (order.of([0, 2]), order.doubt) == (["gpu.1", "gpu.0"], "")
     gres = "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n[1,3] Name=gpu Type=a File=/dev/nvidia{} # and more\n"
     (tmp_path / "gres.conf").write_text(gres.format("[0-2]"))
-    assert card_order(CARDS, "n1", str(conf), proc) == order
+    assert card_order(CARDS, "n1", str(conf), machine) == order
     (tmp_path / "gres.conf").write_text(gres.format("[1,0]"))
-    order = card_order(CARDS, "n1", str(conf), proc)
+    order = card_order(CARDS, "n1", str(conf), machine)
     assert order.of([0, 1]) == ["gpu.2", "gpu.1"] and "out of order" in order.doubt
-    assert "driver does not report" in card_order(CARDS, "n2", str(conf), proc).doubt
+    assert "driver does not report" in card_order(CARDS, "n2", str(conf), machine).doubt
 
 
 def test_where_nobody_tells_device_numbers_that_is_said(tmp_path: Path) -> None:
-    order = card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {})
+    machine = Machine(tmp_path / "sys", tmp_path / "proc")
+    order = card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), machine)
     assert (order.of([2, 5]), "used as the driver's" in order.doubt) == (["gpu.2", "gpu.5"], True)
-    assert card_order({"gpu.0": "GPU-a"}, "n1", "", tmp_path, {}).doubt == ""
+    assert card_order({"gpu.0": "GPU-a"}, "n1", "", machine).doubt == ""
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-2]\n")
-    assert card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), tmp_path, {}).doubt == ""
+    assert card_order(CARDS, "n1", str(tmp_path / "slurm.conf"), machine).doubt == ""
     (tmp_path / "gres.conf").write_text("AutoDetect=nvml\nName=gpu Type=x\n")
-    assert gres_numbers((tmp_path / "gres.conf").read_text(), "n1") is None
+    assert gres_files((tmp_path / "gres.conf").read_text(), "n1") is None
+
+
+def drm(sys: Path, address: str, chip: str, render: int, number: int) -> None:
+    """A card of AMD or Intel: a PCI device with a render node and power in hwmon."""
+    device = sys / "devices" / "pci0000:00" / address
+    for folder, name in ((sys / "class" / "hwmon", f"hwmon{number}"), (sys / "class" / "drm", f"renderD{render}")):
+        place = device / folder.name / name
+        place.mkdir(parents=True)
+        (place / "device").symlink_to(device)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(place)
+    (device / "hwmon" / f"hwmon{number}" / "name").write_text(f"{chip}\n")
+    (device / "hwmon" / f"hwmon{number}" / ("power1_average" if chip == "amdgpu" else "energy1_input")).write_text(
+        "9\n"
+    )
+
+
+def test_cards_of_amd_and_intel_are_found_by_their_render_nodes(tmp_path: Path) -> None:
+    """Sensors number them by PCI address, Slurm by render nodes or by gres.conf."""
+    machine, conf = Machine(tmp_path / "sys", tmp_path / "proc"), str(tmp_path / "slurm.conf")
+    cards = {f"gpu.{number}": f"gpu.{number}" for number in range(3)}
+    drm(machine.sys, "0000:03:00.0", "amdgpu", 130, 0)
+    drm(machine.sys, "0000:43:00.0", "amdgpu", 128, 1)
+    drm(machine.sys, "0000:83:00.0", "xe", 129, 2)
+    assert cards_here(machine) == cards
+    order = card_order(cards, "n1", conf, machine)
+    assert (order.of([0, 1, 2]), order.doubt) == (["gpu.1", "gpu.2", "gpu.0"], "")
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/dri/renderD[129-130]\n")
+    order = card_order(cards, "n1", conf, machine)
+    assert (order.of([0, 1]), order.doubt) == (["gpu.2", "gpu.0"], "")
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/dri/renderD140\n")
+    assert "does not report" in card_order(cards, "n1", conf, machine).doubt
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "1", [1]),
+        ("ROCR_VISIBLE_DEVICES", "0,3", [0, 3]),
+        ("HIP_VISIBLE_DEVICES", "2", [2]),
+        ("ZE_AFFINITY_MASK", "1.0,1.1", [1]),
+        ("ROCR_VISIBLE_DEVICES", "GPU-7a", []),
+    ],
+)
+def test_hooks_tell_the_cards_of_every_vendor(tmp_path: Path, variable: str, value: str, gpus: list[int]) -> None:
+    make_spool(tmp_path)
+    script = tmp_path / "prolog.sh"
+    script.write_text(hook("start", Site(spool=tmp_path, command=tmp_path / "none")))
+    environment = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", variable: value}
+    subprocess.run(["/bin/sh", str(script)], env=environment, check=True)
+    jobs = NodeJobs()
+    take(jobs, read_events(tmp_path))
+    assert jobs.jobs["7/0"].gpus == gpus
 
 
 def test_parts_of_cards_are_not_numbers_of_cards() -> None:
@@ -651,8 +747,8 @@ def test_parts_of_a_job_and_its_sluid() -> None:
     jobs = NodeJobs()
     take(jobs, [event("start", 8, 0, het_job_id="7", het_offset="1", sluid="sEKNKTV3WPV500")])
     job = jobs.jobs["8/0"]
-    assert (job.het_job_id, job.het_offset, job.sluid, shown(job)) == (7, 1, "sEKNKTV3WPV500", "7+1")
-    assert shown(NodeJob(9, 0, 0.0, array_job_id=5, array_task_id=3)) == "5_3"
+    assert (job.het_job_id, job.het_offset, job.sluid, job.shown_id) == (7, 1, "sEKNKTV3WPV500", "7+1")
+    assert NodeJob(9, 0, 0.0, array_job_id=5, array_task_id=3).shown_id == "5_3"
 
 
 def test_nothing_is_booked_before_hooks_were_heard_of_it(tape: Path, tmp_path: Path) -> None:

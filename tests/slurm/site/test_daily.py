@@ -17,8 +17,7 @@ import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError
-from everywatt.footprint.carbon import Factors
-from everywatt.footprint.intensity import Intensity
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.site.daily import daily, open_to_all, protect
 from everywatt.slurm.site.store import Store

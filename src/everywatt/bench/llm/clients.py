@@ -7,19 +7,33 @@ returns a `Client`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from everywatt.bench.llm.plugged import border
 from everywatt.bench.llm.values import Answer, Ask
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.plugins import LLM_CLIENTS, load_plugin, registered
 from everywatt.core.retry import Backoff
 from everywatt.core.units import parse_duration_s
 
+
+@contextmanager
+def border(what: str) -> Iterator[None]:
+    """Raise UsageError for any exception of third-party code; errors of everywatt pass."""
+    try:
+        yield
+    except EverywattError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise UsageError(f"The plug-in {what} cannot be used: {said}.", cure="everywatt plugins") from error
+
+
 KEY_VARIABLE = "EVERYWATT_LLM_API_KEY"
+PhaseCounters = Mapping[str, tuple[float, float]]
 
 
 class Client(Protocol):
@@ -40,6 +54,14 @@ class Client(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class CountsPhases(Protocol):
+    """A client whose server may count how long its requests queued, were read and were answered."""
+
+    async def phase_counters(self) -> PhaseCounters:
+        """Seconds and requests so far, by phase; empty where the server counts none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure, over_energy
@@ -52,14 +52,7 @@ class Facts:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for the record."""
-        return {
-            "parameters": self.parameters,
-            "parameters_from": self.parameters_from,
-            "peak_flops": self.peak_flops,
-            "peak_from": self.peak_from,
-            "token_price": None if self.token_price is None else list(self.token_price),
-            "currency": self.currency,
-        }
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Facts:

@@ -27,10 +27,9 @@ from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
-from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import window_figures
+from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
@@ -44,6 +43,7 @@ SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
+PREFILL_OF_LOAD = "mean_prefill_of_load_s"
 PHASES = 3  # of a query, in this order: queue, prefill, decode
 
 
@@ -330,7 +330,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     open_ns = [np.array(side) for side in zip(*(asked.edges[record.span or ""] for record in records), strict=True)]
     tick_s: float | None = None
     for source in addable(splittable(sources(tape))):
-        loaded = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
+        loaded = source_ticks(source, windows[0][0], windows[-1][1])
         if loaded is None:
             continue
         idle_w = float(book.idle.get(source.label, {}).get("watts", 0.0))
@@ -422,16 +422,16 @@ def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) 
     def reading_s(record: Record) -> float:
         if not _streamed(record):
             return math.inf
-        if (told_s := _told_prefill_s(record.answer.server)) is not None:
+        if (told_s := told_prefill_s(record.answer.server)) is not None:
             return told_s
         return each_s * record.answer.input_tokens if each_s and record.answer.input_tokens else least_s
 
     return reading_s
 
 
-def _told_prefill_s(server: Mapping[str, Any]) -> float | None:
-    """Seconds for which a server says that it read the prompt: llama.cpp in ms, Ollama in ns."""
-    for name, scale in (("prompt_ms", 1e3), ("prompt_eval_duration", NS)):
+def told_prefill_s(server: Mapping[str, Any]) -> float | None:
+    """Seconds for which a server says that it read the prompt: llama.cpp in ms, Ollama in ns; vLLM for a whole load."""
+    for name, scale in (("prompt_ms", 1e3), ("prompt_eval_duration", NS), (PREFILL_OF_LOAD, 1.0)):
         if isinstance(told := server.get(name), int | float) and told > 0:
             return told / scale
     return None

@@ -1,13 +1,92 @@
-"""A figure of a language-model run: a number with its interval, unit and formula, or the reason for its absence."""
+"""A figure of a language-model run: a number with its interval, unit and formula, or the reason for its absence; and
+what is said of many queries: shares, repeats, percentiles, a regression."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from everywatt.core.energy import Energy
 from everywatt.core.format import Printed, print_quantity
+from everywatt.core.stats import deviation, mean, mean_half_width, wilson
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share with its 95 % interval, of `n`."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+    @classmethod
+    def of(cls, hits: int, n: int) -> Share | None:
+        """The share `hits` of `n` with Wilson's interval; None of nothing."""
+        return cls(hits / n, *wilson(hits, n), n) if n > 0 else None
+
+
+def over_repeats(values: Sequence[float]) -> dict[str, float] | None:
+    """Mean, standard deviation and Student's 95 % interval of a figure of repeated runs; None of fewer than two."""
+    if len(values) < 2:
+        return None
+    middle, near = mean(values), mean_half_width(values)
+    return {"mean": middle, "sd": deviation(values), "low": middle - near, "high": middle + near, "n": len(values)}
+
+
+def percentiles(values: npt.ArrayLike) -> dict[str, float] | None:
+    """Mean, p50, p90, p95, p99 and how many; None of nothing."""
+    found = np.asarray(values, dtype=np.float64)
+    found = found[np.isfinite(found)]
+    if not len(found):
+        return None
+    named = {f"p{p}": float(np.percentile(found, p)) for p in PERCENTILES}
+    return {"mean": float(found.mean()), **named, "n": len(found)}
+
+
+def regression(columns: Mapping[str, Sequence[float]], target: Sequence[float]) -> dict[str, Any] | None:
+    """Least squares of a target on columns and a constant, with standard errors; None where there are too few rows."""
+    names = [name for name, values in columns.items() if len(set(values)) > 1]
+    y = np.asarray(target, dtype=np.float64)
+    if not names or len(y) < len(names) + 3:
+        return None
+    x = np.column_stack([np.ones(len(y)), *(np.asarray(columns[name], dtype=np.float64) for name in names)])
+    if np.linalg.matrix_rank(x) < x.shape[1]:
+        return None
+    found = np.linalg.lstsq(x, y, rcond=None)[0]
+    rest = y - x @ found
+    spread = float(rest @ rest) / (len(y) - x.shape[1])
+    errors = np.sqrt(np.maximum(np.diag(np.linalg.inv(x.T @ x)) * spread, 0.0))
+    total = float(((y - y.mean()) ** 2).sum())
+    return {
+        "n": len(y),
+        "r2": 1 - float(rest @ rest) / total if total > 0 else None,
+        "constant": {"value": float(found[0]), "se": float(errors[0])},
+        **{
+            name: {"value": float(value), "se": float(error)}
+            for name, value, error in zip(names, found[1:], errors[1:], strict=True)
+        },
+    }
+
+
+def trimmed_mean(values: Sequence[float], share: float = 0.05) -> float | None:
+    """The mean without the smallest and largest `share`: beside the full mean, never instead of it."""
+    if not values:
+        return None
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    cut = int(len(ordered) * share)
+    return float(ordered[cut : len(ordered) - cut].mean())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.bench.llm.figure import percentiles
 from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.stats import percentiles
 from everywatt.bench.llm.values import Answer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError

@@ -1,5 +1,6 @@
-"""Many runs in one table, best first. Runs whose joules cover something else, or that asked other items, are refused:
-a table that mixes them would rank machines by what was left out. Runs whose intervals overlap share a rank.
+"""Many runs ranked, best first. Runs whose joules cover different things are ranked in tables of their own: one table
+would rank machines by what was left out. Runs that asked other items are refused. Runs whose intervals overlap share a
+rank.
 
 Every row follows from its run folder, so a published table can be checked against the runs (`check_board`).
 """
@@ -61,6 +62,7 @@ class Place:
     figures: Mapping[str, Figure]
     refused: str | None
     scope: str = ""
+    boundary: str = ""
     hardware: str = ""
     ttft_s: float | None = None
     rank: int | None = None
@@ -82,6 +84,7 @@ class Place:
             "answered": self.answered,
             "pedigree": self.pedigree,
             "scope": self.scope,
+            "boundary": self.boundary,
             "hardware": self.hardware,
             "ttft_p50_s": self.ttft_s,
             "accuracy": self.accuracy.to_dict(),
@@ -92,21 +95,27 @@ class Place:
 
 @dataclass(frozen=True)
 class Board:
-    """Places in order, with what all of them have in common."""
+    """Places in order, table after table: within one, all joules have the same scope and boundary."""
 
     order: str
     dataset: str
-    scope: str
-    boundary: str
     places: tuple[Place, ...]
 
+    @property
+    def tables(self) -> dict[tuple[str, str], list[Place]]:
+        """The places of each table, by the scope and boundary of its joules."""
+        found: dict[tuple[str, str], list[Place]] = {}
+        for place in self.places:
+            found.setdefault((place.scope, place.boundary), []).append(place)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Plain data for JSON; `scope` and `boundary` name those of all tables."""
         return {
             "order": self.order,
             "dataset": self.dataset,
-            "scope": self.scope,
-            "boundary": self.boundary,
+            "scope": "; ".join(dict.fromkeys(scope for scope, _ in self.tables)),
+            "boundary": "; ".join(dict.fromkeys(boundary for _, boundary in self.tables)),
             "places": [place.to_dict() for place in self.places],
         }
 
@@ -119,32 +128,39 @@ class Board:
         return [
             *(place.rank, place.tied, place.model, place.level, place.answered, place.queries),
             *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
-            *(place.ttft_s, place.hardware, place.scope, self.boundary, place.pedigree, self.dataset, place.run),
+            *(place.ttft_s, place.hardware, place.scope, place.boundary, place.pedigree, self.dataset, place.run),
         ]
 
 
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:
-    """The table. ScopeError where the runs cannot stand in one."""
+    """The tables. ScopeError where the runs asked different items."""
     if order not in ORDERS:
         raise UsageError(f"Results cannot be sorted by '{order}'.", cure=f"one of: {', '.join(ORDERS)}")
     if not runs:
         raise UsageError("No runs were given.", cure="everywatt bench leaderboard RUN RUN")
     asked: dict[tuple[str, str], str] = {}
-    covered: dict[tuple[str, str], str] = {}
-    places = []
+    tables: dict[tuple[str, str], list[Place]] = {}
+    without = []
     for run in runs:
         plan, found = evaluate_folder(run)
         about = plan["dataset"]
         first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
         asked.setdefault((str(about["name"]), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
-            if one.gross.joules is not None:
-                covered.setdefault((one.gross.scope, one.boundary), run.name)
-            places.append(_place(run, model_name(plan), one))
-    _one_only(asked, "The runs used different items", lambda key: f"{key[0]} ({key[1]})")
-    _one_only(covered, "The runs' joules do not cover the same scope", lambda key: f"scope {key[0]}, boundary {key[1]}")
-    scope, boundary = next(iter(covered), ("", ""))
-    return Board(order, next(iter(asked))[0], scope, boundary, tuple(_ranked(places, *ORDERS[order])))
+            place = _place(run, model_name(plan), one)
+            if place.refused is None:
+                tables.setdefault((place.scope, place.boundary), []).append(place)
+            else:
+                without.append(place)
+    if len(asked) > 1:
+        told = "; ".join(f"{run}: {name} ({which})" for (name, which), run in asked.items())
+        raise ScopeError(f"The runs used different items: {told}.", cure="rank the runs of each group separately")
+    scope, boundary = next(iter(tables), ("", ""))
+    tables.setdefault((scope, boundary), []).extend(
+        replace(place, scope=scope, boundary=boundary) for place in without
+    )  # without energy, they are ranked by accuracy and speed alone
+    places = [place for table in tables.values() for place in _ranked(table, *ORDERS[order])]
+    return Board(order, next(iter(asked))[0], tuple(places))
 
 
 def _ranked(places: Sequence[Place], name: str, sign: int) -> list[Place]:
@@ -204,6 +220,7 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
         if place is None:
             found.append((", ".join(key), "level", "the run has no such load"))
             continue
+        told = {"boundary": data.get("boundary"), **told}  # older tables have one for all
         wrong = [field for field, value in plain(place).items() if not _same(told.get(field), value)]
         found += [(", ".join(key), field, "differs from what the run's tape and records give") for field in wrong]
     found += [(", ".join(key), "level", "this load of the run is not in the table") for key in mine]
@@ -224,10 +241,10 @@ def model_name(plan: Mapping[str, Any]) -> str:
     return name.rpartition("/")[2] or name if name.startswith("/") else name
 
 
-def _one_only(found: Mapping[tuple[str, str], str], what: str, shown: Any) -> None:
-    if len(found) > 1:
-        told = "; ".join(f"{run}: {shown(key)}" for key, run in found.items())
-        raise ScopeError(f"{what}: {told}.", cure="rank the runs of each group separately")
+def dataset_name(plan: Mapping[str, Any]) -> str:
+    """What to call a data set: a file by its name alone."""
+    name = str(plan["dataset"]["name"])
+    return name.rpartition("/")[2] or name
 
 
 def hardware_name(run: Run) -> str:
@@ -260,6 +277,7 @@ def _place(run: Run, model: str, one: Metrics) -> Place:
         figures,
         one.gross.refused,
         one.gross.scope,
+        one.boundary,
         hardware_name(run),
         None if ttft is None else ttft["p50"],
     )

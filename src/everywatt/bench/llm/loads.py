@@ -84,7 +84,7 @@ class Level:
 
 
 def repeated(levels: Sequence[Level], times: int) -> tuple[Level, ...]:
-    """All loads so many times over, the whole round each time: what drifts meanwhile meets every load alike."""
+    """All loads so many times over."""
     if times < 2:
         return tuple(levels)
     return tuple(replace(level, repeat=turn) for turn in range(1, times + 1) for level in levels)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from everywatt.bench.llm.compute import Facts, compute_figures
 from everywatt.bench.llm.conditions import Conditions
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.figure import Figure, over_energy
+from everywatt.bench.llm.figure import Figure, Share, over_energy, regression, trimmed_mean
 from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
 from everywatt.bench.llm.records import Record, scored
-from everywatt.bench.llm.stats import Share, regression, trimmed_mean
 from everywatt.bench.llm.values import OK
 from everywatt.core.energy import Energy
 from everywatt.core.stats import bootstrap_ratio
@@ -46,6 +45,7 @@ class Metrics:
     notes: tuple[str, ...] = ()
     items: tuple[Mapping[str, Any], ...] = ()
     failures: tuple[Mapping[str, Any], ...] = ()
+    subjects: Mapping[str, Share] = field(default_factory=dict)  # accuracy by the items' group, where they have one
 
     @property
     def answered(self) -> int:
@@ -62,6 +62,7 @@ class Metrics:
             "failures": [dict(one) for one in self.failures],
             "verdicts": dict(self.verdicts),
             "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
+            "accuracy_by_group": {name: share.to_dict() for name, share in self.subjects.items()},
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "tokens_counted_by": self.counted,
@@ -86,8 +87,10 @@ def metrics(
     bounds: Mapping[str, float] | None = None,
     facts: Facts | None = None,
     during: Mapping[str, Conditions] | None = None,
+    phases: Mapping[str, tuple[float, float]] | None = None,
 ) -> Metrics:
-    """The figures of these queries (of one load) with their energy; `during` is what the machine did, by span."""
+    """The figures of these queries (of one load) with their energy; `during` is what the machine did, by span, and
+    `phases` how many seconds and requests the server itself counted in each phase."""
     answered = [record for record in records if record.ok]
     judged = scored(records)
     inputs, outputs = _sum(answered, "input_tokens"), _sum(answered, "output_tokens")
@@ -112,6 +115,7 @@ def metrics(
     found |= _answer_figures(bill, judged)
     found |= _speed_figures(bill, billed, outs, bounds)
     found |= _phase_figures(bill, billed)
+    found |= _server_times(phases or {})
     found |= compute_figures(facts or Facts(), ins, outs, bill.seconds, bill.gross)
     found |= _perplexity(answered)
     return Metrics(
@@ -135,7 +139,18 @@ def metrics(
         tuple(dict.fromkeys(notes)),
         tuple(_item(record, bill, (during or {}).get(record.span or "", {})) for record in records),
         tuple(_failures(records)),
+        _subjects(judged),
     )
+
+
+def _subjects(judged: Sequence[Record]) -> dict[str, Share]:
+    """Accuracy of each group of items, by name; empty where they have none."""
+    groups: dict[str, list[bool]] = {}
+    for record in judged:
+        if record.group:
+            groups.setdefault(record.group, []).append(bool(record.right))
+    shares = {name: Share.of(sum(right), len(right)) for name, right in sorted(groups.items())}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def _failures(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -354,6 +369,16 @@ PHASE_FORMULAS = {
     "prefill": "gross J while the server reads the prompt, until the first token",
     "decode": "gross J from the first token",
 }
+
+
+def _server_times(phases: Mapping[str, tuple[float, float]]) -> dict[str, Figure]:
+    """Mean seconds of a request in each phase, by the server's own count; none where it counts none."""
+    return {
+        f"server_{name}_time": Figure(
+            seconds / requests, None, None, "s", f"mean of {requests:g} requests, by the server's own count (/metrics)"
+        )
+        for name, (seconds, requests) in phases.items()
+    }
 
 
 def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:

@@ -1,17 +1,56 @@
-"""Any server that speaks the OpenAI chat API: vLLM, llama.cpp, SGLang, TGI, LM Studio, transformers serve."""
+"""Any server that speaks the OpenAI chat API: vLLM, llama.cpp, SGLang, TGI, LM Studio, transformers serve.
+
+Where a server counts no tokens, a tokenizer that the user names counts them; they are never guessed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
 from everywatt.bench.llm.http import Http, Reply, Stream
 from everywatt.bench.llm.streams import Events
-from everywatt.bench.llm.tokens import Counter, counter
 from everywatt.bench.llm.values import Answer, Ask
 from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
-from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
+from everywatt.core.errors import MeasurementRefused, MissingExtra, NetworkError, UsageError
+from everywatt.fleet.metrics import samples
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A tokenizer of the tokenizers library."""
+
+    name: str
+    tokenizer: Any
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has, without those that a template adds."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def counter(path: str | None) -> Counter | None:
+    """The counter for a `tokenizer.json`, or the folder that holds one; None where none is named."""
+    if path is None:
+        return None
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise UsageError(
+            f"There is no tokenizer {file}.", cure="the folder of the model, which contains tokenizer.json"
+        )
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise MissingExtra("tokenizers", "llm") from None
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+        # A file may say to fill every text up to a length, or to cut it there: neither is a token of the text.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return Counter(str(file), tokenizer)
+    except Exception as error:  # noqa: BLE001 - the library raises plain Exception
+        raise UsageError(f"{file} is not a tokenizer: {error}.") from None
 
 
 class OpenAI:
@@ -30,6 +69,7 @@ class OpenAI:
         self._of = connection
         self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
         self._http = Http(connection, self._root)
+        self._beside_api = Http(connection, self._root.removesuffix("/v1"))
         self._endpoint = connection.params.get("endpoint", "chat")
         if self._endpoint not in ("chat", "completions"):
             raise UsageError(f"endpoint={self._endpoint} is not one of chat, completions.")
@@ -94,9 +134,39 @@ class OpenAI:
             )
         return answer
 
+    async def phase_counters(self) -> dict[str, tuple[float, float]]:
+        """Seconds and requests so far by phase, from the server's /metrics; empty where it has none of them."""
+        try:
+            reply = await self._beside_api.get("/metrics")
+        except NetworkError:
+            return {}
+        return _phase_counters(reply.text) if reply.status == 200 else {}
+
     async def close(self) -> None:
         """Close all connections."""
         await self._http.close()
+        await self._beside_api.close()
+
+
+# By phase, the histograms in which servers count it, in seconds: vLLM, SGLang, TGI.
+_PHASES = {
+    "queue": ("vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration"),
+    "prefill": ("vllm:request_prefill_time_seconds",),
+    "decode": ("vllm:request_decode_time_seconds",),
+}
+
+
+def _phase_counters(text: str) -> dict[str, tuple[float, float]]:
+    """Seconds and requests of each phase, over all engines and models."""
+    whole: dict[str, float] = {}
+    for name, _, value in samples(text):
+        whole[name] = whole.get(name, 0.0) + value
+    return {
+        phase: (whole[f"{name}_sum"], whole[f"{name}_count"])
+        for phase, names in _PHASES.items()
+        for name in names
+        if f"{name}_sum" in whole and f"{name}_count" in whole
+    }
 
 
 class _Events(Events):

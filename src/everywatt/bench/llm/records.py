@@ -19,6 +19,8 @@ QUERIES = "queries.jsonl"
 SCORES = "scores.jsonl"
 PLAN = "llm.json"
 MASK = "sha256:"
+SERVER_PHASES = "server_phases"
+"""Attribute of a load's span: what the server counted meanwhile, as `{phase: [seconds, requests]}`."""
 
 
 @dataclass(frozen=True, slots=True)

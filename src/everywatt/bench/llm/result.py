@@ -1,4 +1,9 @@
-"""A finished benchmark as figures: for each load, and as the JSON object of `bench llm`."""
+"""A finished benchmark as figures: for each load, and as the JSON object of `bench llm`.
+
+A server on another host is measured by its own tape: queries are placed on it by the wall clock. The two clocks are
+never quite the same. How far apart they may be has to be said (an NTP client tells), and goes into the interval: the
+windows are moved by that much to either side, and what the energy changes is not excluded.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,137 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from everywatt.api.run import Run, union
+import numpy as np
+
+from everywatt.api.run import Run, load, union
 from everywatt.bench.llm.compute import Facts, peak_of
 from everywatt.bench.llm.conditions import conditions
-from everywatt.bench.llm.elsewhere import bill_elsewhere, placed_elsewhere
-from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused
-from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.energy import (
+    PREFILL_OF_LOAD,
+    SERVER,
+    Asked,
+    Bill,
+    asked_of,
+    bill,
+    refused,
+    settle,
+    told_prefill_s,
+)
+from everywatt.bench.llm.figure import Figure, Share, over_repeats
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
-from everywatt.bench.llm.records import Record, read_plan, read_records
+from everywatt.bench.llm.records import SERVER_PHASES, Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
-from everywatt.bench.llm.stats import Share, over_repeats
+from everywatt.bench.llm.values import Answer
+from everywatt.bench.runs import folder_of
+from everywatt.core.budget import Bound, Budget
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
+from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
 from everywatt.core.stats import mean
+from everywatt.energy.sources import sources
+from everywatt.energy.window import windows_energy
+from everywatt.tape.reader import Tape
+
+SKEW = "clock skew"
+
+
+def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> Bill:
+    """The energy of queries from the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most
+    the two hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
+    try:
+        server = load(str(server_tape["path"]))
+    except EverywattError as error:
+        return refused(f"the server's tape cannot be read: {error.message}", SERVER)
+    skew_s = float(server_tape["skew_s"])
+    asked = _placed(run, records, server)
+    placed = {record.span for one in asked for record in one.records}
+    missing = sum(record.span not in placed for record in records if record.span)
+    if missing or not asked:
+        return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", SERVER)
+    owed = settle(asked, SERVER, [*run.trouble, *server.trouble])
+    return owed if owed.gross.joules is None else _with_skew(owed, asked, skew_s)
+
+
+def placed_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> list[Asked]:
+    """The queries on the tape of the server's host, as far as it covers them."""
+    return _placed(run, records, load(str(server_tape["path"])))
+
+
+def _placed(run: Run, records: Sequence[Record], server: Run) -> list[Asked]:
+    asked = [_moved(one, tape) for one in asked_of(run, records) for tape in server.tapes]
+    return [one for one in asked if one.records]
+
+
+def _moved(asked: Asked, tape: Tape) -> Asked:
+    """The queries on the other host's clock; those that its tape does not cover are left out."""
+    first, last = tape.extent_ns()
+
+    def there(at_ns: int) -> int:
+        return tape.from_utc_ns(asked.tape.to_utc_ns(at_ns))
+
+    edges = {span: (there(start), there(end)) for span, (start, end) in asked.edges.items()}
+    edges = {span: (start, end) for span, (start, end) in edges.items() if first <= start < end <= last}
+    records = tuple(replace(r, answer=_translated(r.answer, there)) for r in asked.records if r.span in edges)
+    return Asked(tape, records, edges)
+
+
+def _translated(answer: Answer, there: Any) -> Answer:
+    """An answer whose times are on another clock; the rate of both is taken as the same within one answer."""
+    shift = there(answer.sent_ns) - answer.sent_ns
+    return replace(
+        answer,
+        sent_ns=answer.sent_ns + shift,
+        ended_ns=answer.ended_ns + shift,
+        piece_ns=tuple(at_ns + shift for at_ns in answer.piece_ns),
+    )
+
+
+def _with_skew(owed: Bill, asked: Sequence[Asked], skew_s: float) -> Bill:
+    """The bill with what the clocks leave open."""
+    whole = sum(_change(one.tape, one.windows, skew_s) for one in asked)
+    each = {
+        span: _change(one.tape, [one.edges[span]], skew_s)
+        for one in asked
+        for span in (record.span or "" for record in one.records)
+    }
+    queries = {
+        span: replace(query, energy=_wider(query.energy, each[span], f"{SKEW}:{span}"))
+        for span, query in owed.queries.items()
+    }
+    note = (
+        "measured on the server's own tape, assuming that its clock and this host's differ by at most "
+        f"{skew_s * 1000:g} ms"
+    )
+    gross = _wider(owed.gross, whole, SKEW)
+    return replace(
+        owed,
+        gross=replace(gross, notes=(*gross.notes, note)),
+        net=_wider(owed.net, whole, SKEW),
+        about=f"{owed.about}; on the server's host, from its own tape",
+        queries=queries,
+    )
+
+
+def _change(tape: Tape, windows: Sequence[tuple[int, int]], skew_s: float) -> float:
+    """By how many joules the energy of windows changes where they are moved by the skew to either side."""
+    if not skew_s > 0:
+        return 0.0
+    first, last = tape.extent_ns()
+    found = []
+    for shift in (0, -round(skew_s * NS), round(skew_s * NS)):
+        moved = [(max(start + shift, first), min(end + shift, last)) for start, end in windows]
+        energy = windows_energy(sources(tape), [(start, end) for start, end in moved if end > start])
+        found.append(energy.joules if energy.joules is not None else np.nan)
+    return float(np.nanmax(np.abs(np.array(found[1:]) - found[0])))
+
+
+def _wider(energy: Energy, joules: float, key: str) -> Energy:
+    if energy.joules is None:
+        return energy
+    bound = Bound(SKEW, key, joules, joules)
+    return replace(energy, budget=Budget(energy.budget.terms, (*energy.budget.bounds, bound)))
 
 
 def evaluate(
@@ -42,13 +163,40 @@ def evaluate(
         own = [record for record in records if record.level == level]
         if not own:
             continue
+        phases = {} if run is None else counted_phases(run, level)
+        own = [with_prefill(record, own, phases) for record in own]
         owed = refused("nothing was recorded", seconds=open_s(own)) if run is None else owed_by(run, own, plan)
-        one = metrics(level, own, owed, bounds=bounds, facts=facts, during=during)
+        one = metrics(level, own, owed, bounds=bounds, facts=facts, during=during, phases=phases)
         one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
         if reference is not None:
             one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
         found.append(one)
     return found
+
+
+def counted_phases(run: Run, level: str) -> dict[str, tuple[float, float]]:
+    """Seconds and requests of each phase, as the server counted them during a load."""
+    found: dict[str, tuple[float, float]] = {}
+    for span in run.spans:
+        if span.name == "load" and span.attributes.get("level") == level:
+            for name, (seconds, requests) in (span.attributes.get(SERVER_PHASES) or {}).items():
+                before = found.get(name, (0.0, 0.0))
+                found[name] = before[0] + seconds, before[1] + requests
+    return found
+
+
+def with_prefill(record: Record, own: Sequence[Record], phases: Mapping[str, tuple[float, float]]) -> Record:
+    """The record with the time for which the server read its prompt: the mean of the load, by input tokens.
+
+    As it is where the server said nothing, or said it of this very query.
+    """
+    if "prefill" not in phases or told_prefill_s(record.answer.server) is not None:
+        return record
+    seconds, requests = phases["prefill"]
+    tokens = [one.answer.input_tokens for one in own if one.answer.input_tokens]
+    share = (record.answer.input_tokens or 0.0) / mean(tokens) if len(tokens) == len(own) else 1.0
+    server = {**record.answer.server, PREFILL_OF_LOAD: seconds / requests * share}
+    return replace(record, answer=replace(record.answer, server=server))
 
 
 def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list[Asked]:
@@ -106,13 +254,11 @@ def _said(record: Record) -> str:
     return str(extracted) if extracted is not None else plain_words(record.answer.text)
 
 
-def evaluate_folder(
-    run: Run, *, bounds: Mapping[str, float] | None = None, detail: bool = False
-) -> tuple[dict[str, Any], list[Metrics]]:
+def evaluate_folder(run: Run) -> tuple[dict[str, Any], list[Metrics]]:
     """The plan and the figures of a run that `bench llm` made."""
-    folder = run.path if run.path.is_dir() else run.path.parent
+    folder = folder_of(run)
     plan = read_plan(folder)
-    return plan, evaluate(run, read_records(folder), plan, bounds=bounds, detail=detail)
+    return plan, evaluate(run, read_records(folder), plan)
 
 
 def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics], **more: Any) -> dict[str, Any]:
@@ -127,6 +273,7 @@ def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics],
     }
     if len(found) == 1:
         data |= {name: value for name, value in found[0].to_dict().items() if name != "items"}
+        data["notes"] = list(dict.fromkeys([*more.get("notes", ()), *found[0].notes]))
     data["levels"] = [one.to_dict() for one in found]
     if len(found) > 1:
         data["knee"] = knee(found)

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.latency import FORMULAS
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.core.errors import MissingExtra
-from everywatt.core.format import Printed, format_duration, format_percent, print_quantity
+from everywatt.core.format import Printed, format_duration, format_energy, format_percent, print_quantity
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table, csv_text
 
 Row = tuple[str, str, str, str]
 ENDINGS = (".json", ".csv", ".md", ".parquet")
+MISSING = "–"
 HEADERS = ("FIGURE", "VALUE", "95 %", "FORMULA")
 _NAMES = {"joules": "energy_j", "low": "energy_low_j", "high": "energy_high_j", "net_joules": "energy_net_j"}
 _PLAIN = (
@@ -130,3 +131,40 @@ def figure_row(name: str, figure: Figure) -> Row:
 def row_of(name: str, shown: Printed, about: str) -> Row:
     """Value and interval in two cells that share unit and digits."""
     return name, f"{shown.value} {shown.unit}".strip(), shown.interval, about
+
+
+LOADS = (
+    *("Load", "Answered", "Accuracy", "Server's energy", "Per request", "Per output token"),
+    *("TTFT p50", "Answer p50", "Tokens/s"),
+)
+
+
+def load_row(one: Metrics) -> tuple[str, ...]:
+    """A load in one line."""
+    figures = one.figures
+    energy = "refused" if one.gross.joules is None else format_energy(one.gross)
+    return (
+        one.level,
+        f"{one.answered} of {one.queries}",
+        percent_text(one.accuracy),
+        energy,
+        figure_text(figures["energy_per_request"]),
+        figure_text(figures["energy_per_output_token"]),
+        *(
+            MISSING if (told := one.latency[name]) is None else format_duration(told["p50"])
+            for name in ("ttft_s", "e2e_s")
+        ),
+        figure_text(figures["output_tokens_per_second"]),
+    )
+
+
+def percent_text(share: Share | None) -> str:
+    """A share with its interval."""
+    if share is None:
+        return MISSING
+    return format_percent(share.value, share.value - share.low, share.high - share.value)
+
+
+def figure_text(figure: Figure) -> str:
+    """A figure with its interval, in words of a table."""
+    return MISSING if figure.value is None else str(figure.printed())

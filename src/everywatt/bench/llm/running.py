@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
-from everywatt.bench.llm.clients import Client
+from everywatt.bench.experiment import Experiment
+from everywatt.bench.llm.clients import Client, CountsPhases, PhaseCounters
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry, update_plan, write_plan
+from everywatt.bench.llm.records import (
+    SCORES,
+    SERVER_PHASES,
+    Journal,
+    Record,
+    read_records,
+    score_entry,
+    update_plan,
+    write_plan,
+)
 from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.serving import MOST_STARTS, READY_S, Serving
 from everywatt.bench.llm.values import OK, REFUSED, Answer, Ask, Item
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
 from everywatt.recorder.client import Recording
 
@@ -81,20 +90,25 @@ class Bench:
         watch: Watch | None = None,
         reaper: int | None = None,
         scoring: Scoring | None = None,
-        probe_waits_s: Sequence[float] = PROBE_WAITS_S,
         server: Serving | None = None,
+        clock: Clock | None = None,
+        loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
+        """`clock` and `loop`, which makes the event loop, tell the time; both are the system's unless given."""
         self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
         self._about = dict(about)
         self._watch = watch or (lambda doing, done, of: None)
         self._reaper = reaper
         self._notes: list[str] = []
         self._done = 0
-        self._probe_waits_s = tuple(probe_waits_s)
         self._probing = asyncio.Lock()
         self._server = server
         self._scoring = scoring or Scoring()
         self._scoring.check(self._items)
+        self._clock: Clock = clock or SystemClock()
+        self._runner = asyncio.Runner(loop_factory=loop)
+        idle_s = 0.0 if client.where == "nowhere" else plan.idle_s
+        self._experiment = Experiment(meter, idle_s=idle_s, cool=False, show=self._show, clock=self._clock)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -115,7 +129,8 @@ class Bench:
         ended = "done"
         folder: list[Path] = []
         try:
-            asyncio.run(self._all(resume, folder))
+            with self._runner:
+                self._all(resume, folder)
         except KeyboardInterrupt:
             if not folder:
                 raise
@@ -129,18 +144,19 @@ class Bench:
         finished = self._meter.stop()
         return Outcome(finished, folder[0], tuple(read_records(folder[0])), ended, tuple(self._notes))
 
-    async def _all(self, resume: Path | None, folder: list[Path]) -> None:
+    def _all(self, resume: Path | None, folder: list[Path]) -> None:
+        wait = self._runner.run
         try:
             if self._server is None:
-                self._notes += await self._client.health()
-            if self._scoring.judge is not None and (why := await self._scoring.judge.health()) is not None:
+                self._notes += wait(self._client.health())
+            if self._scoring.judge is not None and (why := wait(self._scoring.judge.health())) is not None:
                 self._notes.append(f"the judge is not available, so its answers stay unscored: {why}")
-            if len(self._plan.levels) > 1:
+            if len(self._plan.levels) > 1 and self._plan.settings.get("cache_prompt") is not False:
                 self._notes.append(SAME_ITEMS)
             recording = self._start()
             if self._server is not None:
                 try:
-                    self._notes += await self._load(recording)
+                    self._notes += wait(self._load(recording))
                 except BaseException:
                     self._meter.discard()
                     raise
@@ -150,27 +166,43 @@ class Bench:
                 write_plan(folder[0], self._about)
             else:
                 update_plan(folder[0], self._about, LEARNT)
-            finished = {record.key for record in read_records(folder[0]) if record.ok}
-            journal = Journal(folder[0])
-            try:
-                await self._idle(recording)
-                await self._warm_up(recording)
-                for level in self._plan.levels:
-                    left = [item for item in self._items if (level.label, item.id) not in finished]
-                    await self._level(recording, journal, level, left)
-                    await self._ask_again(recording, journal, level, folder[0])
-            finally:
-                journal.close()
-            await self._judge(folder[0])
+            self._loads(recording, folder[0])
+            wait(self._judge(folder[0]))
         finally:
-            await self._client.close()
-            await self._scoring.close()
+            wait(self._client.close())
+            wait(self._scoring.close())
+
+    def _loads(self, recording: Recording, folder: Path) -> None:
+        """Idle, warm-up, then every load; where loads are repeated, a block is one repetition of each."""
+        finished = {record.key for record in read_records(folder) if record.ok}
+        journal = Journal(folder)
+
+        def trial(level: Level, block: int, place: int) -> None:
+            level = replace(level, repeat=block + 1) if level.repeat else level
+            left = [item for item in self._items if (level.label, item.id) not in finished]
+            self._runner.run(self._level(recording, journal, level, left))
+            self._runner.run(self._ask_again(recording, journal, level, folder))
+
+        levels = self._plan.levels
+        try:
+            self._experiment.idle()
+            self._runner.run(self._warm_up(recording))
+            self._experiment.blocks(
+                [level for level in levels if level.repeat <= 1],
+                trial,
+                trials=max(1, *(level.repeat for level in levels)),
+            )
+        finally:
+            journal.close()
+
+    def _show(self, doing: str) -> None:
+        self._watch(doing, 0, len(self._items))
 
     async def _load(self, recording: Recording) -> list[str]:
         """Start the server and wait until it answers, in a span of its own. MeasurementRefused where it does not."""
         server = self._server
         assert server is not None
-        uid, began = recording.span_open(LOADING), time.monotonic()
+        uid, began_ns = recording.span_open(LOADING), self._clock.monotonic_ns()
         try:
             server.start()
             while True:
@@ -181,9 +213,9 @@ class Bench:
                 except EverywattError:
                     if not server.alive:
                         raise server.failed("it ended") from None
-                    if time.monotonic() - began > READY_S:
+                    if self._clock.monotonic_ns() - began_ns > READY_S * NS:
                         raise server.failed(f"it does not answer after {READY_S:g} s") from None
-                self._watch("loading the model", 0, len(self._items))
+                self._show("loading the model")
                 await asyncio.sleep(LOOK_S)
         finally:
             recording.span_close(uid, attributes={"start": server.starts})
@@ -237,19 +269,11 @@ class Bench:
             raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")
         return recording
 
-    async def _idle(self, recording: Recording) -> None:
-        if self._plan.idle_s <= 0 or self._client.where == "nowhere":
-            return
-        self._watch(f"recording idle power for {self._plan.idle_s:g} s", 0, len(self._items))
-        uid = recording.span_open("idle", attributes={"role": "idle"})
-        await asyncio.sleep(self._plan.idle_s)
-        recording.span_close(uid)
-
     async def _warm_up(self, recording: Recording) -> None:
         if self._client.where == "nowhere":
             return
         for number in range(self._plan.warmup):
-            self._watch("warm-up", 0, len(self._items))
+            self._show("warm-up")
             uid = recording.span_open(WARM_UP)
             ask = Ask(_WARM.format(number=number + 1), self._plan.system, self._plan.settings)
             answer = await self._ask(ask)
@@ -269,13 +293,18 @@ class Bench:
             if not record.ok and record.answer.status != REFUSED and self._client.where == "server":
                 await self._probe(recording)
 
+        before, phases = await self._phase_counters(), {}
         try:
             if level.concurrency is not None:
                 await _closed(items, one, level.concurrency)
             else:
                 await _opened(items, one, level)
+            phases = grown(before, await self._phase_counters())
         finally:
-            recording.span_close(uid)
+            recording.span_close(uid, attributes={SERVER_PHASES: phases} if phases else None)
+
+    async def _phase_counters(self) -> PhaseCounters:
+        return await self._client.phase_counters() if isinstance(self._client, CountsPhases) else {}
 
     async def _probe(self, recording: Recording) -> None:
         """Pause after a failed query until the server answers again; one that we started is started again.
@@ -283,7 +312,7 @@ class Bench:
         ServerLost if it does not come back.
         """
         async with self._probing:
-            for wait_s in (*self._probe_waits_s, None):
+            for wait_s in (*PROBE_WAITS_S, None):
                 try:
                     await self._client.health()
                 except EverywattError as error:
@@ -307,14 +336,15 @@ class Bench:
             raise ServerLost(error.message) from None
 
     async def _ask(self, ask: Ask) -> Answer:
-        began_ns = time.monotonic_ns()
+        began_ns = self._clock.monotonic_ns()
         try:
             return await self._client.ask(ask)
         except EverywattError:
             raise
         except Exception as error:  # noqa: BLE001 - a client may be third-party code: its error costs one query
             why = f"the client failed: {type(error).__name__}: {error}".rstrip(": ")
-            return Answer("failed", began_ns=began_ns, sent_ns=began_ns, ended_ns=time.monotonic_ns(), error=why)
+            ended_ns = self._clock.monotonic_ns()
+            return Answer("failed", began_ns=began_ns, sent_ns=began_ns, ended_ns=ended_ns, error=why)
 
     async def _query(self, recording: Recording, level: Level, item: Item, parent: str) -> Record:
         uid = recording.span_open(QUERY, parent=parent, attributes={"item": item.id, "level": level.label})
@@ -343,6 +373,12 @@ def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, An
         "attempts": answer.attempts,
         "verdict": None if score is None else score["verdict"],
     }
+
+
+def grown(before: PhaseCounters, after: PhaseCounters) -> dict[str, list[float]]:
+    """Seconds and requests of each phase between two readings; a phase whose counters began anew is left out."""
+    found = {name: [after[name][i] - before[name][i] for i in (0, 1)] for name in before if name in after}
+    return {name: pair for name, pair in found.items() if pair[0] >= 0 and pair[1] > 0}
 
 
 async def _closed(items: Sequence[Item], one: One, width: int) -> None:

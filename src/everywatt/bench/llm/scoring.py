@@ -1,22 +1,139 @@
 """Which scorer judges which answer, and when: what takes a moment at once, a judge and unit tests after the load.
 
 What judging costs must not fall into the time in which queries are open: a judge may run on the very server that is
-measured, and unit tests run on this machine.
+measured, and unit tests run on this machine. No code of an answer runs unless the user allowed it. Who judges stands
+in the record; where a judge does not answer, nothing was judged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everywatt.bench.llm.judge import JUDGE, Judge
-from everywatt.bench.llm.sandbox import Sandbox
-from everywatt.bench.llm.scorers import Score, scorer
-from everywatt.bench.llm.unit_tests import CODE, score_code
-from everywatt.bench.llm.values import OK, Answer, Item
-from everywatt.core.errors import UsageError
+from everywatt.bench.llm import clients
+from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.sandbox import MOST_SECONDS, Sandbox
+from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG, Score, scorer
+from everywatt.bench.llm.values import OK, Answer, Ask, Item
+from everywatt.core.errors import EverywattError, UsageError
+
+JUDGE = "judge"
+MOST_ANSWER = 8000
+PROMPT = """You grade answers. Judge only whether the answer means the same as the reference.
+
+Question:
+{question}
+
+Reference answer:
+{reference}
+
+Answer to grade:
+{answer}
+
+End with one line that has one word: CORRECT or INCORRECT."""
+
+
+class Judge:
+    """Asks an OpenAI-compatible server for a verdict. A key comes only from the variable that `api_key_env` names:
+    the key of the model that is measured is not shown to another server."""
+
+    def __init__(self, model: str, base_url: str, params: Mapping[str, str] | None = None) -> None:
+        given = dict(params or {})
+        # Without a name of its own the connection would take the key that is meant for the measured server.
+        environ: dict[str, str] | None = None if "api_key_env" in given else {}
+        self._connection = Connection.of(model, base_url, given, environ=environ)
+        self._client = clients.make("openai", self._connection)
+        self.model, self.base_url = model, base_url
+
+    def describe(self) -> dict[str, Any]:
+        """Who judged and how, for the record."""
+        digest = hashlib.sha256(PROMPT.encode()).hexdigest()
+        return {"model": self.model, "base_url": self.base_url, "prompt_sha256": digest, "settings": {"temperature": 0}}
+
+    async def health(self) -> str | None:
+        """None where it can judge, else why not."""
+        try:
+            await self._client.health()
+        except EverywattError as error:
+            return error.message
+        return None
+
+    async def judge(self, text: str, item: Item) -> Score:
+        """Right or wrong as the judge says; unevaluated where it says nothing."""
+        how = f"judge {self.model}"
+        prompt = PROMPT.format(question=item.prompt, reference=item.answer or "", answer=text[:MOST_ANSWER])
+        answer = await self._client.ask(Ask(prompt, settings={"temperature": 0}, item=item.id))
+        if answer.status != OK:
+            return Score(UNEVALUATED, None, f"{how}: {answer.error or answer.status}"[:300])
+        verdict = verdict_of(answer.text)
+        if verdict is None:
+            return Score(UNEVALUATED, answer.text[-200:], f"{how}: no verdict in the response")
+        return Score(verdict, answer.text.strip()[-200:], how)
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._client.close()
+
+
+def verdict_of(text: str) -> str | None:
+    """The last verdict in what a judge wrote.
+
+    >>> verdict_of("It is CORRECT that … but INCORRECT"), verdict_of("hm")
+    ('wrong', None)
+    """
+    found = re.findall(r"\b(INCORRECT|CORRECT)\b", text.upper())
+    return None if not found else RIGHT if found[-1] == "CORRECT" else WRONG
+
+
+CODE = "code"
+_FENCE = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+
+
+def code_of(text: str) -> str | None:
+    """The code in an answer: the fenced blocks together, else the whole text where it compiles."""
+    blocks = _FENCE.findall(text)
+    code = "\n".join(blocks) if blocks else text
+    if not code.strip():
+        return None
+    try:
+        compile(code, "answer.py", "exec")
+    except (SyntaxError, ValueError):
+        return code if blocks else None
+    return code
+
+
+def program(code: str, rules: Mapping[str, Any]) -> str:
+    """The answer and the item's tests: `tests` (a text, or several), perhaps `before` it and an `entry_point`, with
+    which a function `check` of the tests is called."""
+    tests = rules.get("tests", "")
+    body = tests if isinstance(tests, str) else "\n".join(str(one) for one in tests)
+    parts = [str(rules.get("before", "")), code, body]
+    if rules.get("entry_point"):
+        name = str(rules["entry_point"])
+        if not name.isidentifier():
+            raise UsageError(f"entry_point {name!r} is not an identifier.")
+        parts.append(f"check({name})")
+    return "\n\n".join(part for part in parts if part)
+
+
+def score_code(text: str, item: Item, sandbox: Sandbox, *, seconds: float = MOST_SECONDS) -> Score:
+    """Run the item's tests on the answer. No code in it is unparsed; what fails, breaks or takes too long is wrong."""
+    if not item.rules.get("tests"):
+        raise UsageError(f"Item {item.id} has no unit tests.", cure='rules: {"tests": "assert …"}')
+    code = code_of(text)
+    how = f"unit tests ({sandbox.about})"
+    if code is None:
+        return Score(UNPARSED, None, how)
+    ending = sandbox.run(program(code, item.rules), seconds=float(item.rules.get("seconds", seconds)))
+    if ending.code == 0:
+        return Score(RIGHT, "passed", how)
+    last = ending.said.rstrip("\n").rpartition("\n")[2][:200] if ending.said else f"ended with {ending.code}"
+    return Score(WRONG, "timed out" if ending.code is None else last, how)
+
 
 LATER = (JUDGE, CODE)
 

@@ -2,7 +2,7 @@
 
 A small shell stands between: the recorder follows it and its children from before the server starts, so loading is
 measured from its first instruction, and a server that is started again belongs to the same process tree. The shell
-leads a process group of its own, which is ended as a whole.
+leads a process group of its own, which is ended as a whole, also where the benchmark itself is killed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,14 @@ READY_S = 600.0  # the longest time that loading may take
 MOST_STARTS = 4  # a server that died so often is not started again
 GRACE_S = 10.0  # from asking a server to end until it is killed
 LOG = "server.log"
-# Starts the command whenever a line comes, and tells its process and how it ended. Its output goes to descriptor 3.
-_SHELL = 'while read -r go; do "$@" </dev/null >&3 2>&3 & echo "$!"; wait "$!"; echo "ended $?"; done'
+# By their paths, because some shells take one digit alone after <& and >&.
+_FD = "/proc/self/fd/"
+# The first line waits at a pipe that closes when the benchmark is gone, however it ended; then the server ends too.
+# The second starts the command whenever a line comes, and tells its process and how it ended; its output is the log.
+_SHELL = f"""
+(trap "" TERM; read -r gone <{_FD}LIFELINE; kill -TERM 0; sleep 10; kill -KILL 0) &
+while read -r go; do "$@" </dev/null >>{_FD}LOG 2>&1 & echo "$!"; wait "$!"; echo "ended $?"; done
+"""
 
 
 def free_port() -> int:
@@ -51,21 +57,23 @@ class Serving:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
         self._shell: subprocess.Popen[str] | None = None
         self._pid = 0
+        self._lifeline = -1
         self.starts = 0
 
     def prepare(self) -> int:
         """Start the shell that waits to start the server, and give its process id, which the recorder follows."""
-        fd = self._log.fileno()
-        shell = f"exec 3>&{fd}; {_SHELL}"
+        lives, self._lifeline = os.pipe()
+        shell = _SHELL.replace("LIFELINE", str(lives)).replace("LOG", str(self._log.fileno()))
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", shell, "sh", *self._words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            pass_fds=(fd,),
+            pass_fds=(self._log.fileno(), lives),
             text=True,
             start_new_session=True,
         )
+        os.close(lives)
         return self._shell.pid
 
     def start(self) -> None:
@@ -129,6 +137,7 @@ class Serving:
         for stream in (shell.stdin, shell.stdout):
             if stream is not None:
                 stream.close()
+        os.close(self._lifeline)
         if folder is not None and folder.is_dir():
             file = folder / LOG
             file.touch(mode=0o600)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.bench.precision.ptfile import read_tensor
 from everywatt.core import foreign
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MissingExtra, UsageError
 
 Arrays = dict[str, npt.NDArray[Any]]
 REVIEWS = "reviews"
@@ -66,26 +65,27 @@ class Dataset:
         return min(most, -(-int(np.quantile(self.lengths(), share)) // 8) * 8)
 
 
-def load_data(source: str, *, num_labels: int | None = None) -> Dataset:
-    """`reviews`, `sst2`, `random-tokens`, an .npz file, or a folder of input_ids.pt, attention_mask.pt and labels.pt.
+def load_data(source: str) -> Dataset:
+    """`reviews`, `sst2`, `random-tokens`, an .npz file, or a folder of input_ids.pt, attention_mask.pt and labels.pt,
+    which needs torch.
 
     `reviews` is bundled (scripts/make_review_tokens.py). SST-2 has no clear licence, so it is not: `sst2` reads the
     user's own copy and checks its SHA-256.
     """
     if source == REVIEWS:
         with resources.as_file(resources.files(__package__) / "review_tokens.npz") as file:
-            return _checked("generated reviews", _npz(file), num_labels, "BERT-uncased tokens")
+            return _checked("generated reviews", _npz(file), note="BERT-uncased tokens")
     if source == SST2:
-        return _checked("SST-2 validation", _npz(_sst2_file()), num_labels, "BERT-uncased tokens")
+        return _checked("SST-2 validation", _npz(_sst2_file()), note="BERT-uncased tokens")
     if source == RANDOM:
         rng = np.random.default_rng(0)
         ids = rng.integers(0, 1000, (64, 64))
         return Dataset(RANDOM, {"input_ids": ids, "attention_mask": np.ones_like(ids)}, None, "random tokens")
     path = Path(source)
     if path.is_dir():
-        return _folder(path, num_labels)
+        return _folder(path)
     if path.suffix == ".npz" and path.is_file():
-        return _checked(path.name, _npz(path), num_labels)
+        return _checked(path.name, _npz(path))
     raise UsageError(
         f"'{source}' is neither {REVIEWS}, {SST2}, {RANDOM}, an .npz file, nor a folder with {', '.join(OLD_FILES)}.",
     )
@@ -115,21 +115,36 @@ def _npz(path: Path) -> Arrays:
         raise UsageError(f"{path} cannot be read: {error}.") from error
 
 
-def _folder(path: Path, num_labels: int | None) -> Dataset:
+def _tensor(path: Path) -> npt.NDArray[Any]:
+    """The one tensor in a .pt file. Nothing in it is executed: torch ≥ 2.6 refuses all but plain tensors."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("torch", "precision") from None
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be read: {str(error).partition('. ')[0]}.") from error
+    if not isinstance(found, torch.Tensor):
+        raise UsageError(f"{path} contains a {type(found).__name__}, not one tensor.")
+    return np.asarray(found.numpy())
+
+
+def _folder(path: Path) -> Dataset:
     missing = [name for name in OLD_FILES if not (path / name).is_file()]
     if missing and missing != ["labels.pt"]:
         raise UsageError(f"{path} lacks {', '.join(missing)}.")
-    arrays = {Path(name).stem: read_tensor(path / name) for name in OLD_FILES if name not in missing}
+    arrays = {Path(name).stem: _tensor(path / name) for name in OLD_FILES if name not in missing}
     told: dict[str, Any] = {}
     if (path / "metadata.json").is_file():
         told = foreign.read_json(path / "metadata.json")
-    found = _checked(path.name, arrays, num_labels or told.get("num_labels"), str(told.get("tokenizer", "")))
+    found = _checked(path.name, arrays, told.get("num_labels"), str(told.get("tokenizer", "")))
     if told.get("num_samples") not in (None, len(found)):
         raise UsageError(f"{path}: metadata.json reports {told['num_samples']} samples, the tensors have {len(found)}.")
     return found
 
 
-def _checked(name: str, arrays: Arrays, num_labels: int | None, note: str = "") -> Dataset:
+def _checked(name: str, arrays: Arrays, num_labels: int | None = None, note: str = "") -> Dataset:
     """The data set, or which array is wrong and how."""
     labels = arrays.pop("labels", None)
     if not arrays:

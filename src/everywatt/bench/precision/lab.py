@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -12,22 +13,18 @@ from typing import Any
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
-from everywatt.bench.cooling import Cooling
+from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
-from everywatt.bench.interleaving import blocks
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
-from everywatt.bench.precision.data import Dataset, load_data
-from everywatt.bench.precision.endings import ISA_VARIABLE, next_isa
+from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.journal import ANSWERS, Journal, read_journal, trial_of
-from everywatt.bench.precision.layers import apportion
+from everywatt.bench.precision.layers import Correlation, Sensitivity, apportion, correlated, plan, ranked, savings
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.sensitivity import Correlation, Sensitivity, correlated, plan, ranked, savings
 from everywatt.bench.precision.variants import Arm, available_bytes, crowded
-from everywatt.bench.precision.workers import Worker, WorkerFailed
+from everywatt.bench.precision.workers import ISA_VARIABLE, Worker, WorkerFailed, load_data_without_torch, next_isa
 from everywatt.bench.trials import Trial, with_energy, with_power
-from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 
 FEWEST = 3
@@ -36,7 +33,6 @@ SENSITIVITY_ITEMS = 64
 LEAST = 2
 """Batches in a timed loop, however long they take."""
 SHORT = "memory is short: each model is reloaded before its trials, one at a time"
-Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +58,16 @@ class PrecisionLab:
         meter: Meter,
         show: Show | None = None,
         *,
-        clock: Clock | None = None,
         worker: Callable[[Mapping[str, str] | None], Worker] = Worker,
     ) -> None:
         self.job = job
-        self._clock: Clock = clock or SystemClock()
         self._worker = worker
         self.conduct = conduct
-        self.data: Dataset = load_data(job.data)
+        self.data: Dataset = load_data_without_torch(job.data)
         self.arms = [Arm(precision, index) for index, precision in enumerate(job.precisions)]
         self.scorer = Scorer(job, self.data)
         self._meter = meter
-        self._show = show or (lambda text: None)
-        self._cooling = Cooling(meter, self._clock)
+        self._experiment = Experiment(meter, idle_s=conduct.idle_s, cool=conduct.cool, show=show)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Path | None = None
         self._journal = Journal(None)
@@ -85,7 +78,6 @@ class PrecisionLab:
         self._plan: list[str] = []
         self._plan_block: int | None = None
         self._remarks: list[str] = []
-        self._began_ns = self._clock.monotonic_ns()
 
     @property
     def folder(self) -> Path:
@@ -142,7 +134,7 @@ class PrecisionLab:
         self._journal = Journal(None if recording is None else recording.path.parent)
         if not self._taken_up:
             self._journal.request(self.job.to_dict(), self.conduct)
-        self._idle()
+        self._experiment.idle()
         plain = [arm for arm in self.arms if arm.int8_layers is None]
         for arm in plain:
             if not arm.known:
@@ -287,31 +279,27 @@ class PrecisionLab:
             self._sensitive.append(Sensitivity(name, kl, change, share, saved, far))
 
     def _blocks(self, arms: Sequence[Arm], first: int = 0) -> str:
-        conduct = self.conduct
         if not any(arm.usable for arm in arms):
             return "failures"
-        for number, order in enumerate(blocks(len(arms))):
-            block = first + number
-            if conduct.trials is not None and number >= conduct.trials:
-                return "trials"
-            if conduct.trials is None and number and self._elapsed_s() > conduct.max_s:
-                return "time"
-            for place, index in enumerate(order):
-                if arms[index].usable and not arms[index].has(block):
-                    self._guarded(arms[index], self._trial, block, place)
-            if conduct.trials is None and number + 1 >= FEWEST and self._decided(arms, first):
-                return "decided"
-        raise AssertionError("blocks never end")
+        fixed = self.conduct.trials
 
-    def _elapsed_s(self) -> float:
-        return (self._clock.monotonic_ns() - self._began_ns) / NS
+        def ended(count: int) -> str | None:
+            return "decided" if fixed is None and count >= FEWEST and self._decided(arms, first) else None
 
-    def _guarded(self, arm: Arm, step: Callable[..., None], *more: int) -> None:
+        return self._experiment.blocks(
+            arms,
+            self._trial,
+            trials=fixed,
+            max_s=self.conduct.max_s if fixed is None else math.inf,
+            first=first,
+            skip=lambda arm, block: not arm.usable or arm.has(block),
+            ended=ended,
+        )
+
+    def _trial(self, arm: Arm, block: int, place: int) -> None:
         """A worker that fails is a row with its reason; trials that it finished count, and the others go on."""
-        if not arm.usable:
-            return
         try:
-            step(arm, *more)
+            self._loop(arm, block, place)
         except WorkerFailed as error:
             arm.rest()
             if arm.trials:
@@ -330,14 +318,13 @@ class PrecisionLab:
             arm.rest()
             arm.notes.append(f"{what} failed: {error.reason}")
 
-    def _trial(self, arm: Arm, block: int, place: int) -> None:
+    def _loop(self, arm: Arm, block: int, place: int) -> None:
         """One timed loop. Only the worker's own window is charged; the parent's reads lie around it."""
         if arm.worker is None:
             self._wake(arm)
             self._warm(arm)
-        if self.conduct.cool and any(one.trials for one in self.arms):
-            self._cooling.wait(self._show)
-        self._show(f"trial {block + 1} of {arm.precision}")
+        self._experiment.cool_down()
+        self._experiment.show(f"trial {block + 1} of {arm.precision}")
         recording = self._meter.recording
         about = {"precision": arm.precision, "block": block, "place": place}
         outer = recording.span_open("trial", attributes={"role": "trial", **about}) if recording is not None else None
@@ -359,7 +346,7 @@ class PrecisionLab:
         self._journal.timed(arm, trial, told)
 
     def _decided(self, arms: Sequence[Arm], first: int) -> bool:
-        run = self._cooling.live()
+        run = self._experiment.live()
         if run is None:
             return True
         usable = [arm for arm in arms if arm.usable]
@@ -379,25 +366,11 @@ class PrecisionLab:
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
         names = {"setup": "set-up", "facts": "profile", "score": "accuracy", "warmup": "warm-up"}
-        self._show(f"{names.get(do, do)} of {arm.precision}")
-        recording = self._meter.recording
         name = names.get(do, do)
-        uid = recording.span_open(name, attributes={"precision": arm.precision}) if recording is not None else None
-        try:
-            assert arm.worker is not None
+        self._experiment.show(f"{name} of {arm.precision}")
+        assert arm.worker is not None
+        with self._meter.span(name, precision=arm.precision):
             return arm.worker.ask(do, **more)
-        finally:
-            if recording is not None and uid is not None:
-                recording.span_close(uid)
-
-    def _idle(self) -> None:
-        recording = self._meter.recording
-        if recording is None or self.conduct.idle_s <= 0:
-            return
-        self._show(f"recording idle power for {self.conduct.idle_s:g} s")
-        uid = recording.span_open("idle", attributes={"role": "idle"})
-        self._clock.sleep_until(self._clock.monotonic_ns() + round(self.conduct.idle_s * NS))
-        recording.span_close(uid)
 
     def _per_batch(
         self, arms: Sequence[Arm], run: Run | None, counted: range, *, live: bool = False

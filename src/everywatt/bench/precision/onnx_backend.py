@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.bench.precision.backend import Unsupported, build
+from everywatt.bench.precision.backend import Unsupported, build, load_model
 from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.models import load_model
 from everywatt.bench.precision.plan import Job
 from everywatt.core.errors import MissingExtra
 

@@ -12,7 +12,7 @@ import numpy as np
 from everywatt.bench.figures import SHARED, Figures, Mean
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.plan import TARGET, Job
-from everywatt.bench.precision.quality import Beside, Score
+from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_percent

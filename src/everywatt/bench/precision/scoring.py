@@ -1,7 +1,10 @@
-"""Scores from the answers that workers left in files: accuracy by a probe or by the model's own head, or perplexity."""
+"""Scores from the answers that workers left in files: accuracy by a probe or by the model's own head, or perplexity;
+each with an interval, and paired with the baseline's."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,146 @@ import numpy.typing as npt
 
 from everywatt.bench.precision.data import Dataset, halves
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.probe import Probe, train_probe
-from everywatt.bench.precision.quality import (
-    Beside,
-    Score,
-    accuracy,
-    divergence,
-    paired_logits,
-    paired_perplexity,
-    perplexity,
-)
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.stats import Z95, mcnemar, newcombe, wilson
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A figure of merit with its 95 % interval over `n` items. `metric` is `accuracy` (up is good) or `perplexity`."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"metric": self.metric, "value": self.value, "low": self.low, "high": self.high, "n": self.n}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The same items beside the baseline.
+
+    change     accuracy minus the baseline's, or perplexity over the baseline's, with its 95 % interval
+    agreement  share of items with the same answer; kl: mean Kullback-Leibler divergence from the baseline, in nats
+    p          of McNemar's exact test (accuracy only)
+    """
+
+    change: float
+    low: float
+    high: float
+    agreement: float | None = None
+    kl: float | None = None
+    p: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+
+def accuracy(correct: npt.NDArray[np.bool_]) -> Score:
+    """The share of right answers."""
+    right, n = int(correct.sum()), len(correct)
+    return Score("accuracy", right / n, *wilson(right, n), n)
+
+
+def paired_accuracy(baseline: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, float, float, float]:
+    """Difference of two accuracies on the same items, Newcombe's 95 % interval, and McNemar's exact p."""
+    both, neither = int((baseline & other).sum()), int((~baseline & ~other).sum())
+    only_base, only_other = int((baseline & ~other).sum()), int((~baseline & other).sum())
+    return *newcombe(both, only_base, only_other, neither), mcnemar(only_base, only_other)
+
+
+def perplexity(loss: Floats, tokens: npt.NDArray[np.int64]) -> Score:
+    """exp of the mean loss per token; the interval is over items (a ratio of sums, linearised)."""
+    mean, half = _ratio_of_sums(loss, tokens)
+    return Score("perplexity", math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(loss))
+
+
+def paired_perplexity(baseline: Floats, other: Floats, tokens: npt.NDArray[np.int64]) -> Beside:
+    """Perplexity over the baseline's on the same tokens."""
+    mean, half = _ratio_of_sums(other - baseline, tokens)
+    return Beside(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _ratio_of_sums(values: Floats, weights: npt.NDArray[np.int64]) -> tuple[float, float]:
+    total, n = float(weights.sum()), len(values)
+    mean = float(values.sum()) / total
+    if n < 2:
+        return mean, math.inf
+    errors = values - mean * weights
+    return mean, Z95 * math.sqrt(n / (n - 1) * float((errors**2).sum())) / total
+
+
+def log_softmax(logits: npt.ArrayLike) -> Floats:
+    """Logarithms of the shares, rows apart."""
+    values = np.asarray(logits, dtype=np.float64)
+    values = values - values.max(axis=-1, keepdims=True)
+    return np.asarray(values - np.log(np.exp(values).sum(axis=-1, keepdims=True)))
+
+
+def divergence(baseline: npt.ArrayLike, other: npt.ArrayLike) -> float:
+    """Mean KL(baseline ‖ other) of rows of logits, in nats."""
+    first, second = log_softmax(baseline), log_softmax(other)
+    return float((np.exp(first) * (first - second)).sum(axis=-1).mean())
+
+
+def paired_logits(baseline: npt.ArrayLike, other: npt.ArrayLike, labels: npt.NDArray[np.int64]) -> Beside:
+    """Two sets of logits on the same items."""
+    first, second = np.argmax(baseline, axis=1), np.argmax(other, axis=1)
+    change, low, high, p = paired_accuracy(first == labels, second == labels)
+    return Beside(change, low, high, float((first == second).mean()), divergence(baseline, other), p)
+
 
 Answers = dict[str, npt.NDArray[Any]]
+PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0)
+"""L2 penalties of an item, tried in turn: with too small a one, a few hundred sentences with hundreds of features each
+are memorised."""
+FOLDS = 4
+
+
+class Probe:
+    """A linear probe: logistic regression on sentence vectors, so that an encoder without a head has a real accuracy.
+
+    The penalty is the one that does best in cross-validation among these very items, so that nothing is tuned on the
+    items that are scored; the largest, where a class has too few items for that.
+    """
+
+    def __init__(self, vectors: npt.ArrayLike, labels: npt.NDArray[np.int64]) -> None:
+        try:
+            from sklearn.linear_model import LogisticRegression
+            from sklearn.model_selection import GridSearchCV
+            from sklearn.pipeline import make_pipeline
+            from sklearn.preprocessing import StandardScaler
+        except ImportError:
+            raise MissingExtra("scikit-learn", "precision") from None
+        rarest = int(np.unique(labels, return_counts=True)[1].min())
+        penalties = PENALTIES if rarest >= FOLDS else PENALTIES[-1:]
+        strengths = {1 / (penalty * len(labels)): penalty for penalty in penalties}
+        search = GridSearchCV(
+            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+            {"logisticregression__C": sorted(strengths)},
+            scoring="neg_log_loss",
+            cv=FOLDS if len(penalties) > 1 else [(np.arange(len(labels)),) * 2],
+        ).fit(np.asarray(vectors, dtype=np.float64), labels)
+        self.penalty = strengths[search.best_params_["logisticregression__C"]]
+        self.how = "chosen by cross-validation" if len(penalties) > 1 else "as a class has few items"
+        self._model = search.best_estimator_
+
+    def logits(self, vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Scores of each class for each vector; a class that no item of the training had is never chosen."""
+        made = np.asarray(self._model.decision_function(np.asarray(vectors, dtype=np.float64)))
+        if made.ndim == 1:
+            made = np.stack([np.zeros_like(made), made], axis=1)
+        classes = self._model.classes_
+        found = np.full((len(made), int(classes.max()) + 1), -1e9)
+        found[:, classes] = made
+        return found
 
 
 class Scorer:
@@ -49,9 +179,9 @@ class Scorer:
         """Train the probe on the vectors of the first half, at the precision that came first."""
         assert self.data.labels is not None
         items = halves(len(self.data), self._seed)[0]
-        self._probe = train_probe(read_answers(file)["outputs"], self.data.labels[items])
+        self._probe = Probe(read_answers(file)["outputs"], self.data.labels[items])
         said = f"accuracy of a linear probe trained on the other {len(items)} items"
-        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} chosen by cross-validation")
+        self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} {self._probe.how}")
 
     def add(self, precision: str, file: Path) -> None:
         """The answers of one precision."""
@@ -93,10 +223,6 @@ class Scorer:
         logits, labels = self.logits(mine), self.labels(mine)
         score = accuracy(logits.argmax(axis=1) == labels)
         return score, None if first is None else paired_logits(self.logits(first), logits, labels)
-
-    def answers(self, precision: str) -> Answers | None:
-        """What a precision answered."""
-        return self._answers.get(precision)
 
     def divergence(self, mine: Answers, first: Answers) -> float:
         """How far answers are from others: KL in nats, or for a language model the added loss per token."""

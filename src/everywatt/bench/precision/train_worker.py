@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from everywatt.bench.precision.backend import build
+from everywatt.bench.precision.backend import build, load_model
 from everywatt.bench.precision.data import Dataset, halves, load_data
-from everywatt.bench.precision.models import load_model
 from everywatt.bench.precision.worker import answer_channel, serve
 from everywatt.core.errors import UsageError
 

@@ -8,18 +8,138 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.cooling import Cooling
-from everywatt.bench.interleaving import blocks
+from everywatt.bench.candidates import Candidate
+from everywatt.bench.experiment import Experiment, Show
+from everywatt.bench.figures import Figures, figures
 from everywatt.bench.precision.computed import cpu_flags, emulated
-from everywatt.bench.precision.trained import Epoch, Trained
 from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.core.clocks import NS, Clock, SystemClock
-from everywatt.core.energy import Energy, sum_energies
+from everywatt.bench.trials import Trial
+from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.stats import wilson
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One epoch: from its start to the start of the next, validation included."""
+
+    number: int
+    seconds: float
+    steps: int
+    train_loss: float
+    val_loss: float
+    val_accuracy: float
+    energy: Energy
+    training: Energy
+    step_joules: tuple[float, ...] = ()
+    losses: tuple[float, ...] = ()
+
+    @property
+    def per_step(self) -> Energy:
+        """Mean energy of a step of this epoch, validation not included."""
+        return self.training if self.training.joules is None else self.training / self.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "epoch": self.number,
+            "seconds": self.seconds,
+            "steps": self.steps,
+            "train_loss": self.train_loss,
+            "val_loss": self.val_loss,
+            "val_accuracy": self.val_accuracy,
+            "energy": self.energy.to_dict(),
+            "energy_per_step": self.per_step.to_dict(),
+            "step_joules": list(self.step_joules),
+            "losses": list(self.losses),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """One training of one precision: its epochs, which fill it from its start to its end."""
+
+    precision: str
+    epochs: tuple[Epoch, ...]
+    energy: Energy
+    net: Energy | None = None
+    failure: str | None = None
+    cure: str | None = None
+    emulated: str | None = None
+    held_out: int = 0
+    ratio: Ratio | None = None
+    trial: int = 1
+    span: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all epochs."""
+        return sum(epoch.seconds for epoch in self.epochs)
+
+    @property
+    def per_step(self) -> Energy | None:
+        """Mean energy of a step over all epochs."""
+        parts = [epoch.training for epoch in self.epochs]
+        steps = sum(epoch.steps for epoch in self.epochs)
+        if not steps or any(part.joules is None for part in parts):
+            return None
+        return sum_energies(parts) / steps
+
+    @property
+    def accuracy(self) -> tuple[float, float, float] | None:
+        """After the last epoch, with Wilson's interval."""
+        if not self.epochs or not self.held_out:
+            return None
+        right = round(self.epochs[-1].val_accuracy * self.held_out)
+        return right / self.held_out, *wilson(right, self.held_out)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        known = self.accuracy
+        step = self.per_step
+        return {
+            "precision": self.precision,
+            "trial": self.trial,
+            "failure": self.failure,
+            "cure": self.cure,
+            "emulated": self.emulated,
+            "seconds": self.seconds,
+            "energy": self.energy.to_dict(),
+            "energy_per_step": None if step is None else step.to_dict(),
+            "ratio": None if self.ratio is None else self.ratio.to_dict(),
+            "accuracy": None if known is None else dict(zip(("value", "low", "high"), known, strict=True)),
+            "epochs": [epoch.to_dict() for epoch in self.epochs],
+        }
+
+
+def compared(precisions: Sequence[str], found: Sequence[Trained]) -> list[Figures]:
+    """Every precision beside the first one over all its trainings; a block is one training of each.
+
+    Empty where there was one training each: how much trainings vary is then not known.
+    """
+    if max((one.trial for one in found), default=1) < 2:
+        return []
+    candidates = [Candidate(index, name, name, ()) for index, name in enumerate(precisions)]
+    trials = [
+        Trial(
+            precisions.index(one.precision),
+            one.trial - 1,
+            place,
+            one.span,
+            0 if one.failure is None else 1,
+            one.seconds,
+            0.0,
+            None,
+            energy=one.energy,
+            net=one.net,
+        )
+        for place, one in enumerate(found)
+    ]
+    return figures(candidates, trials, anytime=False)
+
 
 MODULE = "everywatt.bench.precision.train_worker"
 PRECISIONS = ("fp32", "bf16", "fp16")
-Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +189,31 @@ class TrainLab:
         meter: Meter,
         show: Show | None = None,
         *,
+        idle_s: float = 2.0,
         cool: bool = True,
-        clock: Clock | None = None,
         worker: Callable[[], Worker] = lambda: Worker(module=MODULE),
     ) -> None:
         self.job = job
-        self._clock: Clock = clock or SystemClock()
         self._worker = worker
         self._meter = meter
-        self._show = show or (lambda text: None)
-        self._cooling = Cooling(meter, self._clock) if cool else None
+        # One training each takes long, and its machine is warm from its own first steps on.
+        self._experiment = Experiment(meter, idle_s=idle_s, cool=cool and job.trials > 1, show=show)
         self._done: list[_Training] = []
         self.interrupted = True
 
-    def work(self, idle_s: float = 2.0) -> None:
+    def work(self) -> None:
         """Train. KeyboardInterrupt passes through; epochs that are done are kept."""
-        with self._meter.span("idle", role="idle"):
-            self._clock.sleep_until(self._clock.monotonic_ns() + round(idle_s * NS))
-        names = self.job.precisions
-        for number, order in zip(range(self.job.trials), blocks(len(names)), strict=False):
-            for index in order:
-                if not any(one.failure for one in self._done if one.precision == names[index]):
-                    self._one(_Training(names[index], number + 1))
+        self._experiment.idle()
+        self._experiment.blocks(self.job.precisions, self._one, trials=self.job.trials, skip=self._failed)
         self.interrupted = False
 
-    def _one(self, training: _Training) -> None:
+    def _failed(self, precision: str, block: int) -> bool:
+        return any(one.failure for one in self._done if one.precision == precision)
+
+    def _one(self, precision: str, block: int, place: int) -> None:
         """One training in a process of its own, which begins where every other one began."""
-        if self._done and self._cooling is not None and self.job.trials > 1:
-            self._cooling.wait(self._show)
+        self._experiment.cool_down()
+        training = _Training(precision, block + 1)
         self._done.append(training)
         worker = self._worker()
         try:
@@ -109,13 +226,13 @@ class TrainLab:
     def _train(self, training: _Training, worker: Worker) -> None:
         which = training.precision + (f", trial {training.trial}" if self.job.trials > 1 else "")
         about = {"precision": training.precision, "trial": training.trial}
-        self._show(f"set-up of {which}")
+        self._experiment.show(f"set-up of {which}")
         with self._meter.span("set-up", precision=training.precision, trial=training.trial):
             training.told = worker.ask("setup", **self.job.told(training.precision, training.trial))
         recording = self._meter.recording
         try:
             for number in range(1, self.job.epochs + 1):
-                self._show(f"epoch {number} of {which}")
+                self._experiment.show(f"epoch {number} of {which}")
                 told = worker.ask("epoch")
                 if recording is None:
                     training.spans.append(("", "", told))

@@ -47,6 +47,13 @@ class Lab:
         shape = next(iter(timed[0].values())).shape
         return {"seq_length": length, "shape": list(shape)}
 
+    def arrays(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        """A data set as an .npz file, for a parent without torch."""
+        data = load_data(told["data"])
+        arrays: dict[str, Any] = {**data.inputs} if data.labels is None else {**data.inputs, "labels": data.labels}
+        np.savez(told["file"], **arrays)
+        return {"name": data.name, "note": data.note}
+
     def warmup(self, told: Mapping[str, Any]) -> dict[str, Any]:
         """A few batches that do not count."""
         return self.loop(told)

@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 
 from everywatt.batch.devices import CPU, lay_out
-from everywatt.batch.probe import Plan, Probe, Result
+from everywatt.batch.probe import MOST_UNASKED, Plan, Probe, Result
 from everywatt.batch.runner import KILL
 from everywatt.batch.runner import Settings as RunnerSettings
-from everywatt.batch.search import MOST_UNASKED
 from everywatt.cli.batch.common import (
     WithCommand,
     batch_meter,
@@ -108,7 +107,7 @@ def command(
     result = probe.result(run)
     _show(result, output)
     if picture is not None and result.largest.fits is not None:
-        from everywatt.report.size_plot import plot_sizes
+        from everywatt.report.plots import plot_sizes
 
         plot_sizes([one.to_dict() for one in result.sizes], result.cheapest, picture)
         output.say(f"  plot    {picture}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import click
 
 from everywatt.api.run import load
 from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.leaderboard import ORDERS, Board, leaderboard
+from everywatt.bench.llm.leaderboard import ORDERS, Board, Place, leaderboard
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.compare import check_ending
@@ -30,41 +31,46 @@ ENDINGS = (".json", ".html", ".md", ".csv")
 @out_option
 @output_options
 def command(runs: tuple[str, ...], order: str, out: Path | None, output: Output) -> None:
-    """Rank runs of `bench llm` in one table, each figure with its interval; runs whose intervals overlap are tied.
+    """Rank runs of `bench llm`, each figure with its interval; runs whose intervals overlap are tied.
 
-    Failed queries count as not correct, and their joules are charged. -o writes .json, .html, .md or .csv;
-    `everywatt validate FILE.json` recomputes every row from the runs. Refused with exit code 3 if the runs used
-    different items or their joules cover different scopes.
+    Failed queries count as not correct, and their joules are charged. Runs whose joules cover different scopes are
+    ranked in separate tables. -o writes .json, .html, .md or .csv; `everywatt validate FILE.json` recomputes every row
+    from the runs. Refused with exit code 3 if the runs used different items.
     """
     check_ending(out, ENDINGS)
     board = leaderboard([load(run) for run in runs], order)
-    table = Table.of(*HEADERS, rows=_rows(board), title=f"{board.dataset}, by {board.order}", notes=_notes(board))
-    output.table(table)
+    tables = [_table(board, *which, places) for which, places in board.tables.items()]
+    for table in tables:
+        output.table(table)
     if out is not None:
         texts = {
             ".json": lambda: dumps(document("leaderboard", board.to_dict()), indent=2) + "\n",
-            ".html": lambda: _html(table),
-            ".md": table.markdown,
+            ".html": lambda: _html(tables),
+            ".md": lambda: "\n".join(table.markdown() for table in tables),
             ".csv": board.to_csv,
         }
         write_text(out, texts[out.suffix]())
     output.json("leaderboard", board.to_dict())
 
 
-def _notes(board: Board) -> list[str]:
-    notes = [f"joules: scope {board.scope}, boundary {board.boundary}"] if board.scope else []
-    if any(place.tied for place in board.places):
+def _table(board: Board, scope: str, boundary: str, places: Sequence[Place]) -> Table:
+    notes = [f"joules: scope {scope}, boundary {boundary}"] if scope else []
+    if any(place.tied for place in places):
         notes.append("tied: the 95 % interval overlaps that of the first with this rank")
-    return notes + [f"{place.run}: no energy: {place.refused}" for place in board.places if place.refused]
+    notes += [f"{place.run}: no energy: {place.refused}" for place in places if place.refused]
+    title = f"{board.dataset}, by {board.order}"
+    if len(board.tables) > 1:
+        title += f": joules of {scope}, boundary {boundary}"
+    return Table.of(*HEADERS, rows=_rows(places), title=title, notes=notes)
 
 
-def _html(table: Table) -> str:
-    from everywatt.report.html.tables import table_document
+def _html(tables: Sequence[Table]) -> str:
+    from everywatt.report.html.figures import table_document
 
-    return table_document(table)
+    return table_document(*tables)
 
 
-def _rows(board: Board) -> list[tuple[Cell, ...]]:
+def _rows(places: Sequence[Place]) -> list[tuple[Cell, ...]]:
     return [
         (
             "-" if place.rank is None else f"{place.rank}{' tied' if place.tied else ''}",
@@ -83,7 +89,7 @@ def _rows(board: Board) -> list[tuple[Cell, ...]]:
             place.pedigree,
             place.run,
         )
-        for place in board.places
+        for place in places
     ]
 
 

@@ -16,7 +16,6 @@ from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
-from everywatt.bench.llm.judge import Judge
 from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.metrics import Metrics
@@ -25,8 +24,7 @@ from everywatt.bench.llm.result import evaluate, to_dict
 from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv, write_query_parquet
 from everywatt.bench.llm.running import LOADING, LOST, Bench, Outcome, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
-from everywatt.bench.llm.scoring import LATER, Scoring, scored_by
-from everywatt.bench.llm.server import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.bench.llm.scoring import LATER, Judge, Scoring, scored_by
 from everywatt.bench.llm.serving import Serving
 from everywatt.bench.llm.transcript import TRANSCRIPT, transcribed
 from everywatt.bench.runs import folder_of
@@ -53,6 +51,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps, plain
 from everywatt.footprint.carbon import Factors, account, factors_of
+from everywatt.net.listeners import TUNNELS, forwarder, is_here, listeners, port_of
 
 INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")

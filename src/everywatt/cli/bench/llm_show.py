@@ -1,19 +1,55 @@
-"""What `bench llm` prints: a table for each load, with formulas and boundary, and what the loads say together."""
+"""What `bench llm` prints: a table for each load, with formulas and boundary, and what the loads say together; and what
+`compare` prints of such runs, item by item."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from everywatt.api.run import Run
+from everywatt.bench.llm.comparing import Beside, compare_llm, side
 from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.leaderboard import model_name
+from everywatt.bench.llm.leaderboard import dataset_name, model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import Row, figure_table, row_of
-from everywatt.cli.common.output import Output
+from everywatt.bench.llm.rows import HEADERS, LOADS, Row, figure_row, figure_table, load_row, row_of
+from everywatt.cli.common.output import Output, write_text
 from everywatt.core.format import format_number, format_quantity
+from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Footprint
+
+
+def compare_runs_of_models(
+    runs: Sequence[Run], *, level: str | None, force: bool, out: Path | None, output: Output
+) -> int:
+    """Every run beside the first, item by item."""
+    first, *others = [side(run, level) for run in runs]
+    found = [compare_llm(first, other, force=force) for other in others]
+    for one in found:
+        items = f"{one.items} items" if one.items == one.sent else f"{one.items} of {one.sent} items answered by both"
+        title = f"{one.name} compared with {first.name}: {items}, {one.level}"
+        output.table(Table.of(*HEADERS, rows=_rows(one), title=title))
+        for text in one.verdicts:
+            output.text(text)
+        for text in one.notes:
+            output.say(f"Note: {text}")
+        output.text()
+    data = {"baseline": first.name, "candidates": [one.to_dict() for one in found]}
+    if out is not None:
+        write_text(out, dumps(document("llm-comparison", data), indent=2) + "\n")
+    output.json("llm-comparison", data)
+    return 0
+
+
+def _rows(one: Beside) -> list[Row]:
+    rows = [figure_row(name, figure) for name, figure in one.figures.items()]
+    if one.p is not None:
+        counts = f"correct only in the first: {one.only_first}, only in this one: {one.only_this}"
+        rows.append(("McNemar's test", f"p = {one.p:.3g}", "", f"exact, two-sided; {counts}"))
+    return rows
+
 
 REPEATED = ("accuracy", "energy_per_output_token", "energy_per_request", "accuracy_per_joule_mean")
 
@@ -27,6 +63,11 @@ def show(
     """Tables for people."""
     if output.json_to == "-":
         return
+    if len(found) > 1:
+        heads = [name.upper() for name in LOADS]
+        title = f"{model_name(about)} on {dataset_name(about)}, one line a load"
+        output.table(Table.of(*heads, rows=[load_row(one) for one in found], title=title))
+        output.text()
     for one, footprint in zip(found, footprints, strict=True):
         output.table(figure_table(one, _title(about, one), _carbon_rows(footprint)))
         output.text(f"boundary: {one.about}")
@@ -61,7 +102,7 @@ def _show_together(found: Sequence[Metrics], output: Output) -> None:
 
 def _title(about: Mapping[str, Any], one: Metrics) -> str:
     states = ", ".join(f"{count} {name}" for name, count in one.statuses.items())
-    return f"{model_name(about)} on {about['dataset']['name']}, {one.level}: {states}"
+    return f"{model_name(about)} on {dataset_name(about)}, {one.level}: {states}"
 
 
 def _carbon_rows(found: Footprint | None) -> list[Row]:

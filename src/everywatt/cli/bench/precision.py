@@ -15,6 +15,7 @@ from everywatt.api.run import Run, load
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.journal import read_journal
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
+from everywatt.bench.precision.layers import correlated
 from everywatt.bench.precision.plan import (
     DEFAULT_MODEL,
     RUNTIMES,
@@ -26,7 +27,6 @@ from everywatt.bench.precision.plan import (
     task_of,
 )
 from everywatt.bench.precision.result import Result
-from everywatt.bench.precision.sensitivity import correlated
 from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
@@ -36,8 +36,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.formats.quantization.columns import FORMS, old_csv
-from everywatt.formats.quantization.results import OldFigure, OldLayer, read_old
+from everywatt.formats.quantization.results import FORMS, OldFigure, OldLayer, old_csv, read_old
 
 KIND = "precision"
 ENDINGS = (".json", ".csv", ".md", ".html")

@@ -10,8 +10,7 @@ import click
 
 from everywatt.bench.figures import Figures
 from everywatt.bench.precision.plan import parse_precisions, require_torch
-from everywatt.bench.precision.trained import Epoch, Trained, compared
-from everywatt.bench.precision.training import TrainJob, TrainLab
+from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab, compared
 from everywatt.bench.tables import quantity, time_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
@@ -99,11 +98,11 @@ def command(
         model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device, trials=trials
     )
     meter = meter_of(settings, note, "train")
-    lab = TrainLab(job, meter, output.progress(), cool=cool)
+    lab = TrainLab(job, meter, output.progress(), idle_s=idle_s, cool=cool)
     meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
     with terminable() as code:
         try:
-            lab.work(idle_s)
+            lab.work()
         except KeyboardInterrupt:
             pass
         finally:

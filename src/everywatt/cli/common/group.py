@@ -22,7 +22,7 @@ HELP_NAMES = ("-h", "--help")
 
 
 class LazyGroup(click.Group):
-    """A group whose members are a table of name → (module, help). Each module holds a click command named `command`."""
+    """A group whose members are a table of name → (module, help). The click command is `command`, or module:name."""
 
     def __init__(self, table: Mapping[str, tuple[str, str]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -34,7 +34,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.table:
             return None
-        command: click.Command = import_module(self.table[cmd_name][0]).command
+        module, _, attribute = self.table[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute or "command")
         return command
 
     def get_help(self, ctx: click.Context) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STDOUT = "-"
 PROGRESS_EVERY_S = 10.0
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
+MOST_WORDS = 72  # characters of a cell of words in one line: longer ones are hard to read, however wide the terminal
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
@@ -275,7 +276,13 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
             header_style="bold cyan",
         )
         for column in columns:
-            shown.add_column(headers[column], justify="right" if column in right else "left", overflow="fold")
+            numeric = column in right
+            shown.add_column(
+                headers[column],
+                justify="right" if numeric else "left",
+                overflow="fold",
+                max_width=None if numeric or column == 0 else MOST_WORDS,
+            )
         for row in rows:
             shown.add_row(*(Text(row[column]) for column in columns))
         console.print(shown)

@@ -29,7 +29,7 @@ def parts(name: str, help_text: str, table: Mapping[str, tuple[str, str]]) -> Pa
 
 
 class WithMembers(Verb):
-    """A verb whose first word may name a member: name → the module of its `command`, imported when it is called."""
+    """A verb whose first word may name a member: name → module (its `command`) or module:name, imported when called."""
 
     def __init__(self, name: str | None, *, modules: Mapping[str, str], **settings: Any) -> None:
         super().__init__(name, **settings)
@@ -41,7 +41,8 @@ class WithMembers(Verb):
         return {name: self._member(name) for name in self.modules}
 
     def _member(self, name: str) -> click.Command:
-        command: click.Command = import_module(self.modules[name]).command
+        module, _, attribute = self.modules[name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute or "command")
         return command
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -145,7 +145,7 @@ def _host(run: Run) -> str:
 
 def _show(nodes: list[Node], output: Output, plot: Path | None) -> None:
     if plot is not None:
-        from everywatt.report.wall_plot import plot_wall
+        from everywatt.report.plots import plot_wall
 
         output.say(f"Plot: {plot_wall(nodes, plot)}.")
 

@@ -101,7 +101,7 @@ def collected(
 
 def _tell(name: str, path: object, steps: int, output: Output) -> None:
     from everywatt.api.run import load
-    from everywatt.models.runs import run_table
+    from everywatt.models.reading import run_table
     from everywatt.models.screening import POWER_NAME
 
     table = run_table([load(str(path))])

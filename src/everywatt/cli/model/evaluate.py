@@ -1,14 +1,16 @@
-"""`everywatt model evaluate`: how far off a model is on a table with the truth."""
+"""`everywatt model evaluate` and `model predict`: a model on a table, with the truth and without."""
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.options import Verb, out_option, output_options
+from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_options
 from everywatt.core.format import format_number, format_quantity, format_watts
 from everywatt.core.tables import Table
@@ -69,3 +71,44 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
         drawn = truth_plot(table.times_s, table.column(target), applied.watts, target, plot)
         output.say(f"Prediction against truth: {drawn}")
     output.json("model-evaluation", {"model": str(model), "target": target, **found})
+
+
+@click.command(cls=Verb)
+@model_argument
+@table_options
+@out_option
+@output_options
+def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
+    """Predict the watts of every row as CSV: time, watts, low, high, and inputs outside the training range."""
+    from everywatt.models.applying import apply
+    from everywatt.models.modelfile import load_model
+
+    fitted = load_model(model)
+    found = apply(fitted, table)
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["time", "watts", "low", "high", "outside"])
+    columns = (column.tolist() for column in (found.times_s, found.watts, found.low, found.high))
+    rows = list(zip(*columns, found.outside, strict=True))
+    for at, watts, low, high, outside in rows:
+        lines.writerow([f"{at:.6f}", f"{watts:.6g}", f"{low:.6g}", f"{high:.6g}", "; ".join(outside)])
+    for warning in found.warnings:
+        output.warn(warning)
+    if out is not None:
+        write_text(out, text.getvalue())
+    elif output.json_to is None:
+        output.text(text.getvalue().rstrip("\n"))
+    elapsed_s = float(found.times_s[-1] - found.times_s[0]) + fitted.period_s
+    output.json(
+        "model-prediction",
+        {
+            "model": str(model),
+            "rows": len(found.watts),
+            "mean_w": float(found.watts.mean()),
+            "joules": float(found.watts.mean()) * elapsed_s,
+            "outside_share": found.outside_share,
+            "level": fitted.widths.level,
+            "rows_w": [dict(zip(("time", "watts", "low", "high", "outside"), row, strict=True)) for row in rows],
+            "warnings": list(found.warnings),
+        },
+    )

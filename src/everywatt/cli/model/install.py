@@ -99,7 +99,7 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
     if against not in known():
         return table_of([against])
     from everywatt.cli.model.collect import LEAST_S, collected
-    from everywatt.models.runs import run_table
+    from everywatt.models.reading import run_table
     from everywatt.stress import Load
 
     if time_s < LEAST_S:

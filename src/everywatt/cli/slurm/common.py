@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,10 @@ import click
 
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
+from everywatt.core.jobs import user_name
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.users import folder_of, user_name
+from everywatt.slurm.site.users import folder_of
 
 if TYPE_CHECKING:
     from everywatt.footprint.carbon import Factors
@@ -62,11 +64,11 @@ def readable_store(flag: Path | None) -> Store:
         raise UsageError(f"There is no store at {store.path}.", cure="everywatt slurm install prints its location")
     if _listed(store.path / "jobs") is not False:
         return store
-    own = folder_of(store.path, user_name())
+    own = folder_of(store.path, user_name(os.geteuid()))
     if _listed(own / "jobs"):
         return Store(own)
     raise UsageError(
-        f"{store.path} is not readable, and it has no folder for {user_name()}.",
+        f"{store.path} is not readable, and it has no folder for {user_name(os.geteuid())}.",
         cure="`everywatt slurm daily` creates one the day after your first job",
     )
 

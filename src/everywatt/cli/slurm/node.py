@@ -9,26 +9,34 @@ import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
-from everywatt.api.meter import Meter
+from everywatt.api.meter import Meter, SpanHandle
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import spool_of, spool_option, store_of, store_option
+from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_line import JobLines
-from everywatt.slurm.node.job_spans import JobSpans
+from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.presence import AGENT, NODE, alone, holder, leave, take_place
-from everywatt.slurm.node.recorder import Node, tapes_in
+from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.site.store import Store
 
 IDLE_S = 10.0
 MEMORY_BYTES = 1 << 30  # beyond what it has when it starts; resident memory of the unit is limited to half of it
+
+FACTS: Final = (
+    "job_id", "restart", "user", "account", "partition", "job_name", "array_job_id", "array_task_id", "het_job_id",
+    "het_offset", "cpus", "memory_bytes", "gpus", "nodes", "state", "exit_code",
+)  # fmt: skip
 
 
 @click.command(cls=Verb)
@@ -193,3 +201,39 @@ def _keep_places(spool: Path, places: Sequence[str]) -> None:
                 take_place(spool, name)
     except OSError:
         pass  # a full disk: what is known is in memory, and the next round tries again
+
+
+class JobSpans:
+    """Jobs as spans of the tape that this command records, so that show and report tell them.
+
+    Opens a span for each job that starts and closes it with what is known of the job at its end.
+    """
+
+    def __init__(self, meter: Meter, clock: Clock | None = None) -> None:
+        self._meter = meter
+        self._clock: Clock = clock or SystemClock()
+        self._since_ns = self._clock.monotonic_ns()
+        self._open: dict[str, SpanHandle] = {}
+
+    def started(self, job: NodeJob) -> None:
+        """Open the job's span where it is not open, from its start on or from when this recording began."""
+        if job.key not in self._open:
+            at_ns = max(self._monotonic_ns(job.start_s), self._since_ns)
+            self._open[job.key] = self._meter.open_span(job.shown_id, at_ns=at_ns, **_about(job))
+
+    def ended(self, job: NodeJob) -> None:
+        """Close it where the job ended."""
+        self.started(job)
+        span = self._open.pop(job.key)
+        if self._meter.recording is not None and span.id is not None:
+            at_ns = max(self._monotonic_ns(job.end_s or job.start_s), self._since_ns)
+            self._meter.recording.span_close(span.id, attributes=_about(job), at_ns=at_ns)
+
+    def _monotonic_ns(self, at_s: float) -> int:
+        return self._clock.monotonic_ns() - (self._clock.utc_ns() - round(at_s * NS))
+
+
+def _about(job: NodeJob) -> dict[str, Any]:
+    """What is known of a job, as attributes of a span; what is not known is left out."""
+    facts = {key: getattr(job, key.removeprefix("job_") if key == "job_name" else key) for key in FACTS}
+    return {"role": "job"} | {key: value for key, value in facts.items() if value not in (None, "", [])}

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.cli.common.options import TAG, TIME, Verb, output_options
+from everywatt.cli.common.options import TIME, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import FOLDER, readable_store, store_option
-from everywatt.cli.slurm.wall import FILE, RunWall, meter_walls
+from everywatt.cli.slurm.common import readable_store, store_option
+from everywatt.cli.slurm.wall import RunWall, meter_options, meter_walls
 from everywatt.core.clocks import NS
 from everywatt.core.format import format_count, format_joules, print_quantity
 from everywatt.core.tables import Table
@@ -25,11 +25,7 @@ WEEK_S = 7 * 86_400.0
 
 
 @click.command(cls=Verb)
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
-@click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
-@click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
-@click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
-@click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
+@meter_options
 @click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics with node sensors sent by agents.")
 @click.option("--node", help="Only this node.")
 @click.option("--since", type=TIME, help="Only days after this time.  [default: a week ago]")

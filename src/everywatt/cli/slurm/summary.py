@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.format import format_count, format_joules, format_money, format_percent, format_quantity
+from everywatt.core.jobs import user_name
 from everywatt.footprint.carbon import factors_of
-from everywatt.slurm.site.carbon import UJ, charged, in_all
-from everywatt.slurm.site.figures import job_of, percent, short, time_of
+from everywatt.ledger.split.amounts import UJ
+from everywatt.slurm.site.carbon import charged, in_all
+from everywatt.slurm.site.figures import COVERED, job_of, percent, short, time_of
 from everywatt.slurm.site.monthly import plain
 from everywatt.slurm.site.periods import month_bounds_s, month_of
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id
-from everywatt.slurm.site.users import user_name
 
 J_PER_WH = 3600.0
 LAST_S = 31 * 86_400.0
@@ -37,7 +39,7 @@ def command(user: str, last: int, store: Path | None, settings: Settings, output
     Meant as a login message, called from /etc/profile.d. A user without jobs gets one line.
     """
     opened = readable_store(store)
-    name = user_name() if user == "me" else user
+    name = user_name(os.geteuid()) if user == "me" else user
     now_s = time.time()
     month = month_of(now_s)
     since_s, until_s = month_bounds_s(month)
@@ -79,6 +81,8 @@ def facts(total: dict[str, Any], settings: Settings) -> list[str]:
         told.append(format_money(total["cost"], settings.price[1] if settings.price else ""))
     if total["waste_uj"]:
         told.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
+    if total["coverage"] is not None and total["coverage"] < COVERED:
+        told.append(f"{format_percent(total['coverage'])} covered")
     if total["refused"]:
         told.append(f"{total['refused']} without energy")
     return told

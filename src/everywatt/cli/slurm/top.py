@@ -15,12 +15,12 @@ from everywatt.cli.slurm.common import spool_of, spool_option
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration, format_joules, format_watts
 from everywatt.core.tables import Table
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.record import running
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.from_series import running_in_series
 
-UJ = 1_000_000
 HEADERS = ("JOB", "USER", "ACCOUNT", "NODES", "TIME", "POWER", "ENERGY", "IDLE SHARE", "WASTE")
 
 

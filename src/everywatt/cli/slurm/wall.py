@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -29,12 +30,23 @@ DAY_S = 86_400.0
 MARGIN_S = 31 * DAY_S  # a job may have begun that long before the time that is asked for
 
 
+def meter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument and options that name the meters of nodes."""
+    for option in (
+        click.option(
+            "--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter."
+        ),
+        click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several."),
+        click.option("--archive", type=FOLDER, help="Archive of meters, instead of files."),
+        click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes."),
+        click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command(cls=Verb)
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
-@click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
-@click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
-@click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
-@click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
+@meter_options
 @click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: a day ago]")
 @click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
 @click.option("--dry", is_flag=True, help="Show the result without writing it.")

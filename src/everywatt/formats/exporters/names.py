@@ -5,8 +5,9 @@ The figures are everywatt's. What one of them tells and everywatt does not know 
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from everywatt.fleet.device_counters import Line
@@ -132,27 +133,44 @@ def tegra_line(watcher: Watcher, now_ns: int) -> TegraLine | None:
     rails = [line for line in watcher.lines.all if line.channel.device == "jetson"]
     if not rails:
         return None
-    gpu = watcher.states.value("jetson.gpu.utilisation", now_ns)
-    emc = watcher.states.value("jetson.memory_utilisation", now_ns)
-    used = watcher.states.value("jetson.memory", now_ns) or watcher.states.value("host.memory", now_ns)
-    total = watcher.memory_totals.get("host")
-    ending = ".temperature"
-    warm = {
-        name.removeprefix("jetson.").removesuffix(ending): found[0]
-        for name in list(watcher.states.values)
-        if name.startswith("jetson.") and name.endswith(ending)
-        and (found := watcher.states.value(name, now_ns)) is not None
-    }  # fmt: skip
+    told = {
+        name.removeprefix("jetson."): found[0]
+        for name, channel in watcher.states.channels.items()
+        if channel.device == "jetson" and (found := watcher.states.value(name, now_ns)) is not None
+    }
+    warm = {name.removesuffix(".temperature"): value for name, value in told.items() if name.endswith(".temperature")}
+    numbers = [int(match[1]) for name in told if (match := re.fullmatch(r"cpu(\d+)\.utilisation", name))]
+    stems = [f"cpu{number}" for number in range(max(numbers, default=-1) + 1)]
+    mts = told.get("mts_foreground"), told.get("mts_background")
     return TegraLine(
-        rails=tuple(_rail(line) for line in rails if line.power_w is not None and not line.stale(now_ns)),
+        rails=tuple(_rail(line, told) for line in rails if line.power_w is not None and not line.stale(now_ns)),
         temperatures_c=warm,
-        gpu=None if gpu is None else Engine(gpu[0]),
-        emc=None if emc is None else Engine(emc[0]),
-        ram=Memory(int(used[0]), int(total)) if used is not None and total else None,
+        cores=tuple(_engine(told, f"{stem}.utilisation", f"{stem}.clock") for stem in stems),
+        gpu=_engine(told, "gpu.utilisation", "gpu.clock"),
+        emc=_engine(told, "memory_utilisation", "emc.clock"),
+        ram=_memory(told, "memory"),
+        swap=_memory(told, "swap"),
+        mts_percent=None if mts[0] is None or mts[1] is None else (mts[0], mts[1]),
     )
 
 
-def _rail(line: Line) -> RailPower:
+def _engine(told: Mapping[str, float], use: str, clock: str) -> Engine | None:
+    if use not in told and clock not in told:
+        return None
+    return Engine(told.get(use), (round(told[clock]),) if clock in told else ())
+
+
+def _memory(told: Mapping[str, float], name: str) -> Memory | None:
+    if name not in told or f"{name}_total" not in told:
+        return None
+    more = [told.get(key) for key in ("free_blocks", "free_block", "swap_cached")]
+    return Memory(int(told[name]), int(told[f"{name}_total"]), *(None if one is None else int(one) for one in more))
+
+
+def _rail(line: Line, told: Mapping[str, float]) -> RailPower:
+    """Its average is tegrastats' own where that is what is read, else the mean power since the agent was started."""
     label = line.channel.name.removeprefix("jetson.").removesuffix(".power")
-    mean_w = line.joules / (line.observed_ns / 1e9) if line.observed_ns else None
+    mean_w = told.get(f"{label}.average_power")
+    if mean_w is None and line.observed_ns:
+        mean_w = line.joules / (line.observed_ns / 1e9)
     return RailPower(label, round((line.power_w or 0.0) * 1000), None if mean_w is None else round(mean_w * 1000))

@@ -2,20 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.sensors.apple.powermetrics import Sample, parse_powermetrics
+from everywatt.sensors.json_device import number
 from everywatt.tape.importing import write_utc_table
 
+_HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(?:\.\d{1,6})?)ms elapsed\) \*{3}")
+_TIME = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4}) ([+-])(\d\d)(\d\d)")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LINE = re.compile(
+    r"^[ \t]*([A-Z][\w .()+-]{1,60}?)[ \t]*(?:\([^)\n]{1,40}\))?: (\d{1,7}(?:\.\d{1,6})?) ?(m?W)[ \t\r]*$", re.MULTILINE
+)
+# What each program version calls the same thing.
+_NAMES = {
+    "CPU Power": "cpu",
+    "GPU Power": "gpu",
+    "ANE Power": "ane",
+    "DRAM Power": "dram",
+    "Package Power": "combined",
+    "Combined Power": "combined",
+    "Intel energy model derived package power": "combined",
+}
+_KEYS = {"cpu_power": "cpu", "gpu_power": "gpu", "ane_power": "ane", "dram_power": "dram", "combined_power": "combined"}
 # Stamps tell whole seconds, the time since the last sample is exact: they are let drift apart by so much.
 _DRIFT_NS = 2 * NS
 _DOMAINS = {"combined": Domain.SOC, "cpu": Domain.PACKAGE, "gpu": Domain.GPU, "dram": Domain.DRAM}
 _ORDER = ("combined", "cpu", "gpu", "dram", "ane")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Mean watts by part (cpu, gpu, ane, dram, combined) of the `elapsed_s` seconds that end at `time`."""
+
+    time: datetime
+    elapsed_s: float
+    watts: Mapping[str, float]
+
+
+def parse_powermetrics(data: bytes) -> list[Sample]:
+    """The samples of a recording, text or plist. One that is cut off or damaged is left out."""
+    plists = b"<plist" in data[:4096] or b"<plist" in data
+    found = _plists(data) if plists else _texts(data.decode("utf-8", errors="replace"))
+    return [sample for sample in found if sample.watts and sample.elapsed_s > 0]
+
+
+def _texts(text: str) -> Iterator[Sample]:
+    heads = list(_HEAD.finditer(text))
+    for index, head in enumerate(heads):
+        end = heads[index + 1].start() if index + 1 < len(heads) else len(text)
+        when = _when(head[1])
+        if when is None:
+            continue
+        watts: dict[str, float] = {}
+        for match in _LINE.finditer(text, head.end(), end):
+            part = _NAMES.get(match[1].strip())
+            if part is not None:
+                watts[part] = float(match[2]) * (1e-3 if match[3] == "mW" else 1.0)
+        yield Sample(when, float(head[2]) * 1e-3, watts)
+
+
+def _when(text: str) -> datetime | None:
+    match = _TIME.fullmatch(text.strip())
+    if match is None or match[1] not in _MONTHS:
+        return None
+    month, day, hour, minute, second, year = _MONTHS.index(match[1]) + 1, *(int(match[n]) for n in (2, 3, 4, 5, 6))
+    away = timedelta(hours=int(match[8]), minutes=int(match[9]))
+    try:
+        zone = timezone(-away if match[7] == "-" else away)
+        return datetime(year, month, day, hour, minute, second, tzinfo=zone).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _plists(data: bytes) -> Iterator[Sample]:
+    import plistlib
+
+    for part in data.split(b"\0"):
+        if not part.strip():
+            continue
+        try:
+            found: Any = plistlib.loads(part.strip(), fmt=plistlib.FMT_XML)
+        except Exception:  # noqa: BLE001 - damaged XML raises many kinds
+            continue
+        sample = _plist(found)
+        if sample is not None:
+            yield sample
+
+
+def _plist(found: Any) -> Sample | None:
+    if not isinstance(found, Mapping) or not isinstance(found.get("timestamp"), datetime):
+        return None
+    elapsed_ns, processor = number(found.get("elapsed_ns")), found.get("processor")
+    if elapsed_ns is None or not isinstance(processor, Mapping):
+        return None
+    watts = {part: value * 1e-3 for key, part in _KEYS.items() if (value := number(processor.get(key))) is not None}
+    package = number(processor.get("package_watts"))
+    if package is not None:
+        watts["combined"] = package
+    return Sample(found["timestamp"].replace(tzinfo=UTC), elapsed_ns * 1e-9, watts)
 
 
 def import_powermetrics(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:

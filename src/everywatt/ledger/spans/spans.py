@@ -19,10 +19,9 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.spans import Span
-from everywatt.energy.loading import load_ticks
 from everywatt.energy.sources import Source, addable
 from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import FEW_WINDOWS, windows_energy
+from everywatt.energy.window import FEW_WINDOWS, source_ticks, windows_energy
 from everywatt.ledger.owners import (
     UNATTRIBUTED,
     Checks,
@@ -34,8 +33,15 @@ from everywatt.ledger.owners import (
     in_microjoules,
     in_order,
 )
-from everywatt.ledger.spans.span_owners import SpanOwners, span_owners, takes_part
-from everywatt.ledger.spans.span_sweep import Floats, Line, Pieces, Stretches
+from everywatt.ledger.spans.span_sweep import (
+    Floats,
+    Line,
+    Pieces,
+    SpanOwners,
+    Stretches,
+    span_owners,
+    takes_part,
+)
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside the spans")
@@ -109,7 +115,7 @@ def _account(
     idle_w: float | None,
 ) -> _Account:
     count = len(owners.spans)
-    ticks = load_ticks(source.tape, source.group, source.channel, windows[0][0], windows[-1][1], whole=True)
+    ticks = source_ticks(source, windows[0][0], windows[-1][1])
     active, idle, owned_s, unseen_j = np.zeros(count), np.zeros(count), np.zeros(count + 1), np.zeros((3, count + 1))
     outside = measured = seen = 0.0
     pieces = owners.pieces(source.label) if count else Pieces(*(np.zeros(0, dtype=np.int64),) * 3)

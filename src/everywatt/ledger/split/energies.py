@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
-from everywatt.energy.loading import Asked, load_joules
+from everywatt.energy import window
 from everywatt.energy.sources import Source
 from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.reader import Tape
@@ -43,7 +43,7 @@ def stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floa
 
 
 def _stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
-    ((joules, observed_s),) = load_joules([Asked(source.tape, source.group, source.channel)], starts_ns, ends_ns)
+    joules, observed_s = window.stretch_joules(source, starts_ns, ends_ns)
     return np.nan_to_num(joules), observed_s
 
 

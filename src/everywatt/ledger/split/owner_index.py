@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.ledger.split.intervals import JIFFY_S
 from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
 from everywatt.ledger.split.split import Uses, sums
 from everywatt.ledger.split.stretches import Stretches, cut, process_use, remainder
@@ -20,7 +21,6 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 FIRST = len(SPECIAL)
-JIFFY_S = 0.01
 
 
 class Roll:
@@ -119,6 +119,8 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         notes.append(f"{unseen} processes of other users are hidden (hidepid) and counted as other")
     edges = np.asarray(processes.edges)
     partial = ~(np.isin(stretches.starts_ns, edges) & np.isin(stretches.ends_ns, edges))
+    if processes.bridged_ns is not None:  # what was used there, and what was drawn, need not have been at one time
+        partial |= (stretches.starts_ns < processes.bridged_ns[1]) & (stretches.ends_ns > processes.bridged_ns[0])
     return CpuUse(stretches, uses, partial, tuple(notes))
 
 

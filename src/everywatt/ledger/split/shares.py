@@ -28,6 +28,7 @@ class DeviceShares:
     how much the cost of a unit of use may differ between owners (95 %, relative), `doubt_j` what else is not sure of
     each owner's share, and `method` how the active joules were split. `occupancy` is which part of the CPUs each owner
     kept busy on average, None where the power of the device rises in proportion to that.
+    `reasons` say why joules are unattributed.
     """
 
     label: str
@@ -43,6 +44,7 @@ class DeviceShares:
     doubt_j: Floats
     occupancy: Floats | None = None
     notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

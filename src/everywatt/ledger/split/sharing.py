@@ -8,15 +8,17 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.channels import Domain
 from everywatt.core.energy import Energy
-from everywatt.energy.sources import WHOLE, Source, addable, sources, splittable
+from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.window import windows_energy
+from everywatt.ledger.engine import NOT_RECORDED
 from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.split.energies import stretch_joules
-from everywatt.ledger.split.owner_index import FIRST, JIFFY_S, CpuUse, Roll, cpu_use, gpu_share, packages_known
+from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
+from everywatt.ledger.split.owner_index import FIRST, CpuUse, Roll, cpu_use, gpu_share, packages_known
 from everywatt.ledger.split.policy import allocated_cpus, charge_idle
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
 from everywatt.ledger.split.split import Split, Uses, split, sums
@@ -26,13 +28,7 @@ from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
 
-# How much a unit of use may differ in cost between owners (95 %, relative). Nothing on a tape measures it. CPU time:
-# twelve programs alone and in 863 pairs on a machine without hyper-threading, where 0.2 holds 94 % of the true shares
-# (`make bench NAME=attribution`). The others are assumed.
-UNSURE = {"cpu time": 0.2, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
-# The same where two threads share a core, or nobody knows: six programs in 200 pairs on 64 CPUs with hyper-threading.
-UNSURE_SMT = 0.35
-UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several
+MODULE_NOTE = "owners share the chips of a module that are measured; the rest of the module is not split"
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
 
 
@@ -50,8 +46,6 @@ def share_tape(
     """Every device of the total of some windows of a tape, by process."""
     use, measured = tape_use(tape), sources(tape)
     found = splittable(measured)
-    if len(found) < len(measured):
-        notes = (*notes, "owners share the chips of a module that are measured; the rest of the module is not split")
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)
@@ -69,7 +63,10 @@ def share_tape(
     # Of a process that moved to another cgroup there are two sets of facts, and a single process.
     told_of = [(i, f) for i, f in enumerate(roll.facts) if not (f.moved and own is by_process)]
     details: dict[int, dict[str, object]] = {FIRST + i: about(tape, f) for i, f in told_of}
-    told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
+    found_notes = [*cpu.notes] if devices else []
+    if len(found) < len(measured):
+        found_notes.append(MODULE_NOTE)
+    told = tuple(f"{host}: {note}" if host else note for note in found_notes)
     return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
 
 
@@ -105,10 +102,8 @@ class _Work:
                     "counts as idle"
                 )
         charged = charge_idle(self._policy, idle_j, used, allocated)
-        wide = source.domain in (*WHOLE, Domain.DRAM, Domain.RAIL) and source.channel.pedigree is not Pedigree.MODELLED
-        wide |= source.domain is Domain.PACKAGE and len(self._packages) > 1 and package is None
-        # A model's watts follow from CPU time, and what is more than CPUs is unsure enough already.
-        alone = wide or source.channel.pedigree is Pedigree.MODELLED or roll.use.threads_per_core == 1
+        one_of_several = len(self._packages) > 1 and package is None
+        unsure, saturates = cpu_time_doubt(source.channel, one_of_several, roll.use.threads_per_core)
         return DeviceShares(
             source.label,
             energy,
@@ -119,10 +114,11 @@ class _Work:
             float(joules.sum()),
             done.owned_s,
             method if len(cpu.uses.owner) else "",
-            UNSURE_WIDE if wide else UNSURE[method] if alone else UNSURE_SMT,
+            unsure,
             _doubt(replace(cpu, uses=uses), done, used),
-            None if alone else self._occupancy(uses, package),
+            self._occupancy(uses, package) if saturates else None,
             tuple(notes),
+            done.reasons if len(cpu.uses.owner) or not done.reasons else (NOT_RECORDED,),
         )
 
     def _occupancy(self, uses: Uses, package: int | None) -> Floats:
@@ -169,6 +165,7 @@ class _Work:
             max((UNSURE[method] for method in share.method.split("+") if method), default=0.0),
             np.zeros(count),
             notes=tuple(notes),
+            reasons=(NOT_RECORDED,) if share.notes and done.reasons else done.reasons,
         )
 
     def _allocated(self, used: Floats) -> Floats:

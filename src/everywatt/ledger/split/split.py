@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.engine import ACTIVE_J, HELD_J, NO_USE, OWNED_S, SUMS, DeviceAccount, Level
+from everywatt.ledger.engine import ACTIVE_J, HELD_J, NO_USE, OWNED_S, SHORTEST_S, SUMS, DeviceAccount, Level
+from everywatt.ledger.split.shares import NOBODY_AT
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -75,6 +76,7 @@ class Split:
     """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
 
     `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
+    `reasons` are those of what is of nobody.
     """
 
     active_j: Floats
@@ -82,6 +84,7 @@ class Split:
     idle_j: float
     nobody_j: float
     owned_s: Floats
+    reasons: tuple[str, ...] = ()
 
     @property
     def joules(self) -> float:
@@ -120,6 +123,7 @@ def accumulate(
         _total(np.where(alone, observed_s, 0.0)),
         _total(np.where(alone, noise_e, 0.0)),
         _total(np.where(alone, level.spread_w * observed_s, 0.0)),
+        _total(np.where(busy, used**2 / np.maximum(observed_s, SHORTEST_S), 0.0)),
     )
     there = np.flatnonzero(columns.any(axis=1))
     made.owners = dict(zip(there.tolist(), columns[there].tolist(), strict=True))
@@ -139,4 +143,5 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     for into, found in ((active_j, charges.active_j), (held_j, charges.held_j)):
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
-    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s)
+    reasons = tuple(charges.reasons(NOBODY_AT))
+    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s, reasons)

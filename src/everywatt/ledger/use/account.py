@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,7 +15,6 @@ from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger.split.energies import Cells
 from everywatt.ledger.use import series
-from everywatt.ledger.use.cgroup_use import CgroupUse
 from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.gpu_use import GpuUse
 from everywatt.ledger.use.usage import ProcessUse
@@ -21,6 +22,45 @@ from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+
+class CgroupUse:
+    """Reads frames of `use.cgroups` in order."""
+
+    def __init__(self) -> None:
+        self.cpus: dict[str, float] = {}
+        self._at_ns = array("q")
+        self._made_s = array("d")
+        self._last: dict[str, float] = {}
+        self._whole_s = 0.0
+
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Take the rows that were told at one instant."""
+        for row in rows:
+            name = str(row.get("cgroup"))
+            if row.get("cpus") is not None:
+                self.cpus[name] = float(row["cpus"])
+            if row.get("made") and row.get("cpu_s") is not None:
+                used_s = float(row["cpu_s"])
+                if name not in self._last and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
+                    # It was made for the command, less than a period ago, and had used nothing then.
+                    self._at_ns.append(at_ns - NS)
+                    self._made_s.append(self._whole_s)
+                self._whole_s += max(used_s - self._last.get(name, 0.0), 0.0)
+                self._last[name] = used_s
+                self._at_ns.append(at_ns)
+                self._made_s.append(self._whole_s)
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a cgroup that was made for the command, with its CPU time."""
+        return len(self._at_ns) > 1
+
+    def used(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
+        """CPU seconds of the made cgroups in each stretch."""
+        at, counted = np.array(self._at_ns), np.array(self._made_s)
+        return np.asarray(np.interp(ends_ns, at, counted) - np.interp(starts_ns, at, counted), dtype=np.float64)
+
 
 PROCESSES, CGROUPS = "use.processes", "use.cgroups"
 
@@ -34,6 +74,7 @@ class TapeUse:
         self.version: tuple[int, int] | None = None  # of the tape that was read last
         self.period_s = 1.0
         self.processes: ProcessUse | None = None
+        self.before: ProcessUse | None = None  # of the segment that this one goes on from
         self.gpus: GpuUse | None = None
         self.cgroups = CgroupUse()
         self.busy: series.Series | None = None
@@ -61,6 +102,8 @@ class TapeUse:
         if PROCESSES in groups and self.processes is None:
             self.period_s = groups[PROCESSES].expected_period_s
             self.processes = ProcessUse(self.period_s, offset_ns)
+            if self.before is not None:
+                self.processes.go_on_from(self.before)
         gpus = [name for name, group in groups.items() if group.info.lists_gpu_processes]
         if gpus and self.gpus is None:
             self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
@@ -160,6 +203,17 @@ def _whole_numbers(told: Any) -> Ints:
 
 
 _kept = WeakKeyDictionary()
+
+
+def continue_use(tapes: Sequence[Tape]) -> None:
+    """Let the use of segments that go on from another of these tapes begin where that one ended."""
+    by_path = {tape.path: tape for tape in tapes}
+    for tape in tapes:
+        name = tape.meta.get("continues")
+        before = by_path.get(tape.path.with_name(name)) if isinstance(name, str) and name else None
+        if before is not None and before is not tape and tape not in _kept:
+            _kept[tape] = TapeUse(tape)
+            _kept[tape].before = tape_use(before).processes
 
 
 def tape_use(tape: Tape) -> TapeUse:

@@ -79,15 +79,31 @@ class ProcessUse:
         self._all = self._exits = False
         self._columns = (array("q"), array("q"), array("q"), array("q"), array("d"), array("b"), array("b"), array("q"))
         self._made: Records | None = None
+        self.bridged_ns: tuple[int, int] | None = None  # between two segments, where nothing was recorded
+        self._goes_on = False
+
+    def go_on_from(self, before: ProcessUse) -> None:
+        """Begin where the segment before ended: what processes used since is known from their own counters."""
+        if not before.edges or self.edges:
+            return
+        self._edge(before.edges[-1])
+        self.processes = [replace(facts, more=dict(facts.more)) for facts in before.processes]
+        self.seen = {pid: list(found) for pid, found in before.seen.items()}
+        self._numbers, self._exited = dict(before._numbers), dict(before._exited)
+        self._alive = {pid: replace(seen) for pid, seen in before._alive.items()}
+        self._goes_on = True
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
         if self.edges and at_ns <= self.edges[-1]:
             return
-        if not self.edges or self.edges[-1] < at_ns - int(LATE * self._period_ns):
+        goes_on, self._goes_on = self._goes_on, False
+        if not self.edges or (self.edges[-1] < at_ns - int(LATE * self._period_ns) and not goes_on):
             self._edge(at_ns - self._period_ns)
         low_ns = self.edges[-1]
         self._edge(at_ns)
+        if goes_on:
+            self.bridged_ns = low_ns, at_ns
         gains: dict[int, float] = {}
         went: dict[int, tuple[_Seen, int | None]] = {}
         numbers: list[int] = []
@@ -102,6 +118,12 @@ class ProcessUse:
                 numbers.append(seen.number)
                 amounts.append(used_s)
                 cpus.append(seen.cpu)
+        if goes_on:  # a recorder that begins tells of everything: who is missing has ended meanwhile
+            told = {row["pid"] for row in rows}
+            for pid in self._alive.keys() - told:
+                seen = self._alive[pid]
+                went[pid] = (seen, self.processes[seen.number].ppid)
+                self._forget(seen.number, at_ns)
         self._record_all(numbers, low_ns, at_ns, amounts, cpus)
         self.everything[-1] = self._all
         if not self._exits:

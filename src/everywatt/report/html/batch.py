@@ -17,8 +17,8 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.series import find
+from everywatt.report.html.figures import table_view
 from everywatt.report.html.lines import offset_ns_of
-from everywatt.report.html.tables import table_view
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from everywatt.api.power import mean_w, power_statistics
-from everywatt.api.run import Run
+from everywatt.api.run import IDLE_ROLE, Run
 from everywatt.batch.figures import BatchFigures
 from everywatt.batch.journal import DONE
 from everywatt.core.energy import Energy
@@ -17,8 +17,10 @@ from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
 from everywatt.core.jsonio import document, plain
 from everywatt.footprint.carbon import Factors, Footprint, footprint
+from everywatt.ledger.owners import Ledger
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import shown_energy
+from everywatt.report.html.flame import flames
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
@@ -90,7 +92,7 @@ def run_view(
     tell(0.8, "phases")
     phases = phases_of(run)
     tell(0.9, "owners and quality")
-    quality = run.quality()
+    quality, owners = run.quality(), ledger_of(run)
     found: dict[str, Any] = {
         "name": run.name,
         "started": run.started.isoformat(timespec="milliseconds"),
@@ -109,7 +111,8 @@ def run_view(
         "phases": phases,
         "wall": wall_view(run),
         "llm": llm_view(run),
-        "ledger": ledger_of(run),
+        "ledger": ledger_view(owners),
+        "flames": flames(run, None if isinstance(owners, str) else owners),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, _per_item(factors, batch))),
         "provenance": provenance(run),
@@ -199,16 +202,21 @@ def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str,
     return list(charts.values())
 
 
-def ledger_of(run: Run) -> dict[str, Any]:
+def ledger_of(run: Run) -> Ledger | str:
     """The owners of the joules, or why there is no ledger."""
     if not any(group.info.table for tape in run.tapes for group in tape.groups):
-        return {"refused": "processes were not recorded"}
+        return "processes were not recorded"
     try:
         ledger = run.ledger()
     except EverywattError as error:
-        return {"refused": error.message}
-    if not ledger.entries:
-        return {"refused": "; ".join(ledger.notes) or "no owner was observed"}
+        return error.message
+    return ledger if ledger.entries else "; ".join(ledger.notes) or "no owner was observed"
+
+
+def ledger_view(ledger: Ledger | str) -> dict[str, Any]:
+    """The owners as the page shows them, or the reason that there are none."""
+    if isinstance(ledger, str):
+        return {"refused": ledger}
     data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
     data["total"] = shown_energy(replace(ledger.total, parts=()))
     rest = data["rest"]
@@ -306,9 +314,15 @@ def _reproduce(run: Run) -> str:
     words = [str(word) for word in words]
     if words[0] != "everywatt":  # a batch or a comparison measures itself
         tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
-        words = ["everywatt", "run", *tags, "--", *words]
+        words = ["everywatt", "run", *_idle_option(run), *tags, "--", *words]
     command = shlex.join(words)
     return f"cd {shlex.quote(str(run.meta['cwd']))} && {command}" if run.meta.get("cwd") else command
+
+
+def _idle_option(run: Run) -> list[str]:
+    """`--idle` as it was given, to a tenth of a second, where idle power was recorded."""
+    lengths = [span.duration_s for span in run.spans if span.attributes.get("role") == IDLE_ROLE and span.duration_s]
+    return ["--idle", f"{lengths[0]:.1f}s"] if lengths else []
 
 
 def comparison(runs: Sequence[Run]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""A figure in the words of a page."""
+"""Figures and tables in the words of a page: plain data, and HTML."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_percent, print_quantity
+from everywatt.core.tables import Table
 
 
 def shown_energy(energy: Energy) -> dict[str, Any]:
@@ -15,3 +17,42 @@ def shown_energy(energy: Energy) -> dict[str, Any]:
         data["big"] = print_quantity(energy.joules, "J", *energy.sides())._asdict()
         data["coverage_shown"] = format_percent(energy.coverage)
     return data
+
+
+MISSING = "–"
+
+
+def table_view(table: Table) -> dict[str, Any]:
+    """What the page's script draws: title, heads, rows of words, and the places of columns of numbers."""
+    return {"title": table.title, "heads": table.headers, "rows": table.cells(MISSING), "numbers": table.right}
+
+
+def table_html(table: Table) -> str:
+    """The table as HTML, the first cell of each row as its heading."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.headers)
+    body = "".join(
+        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        for row in table.cells()
+    )
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; white-space: nowrap; }
+.scroll { overflow-x: auto; }
+@media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }
+"""
+
+
+def table_document(*tables: Table) -> str:
+    """A page of tables, each with its title and its notes; it needs neither a script nor the network."""
+    parts = [
+        f"<h1>{escape(table.title)}</h1>{table_html(table)}" + "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+        for table in tables
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(tables[0].title)}</title>'
+        f"<style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
+    )

@@ -171,7 +171,10 @@ def _wanted(tape: Tape, group: StoredGroup) -> Iterator[_Wanted]:
 def _label(channel: Channel) -> str:
     """`gpu.0` for the quantity that a chart is named after, `gpu.0 clock memory` for others."""
     what = channel.name.removeprefix(channel.device).strip(".").removeprefix("clock_").replace("_", " ")
-    return channel.device if channel.name.endswith(_FIRST) or not what else f"{channel.device} {what}"
+    ending = next((ending for ending in _FIRST if channel.name.endswith(ending)), None)
+    if ending is not None:
+        return channel.name.removesuffix(ending)  # `jetson.cpu0` for one CPU of a board
+    return f"{channel.device} {what}" if what else channel.device
 
 
 def _series(

@@ -1,8 +1,10 @@
-"""The section of a report for a run of `bench llm`: figures of each load, distributions, the curve, the worst queries;
-and models beside each other where a report has several such runs."""
+"""The section of a report for a run of `bench llm`: what answers cost, one line a load; why queries failed, accuracy by
+subject, distributions, every figure, the worst queries; and models beside each other where a report has several such
+runs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,12 +12,14 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.comparing import is_llm
-from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.leaderboard import leaderboard, model_name
+from everywatt.bench.llm.energy import SERVER
+from everywatt.bench.llm.leaderboard import dataset_name, leaderboard, model_name
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
-from everywatt.bench.llm.rows import figure_rows
+from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
+from everywatt.bench.llm.values import OK
 from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_energy
 
 MOST_POINTS = 1500
 WORST = 10
@@ -39,9 +43,18 @@ def llm_view(run: Run) -> dict[str, Any] | None:
     items = [{**item, "level": one.level} for one in found for item in one.items]
     return {
         "model": model_name(plan),
-        "dataset": plan["dataset"]["name"],
+        "dataset": dataset_name(plan),
         "client": plan["client"]["client"],
+        "answer": _answer(found),
+        "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
+        "failures": [
+            [one.level, str(why["queries"]), why["status"], why["reason"]] for one in found for why in one.failures
+        ],
+        "subjects": _subjects(found),
         "levels": [_level(one) for one in found],
+        "ttft": _histogram([item["ttft_s"] for item in items]),
+        "e2e": _histogram([item["e2e_s"] for item in items if item["status"] == OK]),
+        "energy": _histogram([item["joules"] for item in items]),
         "per_token": _histogram([_per_token(item) for item in items]),
         "tokens": _points(items),
         "curve": [point for one in found if (point := _curve(one)) is not None],
@@ -60,19 +73,49 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
         board = leaderboard(chosen)
     except EverywattError as error:
         return {"refused": error.message}
+    scope, boundary = next(iter(board.tables))
+    if len(board.tables) > 1:
+        return {"refused": "The joules of the runs cover different scopes; everywatt bench leaderboard ranks each."}
     rows = [
         {
             "name": f"{place.model}, {place.level}",
             "run": place.run,
             "accuracy": place.accuracy.to_dict(),
             "joules": place.figures["energy_per_request"].to_dict(),
-            "per_joule": _shown(place.figures["accuracy_per_joule_mean"]),
-            "per_token": _shown(place.figures["energy_per_output_token"]),
+            "per_joule": figure_text(place.figures["accuracy_per_joule_mean"]),
+            "per_token": figure_text(place.figures["energy_per_output_token"]),
             "pedigree": place.pedigree,
         }
         for place in board.places
     ]
-    return {"dataset": board.dataset, "scope": board.scope, "boundary": board.boundary, "rows": rows}
+    return {"dataset": board.dataset, "scope": scope, "boundary": boundary, "rows": rows}
+
+
+def _answer(found: Sequence[Metrics]) -> str:
+    """What the reader wants to know first: what the server used for the answers, at the cheapest load."""
+    known = [one for one in found if one.gross.joules is not None and one.answered]
+    if not known:
+        return f"No energy: {found[0].gross.refused or 'no query was answered'}."
+    best = min(known, key=lambda one: one.figures["energy_per_request"].value or math.inf)
+    per = [f"{figure_text(best.figures['energy_per_request'])} per request"]
+    if best.figures["energy_per_output_token"].value is not None:
+        per.append(f"{figure_text(best.figures['energy_per_output_token'])} per output token")
+    load = f"At {best.level}, the cheapest of {len(found)} loads, the" if len(found) > 1 else "The"
+    whose = "server" if best.boundary == SERVER else "machine"
+    right = "" if best.accuracy is None else f", accuracy {percent_text(best.accuracy)}"
+    return (
+        f"{load} {whose} used {format_energy(best.gross)} for {best.queries} queries, {best.answered} of them answered"
+        f"{right}: {' and '.join(per)}."
+    )
+
+
+def _subjects(found: Sequence[Metrics]) -> dict[str, Any] | None:
+    """Accuracy of each subject at each load; None where items have fewer than two."""
+    names = list(dict.fromkeys(name for one in found for name in one.subjects))
+    if len(names) < 2:
+        return None
+    rows = [[name, *(percent_text(one.subjects.get(name)) for one in found)] for name in names]
+    return {"heads": ["Subject", *(one.level for one in found)], "rows": rows}
 
 
 def _level(one: Metrics) -> dict[str, Any]:
@@ -85,10 +128,6 @@ def _level(one: Metrics) -> dict[str, Any]:
         "about": one.about,
         "notes": list(one.notes),
     }
-
-
-def _shown(figure: Figure) -> str:
-    return str(figure.printed())
 
 
 def _per_token(item: Mapping[str, Any]) -> float | None:

@@ -27,6 +27,7 @@ SCRIPTS = (
     "html/js/batch.js",
     "html/js/cockpit.js",
     "html/js/llm.js",
+    "html/js/flame.js",
     "html/js/page.js",
 )
 TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")

@@ -15,7 +15,7 @@ from everywatt.bench.tables import far_off
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
-from everywatt.report.html.tables import table_view
+from everywatt.report.html.figures import table_view
 from everywatt.report.html.trials import ENDED, energy_of, made_now, ratios_of, trials_of
 
 MOST_LAYERS = 500

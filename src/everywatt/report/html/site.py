@@ -9,11 +9,12 @@ from typing import Any
 
 from everywatt.core.format import format_duration, format_joules, format_money, format_quantity
 from everywatt.core.tables import Table
+from everywatt.ledger.split.amounts import UJ
+from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import asset, policy
-from everywatt.report.html.tables import table_html
 from everywatt.slurm.site.figures import amount, percent, short, time_of
 from everywatt.slurm.site.monthly import Month
-from everywatt.slurm.site.totals import UJ, shown_id
+from everywatt.slurm.site.totals import shown_id
 
 WIDTH = 720
 MOST = 40

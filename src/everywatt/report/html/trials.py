@@ -18,7 +18,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
-from everywatt.report.html.tables import table_view
+from everywatt.report.html.figures import table_view
 
 ENDED = {
     "decided": "every query was answered",

@@ -2,8 +2,9 @@
 
 Read are everywatt_power_watts and everywatt_energy_joules_total {device, domain}, everywatt_utilisation_ratio,
 everywatt_memory_bytes, everywatt_memory_total_bytes, everywatt_temperature_celsius, everywatt_power_limit_watts
-{device}, everywatt_clock_hertz{device, clock="sm"}, and everywatt_owner_energy_joules_total{kind, owner, device}. Other
-names are left alone. A device whose everywatt_device_info has total="0" is not part of the sum.
+{device}, everywatt_clock_hertz{device, clock="sm"}, everywatt_owner_energy_joules_total{kind, owner, device}, and the
+joules per token of language models. Other names are left alone. A device whose everywatt_device_info has total="0" is
+not part of the sum.
 """
 
 from __future__ import annotations
@@ -12,31 +13,25 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
+from everywatt.fleet.metrics import Sample, samples
 from everywatt.net.client import Client, Limits
 from everywatt.net.tls import ClientTls
 from everywatt.net.tokens import read_token
-from everywatt.report.live.gather import HISTORY, sum_of
-from everywatt.report.live.rolling import Rolling
-from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, OwnerNow, Owners, Snapshot
+from everywatt.report.live.gather import HISTORY, Rolling, sum_of
+from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, ModelNow, OwnerNow, Owners, Snapshot
 from everywatt.report.live.tape_source import shown
 
 TIMEOUT_S = 5.0
 MAX_BYTES = 64 << 20
 FIRST_TICK_S, LOOK_S = 2.5, 0.2  # how long a first look waits for the next tick, and how often it asks
 PATH = "/metrics"
-_SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
-_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
-_ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
-
 _TICK = re.compile(r"^everywatt_owner_energy_joules_total\{.*\} \S+ (\d+)$", re.MULTILINE)
-
-Sample = tuple[str, dict[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +53,6 @@ class Access:
     def tls(self) -> ClientTls:
         """What TLS trusts."""
         return ClientTls(ca=self.ca)
-
-
-def samples(text: str) -> Iterator[Sample]:
-    """Name, labels and value of every sample of a Prometheus text; lines that are none are left out."""
-    for line in text.split("\n"):
-        if not line or line.startswith("#"):
-            continue
-        match = _SAMPLE.fullmatch(line)
-        if match is None:
-            continue
-        labels = {
-            name: re.sub(r'\\[n"\\]', lambda found: _ESCAPES[found.group()], value)
-            for name, value in _LABEL.findall(match.group(2) or "")
-        }
-        try:
-            yield match.group(1), labels, float(match.group(3))
-        except ValueError:
-            continue
 
 
 def address(source: str) -> str:
@@ -164,7 +141,9 @@ class AgentSource:
             history_w=history_w,
             host=HostNow(self.title.partition(":")[0]),
             owners=self._owners(),
+            models=_models(self._last),
             notes=notes,
+            since="the agent's counters began",
         )
 
     def _look(self) -> None:
@@ -195,7 +174,9 @@ class AgentSource:
             name,
             power_w=power_w if age_s < 5 * self._interval_s + TIMEOUT_S else None,
             averages_w=tuple(rolling.watts),
-            energy=Amount(joules) if joules is not None else Amount(refused="the agent reports no energy"),
+            energy=Amount(joules, values.get("energy_low_joules_total"), values.get("energy_high_joules_total"))
+            if joules is not None
+            else Amount(refused="the agent reports no energy"),
             in_total=values.get("total", 1.0) != 0,
             utilisation_pct=None if "utilisation_ratio" not in values else 100 * values["utilisation_ratio"],
             memory_bytes=values.get("memory_bytes"),
@@ -209,7 +190,7 @@ class AgentSource:
 
     def _owners(self) -> Owners | None:
         """Owners by what their counters have grown since the last look, or between reported ticks."""
-        joules = _owner_joules(self._last)
+        joules, lows, highs = (_owner_joules(self._last, side) for side in ("", "low_", "high_"))
         if not joules:
             return None
         at_s, before, powers = self._owned
@@ -220,7 +201,18 @@ class AgentSource:
             grown = {key: value - before[key] for key, value in joules.items() if key in before and key[0] != "rest"}
             powers = {key: max(0.0, more) / seconds for key, more in grown.items()}
             self._owned = (now_s, joules, powers)
-        rows = [OwnerNow(kind, id_, id_, powers.get((kind, id_), 0.0), value) for (kind, id_), value in joules.items()]
+        why = dict.fromkeys(
+            one.get("reason", "") for name, one, _ in self._last if name == "everywatt_unattributed_info"
+        )
+        rows = [
+            OwnerNow(
+                *(kind, id_, id_, powers.get((kind, id_), 0.0), value),
+                method="; ".join(why) if kind == "unattributed" and value else "",
+                low=lows.get((kind, id_)),
+                high=highs.get((kind, id_)),
+            )
+            for (kind, id_), value in joules.items()
+        ]
         return Owners("owner", tuple(sorted(rows, key=lambda row: (-row.power_w, -row.joules))))
 
     def close(self) -> None:
@@ -248,11 +240,25 @@ def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:
     return {name: row for name, row in table.items() if "power_watts" in row or "energy_joules_total" in row}
 
 
-def _owner_joules(found: list[Sample]) -> dict[tuple[str, str], float]:
-    """Joules of each owner, over all devices."""
+def _owner_joules(found: list[Sample], side: str = "") -> dict[tuple[str, str], float]:
+    """Joules of each owner, over all devices; or one end of their intervals."""
     joules: dict[tuple[str, str], float] = {}
     for name, labels, value in found:
-        if name == "everywatt_owner_energy_joules_total":
+        if name == f"everywatt_owner_energy_{side}joules_total":
             key = (labels.get("kind", ""), labels.get("owner", ""))
             joules[key] = joules.get(key, 0.0) + value
     return joules
+
+
+def _models(found: list[Sample]) -> tuple[ModelNow, ...]:
+    """Joules per token by server, model and phase; servers without a figure come last, with the reason."""
+    table: dict[tuple[str, str, str], dict[str, float]] = {}
+    refused: dict[str, str] = {}
+    for name, labels, value in found:
+        server, end = labels.get("server", ""), name.removeprefix("everywatt_llm_joules_per_token")
+        if end in ("", "_low", "_high"):
+            table.setdefault((server, labels.get("model", ""), labels.get("phase", "")), {})[end] = value
+        elif name == "everywatt_llm_refused_info":
+            refused[server] = labels.get("reason", "")
+    figures = [ModelNow(*key, row.get(""), row.get("_low"), row.get("_high")) for key, row in sorted(table.items())]
+    return (*figures, *(ModelNow(server, refused=reason) for server, reason in sorted(refused.items())))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration, format_joules
 from everywatt.core.jsonio import dumps
+from everywatt.core.tables import Table
 from everywatt.report.live import format as show
+from everywatt.report.live.board import DEVICE_COLUMNS, MODEL_COLUMNS, OWNER_COLUMNS, WORK_COLUMNS, Column, owner_name
 from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
 from everywatt.report.live.view import SPECIAL
 
@@ -113,33 +117,43 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and abs(value) < 1e6 else f"{value}"
 
 
-DEVICE_HEADS = ["DEVICE", "POWER", "1 S", "5 S", "15 S", "ENERGY", "UTIL", "MEMORY", "TEMP", "CLOCK", "LIMIT", "STATE"]
 MOST_OWNERS = 25
 LONGEST_LABEL = 48
-OWNER_HEADS = ["OWNER", "KIND", "POWER", "ENERGY", "CPU", "GPU", "MEMORY", "BY"]
+OF_THE_SCREEN = ("label", "sure", "updated")
+"""Columns of the screen that a table of now has no room for; its energies have their interval beside them."""
 
 
-def device_rows(snapshot: Snapshot) -> list[list[str]]:
-    """The devices as cells under DEVICE_HEADS."""
-    return [
-        [
-            device.name,
-            show.watts(device.power_w),
-            *(show.watts(value) for value in device.averages_w),
-            energy_text(device.energy),
-            show.percent(device.utilisation_pct),
-            show.gib(device.memory_bytes, device.memory_total_bytes),
-            show.number(device.temperature_c, "C"),
-            show.number(device.clock_mhz, "MHz"),
-            show.number(device.power_limit_w, "W"),
-            "settling" if device.settling else {True: "throttled", False: "ok", None: show.NOTHING}[device.throttled],
-        ]
-        for device in snapshot.devices
-    ]
+def tables(snapshot: Snapshot, *, ascii_only: bool = False) -> list[Table]:
+    """Devices, then what a batch says of its workers or the owners, in the columns of the screen."""
+    found = [_table(DEVICE_COLUMNS, snapshot.devices, energy=lambda device: energy_text(device.energy))]
+    if snapshot.owners is not None and snapshot.owners.refused is None:
+        columns = (owner_name(LONGEST_LABEL), *OWNER_COLUMNS)
+        found.append(_table(columns, owners_of(snapshot), energy=_owner_energy))
+    found.append(_table(MODEL_COLUMNS, snapshot.models))
+    if snapshot.work:
+        found.append(_table(WORK_COLUMNS, snapshot.work))
+    return [_in_ascii(table) if ascii_only else table for table in found if table.rows]
 
 
-def owner_rows(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[list[str]]:
-    """The owners as cells under OWNER_HEADS; those beyond `most` are one row, so that the table still adds up."""
+def _owner_energy(owner: OwnerNow) -> str:
+    return energy_text(Amount(owner.joules, owner.low, owner.high))
+
+
+def _in_ascii(table: Table) -> Table:
+    cells = [[cell.replace("±", "+/-") for cell in row] for row in table.cells()]
+    rows = tuple(tuple(show.cut(cell, len(cell), ascii_only=True) for cell in row) for row in cells)
+    return replace(table, rows=rows)
+
+
+def _table(columns: Sequence[Column], rows: Iterable[Any], **other: Callable[[Any], str]) -> Table:
+    kept = [column for column in columns if column.key not in OF_THE_SCREEN]
+    cells = [[other[c.key](row) if c.key in other else c.cell(row, "J") for c in kept] for row in rows]
+    right = [place for place, column in enumerate(kept) if not column.left]
+    return Table.of(*(column.head for column in kept), rows=cells, right=right)
+
+
+def owners_of(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[OwnerNow]:
+    """The owners, their labels cut; those beyond `most` are one, so that the table still adds up."""
     entries = snapshot.owners.entries if snapshot.owners else ()
     if len(entries) > most:
         small = [entry for entry in entries if entry.kind not in SPECIAL][most - len(SPECIAL) :]
@@ -147,64 +161,7 @@ def owner_rows(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[list[str]]:
             "", "", f"{len(small)} more owners", sum(o.power_w for o in small), sum(o.joules for o in small)
         )
         entries = (*(entry for entry in entries if entry not in small), rest)
-    return [
-        [
-            show.cut(owner.label, LONGEST_LABEL),
-            owner.kind,
-            show.watts(owner.power_w),
-            format_joules(owner.joules),
-            show.percent(owner.cpu_pct),
-            show.percent(owner.gpu_pct),
-            show.gib(owner.memory_bytes),
-            owner.method,
-        ]
-        for owner in entries
-    ]
-
-
-WORK_HEADS = [
-    "WORKER",
-    "EVENTS",
-    "DONE",
-    "FAILED",
-    "RETRIES",
-    "MEAN",
-    "MEMORY",
-    "UTIL %",
-    "UTIL",
-    "VRAM",
-    "RETRY",
-    "POWER",
-    "ENERGY",
-    "LAST",
-    "ITEM",
-]
-SPARK = 24
-
-
-def _spark(values: tuple[float, ...], ascii_only: bool, top: float | None = None) -> str:
-    return show.sparkline(values, SPARK, ascii_only=ascii_only, top=top).strip() if values else show.NOTHING
-
-
-def work_rows(snapshot: Snapshot, *, ascii_only: bool = False) -> list[list[str]]:
-    """What a batch says, as cells under WORK_HEADS; USE, VRAM and AGAIN (retries) are the newest values as bars."""
-    return [
-        [
-            worker.worker,
-            *map(str, (worker.events, worker.success, worker.failure, worker.retries)),
-            show.NOTHING if worker.runtime_s is None else format_duration(worker.runtime_s),
-            show.gib(worker.memory_max_bytes),
-            show.NOTHING if worker.utilisation_pct is None else "/".join(f"{v:.0f}" for v in worker.utilisation_pct),
-            _spark(worker.use_trend, ascii_only, 100.0),
-            _spark(worker.memory_trend, ascii_only),
-            _spark(worker.retry_trend, ascii_only, 1.0),
-            show.watts(worker.power_w),
-            show.energy(worker.joules),
-            worker.status,
-            show.cut(worker.item, LONGEST_LABEL),
-        ]
-        for worker in snapshot.work
-    ]
+    return [replace(entry, label=show.cut(entry.label, LONGEST_LABEL)) for entry in entries]
 
 
 def energy_text(amount: Amount) -> str:
@@ -223,7 +180,8 @@ def heading(snapshot: Snapshot) -> str:
         return f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {snapshot.total.refused}"
     total = energy_text(snapshot.total)
     scope = " · ".join(filter(None, (snapshot.scope, snapshot.total.pedigree)))
+    when = f"since {snapshot.since}" if snapshot.since else f"in {format_duration(snapshot.elapsed_s)}"
     return (
         f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {show.watts(snapshot.total_w)}, "
-        f"{total} in {format_duration(snapshot.elapsed_s)}{f' · {scope}' if scope else ''}"
+        f"{total} {when}{f' · {scope}' if scope else ''}"
     )

@@ -1,27 +1,143 @@
-"""From rows of a tape, as they come, to devices: power now, joules so far, rolling averages, history, state."""
+"""From rows of a tape, as they come, to devices: power now, joules so far, rolling averages, history, state.
+
+How sure the joules are: the error budget is worked out now and then, and carried on in between. The two edges of the
+window and the quantum of a reading stay what they are while the energy grows; all else (gain, offset, aliasing, gaps)
+is taken to grow with it.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.budget import Budget
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import natural
+from everywatt.core.energy import Energy
+from everywatt.core.errors import TapeError
 from everywatt.energy.quality import HELD_BACK
 from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.energy.window import pedigree_of
-from everywatt.report.live.bounds import Bounds
-from everywatt.report.live.rolling import CONSTANTS_S, Rolling
+from everywatt.energy.window import pedigree_of, source_energy, windows_energy
 from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.following import Rows
 from everywatt.tape.reader import Tape
+
+CONSTANTS_S = (1.0, 5.0, 15.0)
+
+
+@dataclass(slots=True)
+class Rolling:
+    """Averages over the time constants of `constants_s`; None until the first stretch, which they start from."""
+
+    constants_s: tuple[float, ...] = CONSTANTS_S
+    watts: list[float | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watts = self.watts or [None] * len(self.constants_s)
+
+    def add(self, power_w: float, duration_s: float) -> None:
+        """Power was `power_w` for `duration_s` seconds."""
+        for index, (before, constant_s) in enumerate(zip(self.watts, self.constants_s, strict=True)):
+            if before is None:
+                self.watts[index] = power_w
+            else:
+                self.watts[index] = before - (power_w - before) * math.expm1(-duration_s / constant_s)
+
+
+STANDING = ("edges", "quantum")
+FIRST_S = 2.0
+LONGEST_S = 120.0
+YOUNG_S = 30.0
+SETTLED_S = 10.0
+USUAL_S = 0.1
+COST_SHARE = 0.001  # of one core
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """A 95 % interval in two parts: joules that stand, and shares of the energy that grow with it."""
+
+    standing_j: float
+    growing: float
+    below: float
+    above: float
+
+    @classmethod
+    def of(cls, energy: Energy) -> Width | None:
+        """The parts of a figure's budget; None where there is no figure."""
+        if not energy.joules:
+            return None
+        terms, bounds = energy.budget.terms, energy.budget.bounds
+        size = abs(energy.joules)
+        return cls(
+            Budget(tuple(term for term in terms if term.source in STANDING)).sides()[0],
+            Budget(tuple(term for term in terms if term.source not in STANDING)).sides()[0] / size,
+            sum(bound.below for bound in bounds) / size,
+            sum(bound.above for bound in bounds) / size,
+        )
+
+    def at(self, joules: float) -> tuple[float, float]:
+        """How far below and above, in joules, where the energy is `joules`."""
+        size = abs(joules)
+        spread = math.hypot(self.standing_j, self.growing * size)
+        return spread + self.below * size, spread + self.above * size
+
+
+class Bounds:
+    """95 % half-widths of each device and of the total (label "")."""
+
+    def __init__(self, *, cpu_clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = cpu_clock
+        self._tape: Tape | None = None
+        self._sources: list[Source] = []
+        self._widths: dict[str, Width] = {}
+        self._next_s = FIRST_S
+        self.notes: tuple[str, ...] = ()
+
+    def adopt(self, tape: Tape, found: Sequence[Source]) -> None:
+        """From now on ask this tape."""
+        self._tape, self._sources = tape, list(found)
+        # A young tape's edges are wide: what the one before it said stands for a while.
+        self._next_s = YOUNG_S if self._widths else FIRST_S
+
+    def of(self, label: str, joules: float) -> tuple[float | None, float | None]:
+        """How far the energy may be below and above, in joules; None where it is not known yet."""
+        found = self._widths.get(label)
+        return (None, None) if found is None else found.at(joules)
+
+    def update(self, age_s: float, *, now: bool = False) -> None:
+        """Work the budget out again `now`, or where it is time: the more it costs, the more seldom.
+
+        `age_s` is how long the tape is.
+        """
+        if self._tape is None or (age_s < self._next_s and not now):
+            return
+        began_s = self._clock()
+        try:
+            self._tape.refresh()
+            start_ns, end_ns = self._tape.extent_ns()
+        except TapeError:
+            return
+        whole = windows_energy(self._sources, [(start_ns, end_ns)])
+        if age_s >= SETTLED_S or now:  # at a tape's very start not all devices have been read yet
+            self.notes = whole.notes
+        counted = {source.label for source in addable(self._sources)}
+        found = {"": whole, **dict(whole.parts)}
+        for source in self._sources:
+            if source.label not in counted:
+                found[source.label] = source_energy(source, start_ns, end_ns)
+        self._widths.update({label: width for label, energy in found.items() if (width := Width.of(energy))})
+        cost_s = self._clock() - began_s
+        self._next_s = age_s + min(max(FIRST_S, cost_s / COST_SHARE), LONGEST_S)
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -34,7 +34,7 @@ from everywatt.tape.reader import Tape
 
 ROTATE_S = 300.0
 OFTEN_S = 0.1
-FIRST_ROWS_S = 4.0
+FIRST_ROWS_S = 30.0  # a sensor with a slow first answer (IPMI, SNMP) or a busy machine takes some seconds
 PREFIX = "everywatt-monitor-"
 
 

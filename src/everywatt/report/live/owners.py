@@ -2,7 +2,7 @@
 
 `LedgerOwners` makes a whole ledger, with every check; that takes a tenth of a second on a machine with eight cards.
 `RunningOwners` is for a screen: it feeds the joules that the view has counted already to the ledger's engine, over the
-same idle levels (found again now and then), and leaves out what only an interval needs. The refresh of DRAM is idle
+same idle levels. Those, and how far each owner may be off, are found again now and then. The refresh of DRAM is idle
 there.
 """
 
@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.budget import Budget
 from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
+from everywatt.energy.sources import systematic_terms
+from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import DeviceAccount
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, find_levels
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
+from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
 from everywatt.ledger.split.owner_index import Roll, cpu_use, gpu_share
 from everywatt.ledger.split.shares import SPECIAL
 from everywatt.ledger.split.split import Uses, accumulate
@@ -44,6 +48,7 @@ LONGEST_S = 15.0
 COST_SHARE = 0.001  # of one core: a view must not be what warms the machine
 LEVELS_SHARE = 0.0005  # of one core, for finding idle levels again
 LEVELS_MOST_S = 120.0
+INTERVALS_S = 15.0
 SILENT_NS = 5 * NS
 MOST = 500  # owners of a device that are kept apart
 ENDED = Owner(OwnerKind.OTHER, "ended", "ended")
@@ -98,6 +103,8 @@ def _entry(entry: Entry, duration_s: float) -> OwnerNow:
         gpu_pct=None if "gpu_s" not in use else 100 * use["gpu_s"] / duration_s,
         memory_bytes=use.get("rss_bytes"),
         method=entry.method,
+        low=entry.energy.low,
+        high=entry.energy.high,
     )
 
 
@@ -120,6 +127,8 @@ class RunningOwners:
         self._next_s = 0.0
         self._levels: dict[str, Idle] = {}
         self._levels_s = 0.0
+        self._factors: dict[Owner, Factors] = {}
+        self._factors_s = 0.0
         self._memory: dict[int, float] = {}
         self._memory_at = 0
 
@@ -204,9 +213,41 @@ class RunningOwners:
         self._until_ns = window[1]
         for label, (account, _) in latest.items():
             self._accounts.setdefault(label, DeviceAccount()).merge(account)
+        self._find_intervals(counted, {label: method for label, (_, method) in latest.items()}, use)
         used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
         memory = self._memories(roll, owner_of)
         return self._owners(latest.values(), used, memory, (window[1] - window[0]) / NS)
+
+    def _find_intervals(self, counted: Sequence[Line], methods: Mapping[str, str], use: TapeUse) -> None:
+        """How far the joules of owners since the view began may be off, as parts of them."""
+        now_s, began_s = self._clock(), self._cpu_clock()
+        if now_s < self._factors_s:
+            return
+        packages = sum(line.channel.domain is Domain.PACKAGE for line in counted)
+        found: dict[Owner, list[tuple[float, Budget]]] = {}
+        for line in counted:
+            account, channel = self._accounts.get(line.label), line.channel
+            if account is None:
+                continue
+            if is_gpu(channel.device):
+                words = [word for word in methods.get(line.label, "").split("+") if word]
+                unsure, cpus = max((UNSURE[word] for word in words), default=UNSURE["sm time"]), None
+            else:
+                one_of_several = packages > 1 and not len(use.packages)
+                unsure, saturates = cpu_time_doubt(channel, one_of_several, use.threads_per_core)
+                cpus = use.capacity() / max(packages, 1) if saturates else None
+            joules, seconds = max(account.whole_j, 0.0), line.observed_ns / NS
+            widths_j = joules * (channel.facts.gain_pct or 0.0) / 100, (channel.facts.offset_w or 0.0) * seconds
+            whole = Budget(tuple(systematic_terms(channel, channel.device, *widths_j)))
+            level = self._levels[line.label].level
+            made = account_budgets(account, line.label, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
+            for owner, pair in made.items():
+                found.setdefault(owner, []).append(pair)
+        self._factors = {
+            owner: Factors.of(Budget.sum(budget for _, budget in pairs), sum(joules for joules, _ in pairs))
+            for owner, pairs in found.items()
+        }
+        self._factors_s = now_s + min(max(INTERVALS_S, (self._cpu_clock() - began_s) / LEVELS_SHARE), LEVELS_MOST_S)
 
     def _window(self, edges: Sequence[int], counted: Sequence[Line], end_ns: int) -> tuple[int, int] | None:
         """From the last answer to the newest reading of processes; None where that is too short.
@@ -231,7 +272,9 @@ class RunningOwners:
         now_j, how = dict.fromkeys(SPECIAL, 0.0), dict[Owner, dict[str, None]]()
         how[IDLE] = dict.fromkeys(level.method for level in self._levels.values())
         for account, method in latest:
-            for owner, joules in account.close().by_owner(IDLE, UNATTRIBUTED).items():
+            charges = account.close()
+            how.setdefault(UNATTRIBUTED, {}).update(dict.fromkeys(charges.reasons(UNATTRIBUTED)))
+            for owner, joules in charges.by_owner(IDLE, UNATTRIBUTED).items():
                 now_j[owner] = now_j.get(owner, 0.0) + joules
                 if joules > 0 and owner not in (IDLE, UNATTRIBUTED):
                     how.setdefault(owner, {})[method] = None
@@ -239,17 +282,20 @@ class RunningOwners:
         entries = []
         for owner in dict.fromkeys((*now_j, *used)):
             cpu_s, gpu_s = used.get(owner, (0.0, 0.0))
+            sum_j, factors = sums_j.get(owner, 0.0), self._factors.get(owner)
             entries.append(
                 OwnerNow(
                     owner.kind.value,
                     owner.id,
                     owner.label,
                     now_j.get(owner, 0.0) / duration_s,
-                    sums_j.get(owner, 0.0),
+                    sum_j,
                     None if owner in (IDLE, UNATTRIBUTED) else 100 * cpu_s / duration_s,
                     100 * gpu_s / duration_s if gpu_s > 0 else None,
                     memory.get(owner) or None,
-                    "+".join(filter(None, how.get(owner, ()))),
+                    ("; " if owner == UNATTRIBUTED else "+").join(filter(None, how.get(owner, ()))),
+                    None if factors is None else sum_j * factors.low,
+                    None if factors is None else sum_j * factors.high,
                 )
             )
         entries.sort(key=lambda entry: -entry.power_w)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from everywatt.core.jsonio import document
 
 NS = 1_000_000_000
+
+
+def _fields(value: Any, *without: str) -> dict[str, Any]:
+    return {one.name: getattr(value, one.name) for one in fields(value) if one.name not in without}
+
+
+def _averages(watts: tuple[float | None, ...]) -> dict[str, float | None]:
+    return dict(zip(("1s", "5s", "15s"), watts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +32,7 @@ class Amount:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        data: dict[str, Any] = {
-            "joules": self.joules,
-            "low": self.low,
-            "high": self.high,
-            "pedigree": self.pedigree,
-            "coverage": round(self.coverage, 6),
-        }
+        data = {**_fields(self, "refused"), "coverage": round(self.coverage, 6)}
         return data if self.refused is None else {**data, "refused": self.refused}
 
 
@@ -67,23 +69,8 @@ class DeviceNow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "name": self.name,
-            "label": self.label,
-            "power_w": self.power_w,
-            "averages_w": dict(zip(("1s", "5s", "15s"), self.averages_w, strict=True)),
-            "energy": self.energy.to_dict(),
-            "in_total": self.in_total,
-            "settling": self.settling,
-            "utilisation_pct": self.utilisation_pct,
-            "memory_bytes": self.memory_bytes,
-            "memory_total_bytes": self.memory_total_bytes,
-            "temperature_c": self.temperature_c,
-            "clock_mhz": self.clock_mhz,
-            "throttled": self.throttled,
-            "power_limit_w": self.power_limit_w,
-            "age_s": self.age_s,
-        }
+        more = {"averages_w": _averages(self.averages_w), "energy": self.energy.to_dict()}
+        return {**_fields(self, "history_w"), **more}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +86,13 @@ class OwnerNow:
     gpu_pct: float | None = None
     memory_bytes: float | None = None
     method: str = ""
+    low: float | None = None  # 95 % interval of `joules`
+    high: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "owner": {"kind": self.kind, "id": self.id, "label": self.label},
-            "power_w": self.power_w,
-            "joules": self.joules,
-            "cpu_pct": self.cpu_pct,
-            "gpu_pct": self.gpu_pct,
-            "memory_bytes": self.memory_bytes,
-            "method": self.method,
-        }
+        owner = {"kind": self.kind, "id": self.id, "label": self.label}
+        return {"owner": owner, **_fields(self, *owner)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +107,7 @@ class Owners:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        data: dict[str, Any] = {
-            "by": self.by,
-            "duration_s": self.duration_s,
-            "unattributed_share": self.unattributed_share,
-            "entries": [entry.to_dict() for entry in self.entries],
-        }
+        data = {**_fields(self, "refused"), "entries": [entry.to_dict() for entry in self.entries]}
         return data if self.refused is None else {**data, "refused": self.refused}
 
 
@@ -146,12 +123,7 @@ class HostNow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "name": self.name,
-            "cpu_pct": self.cpu_pct,
-            "memory_bytes": self.memory_bytes,
-            "memory_total_bytes": self.memory_total_bytes,
-        }
+        return _fields(self, "cpu_history_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,21 +153,26 @@ class WorkNow:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         spread = self.utilisation_pct
-        return {
-            "worker": self.worker,
-            "events": self.events,
-            "success": self.success,
-            "failure": self.failure,
-            "retries": self.retries,
-            "runtime_s": self.runtime_s,
-            "utilisation_pct": None if spread is None else dict(zip(("min", "mean", "max"), spread, strict=True)),
-            "memory_max_bytes": self.memory_max_bytes,
-            "status": self.status,
-            "item": self.item,
-            "updated": self.updated,
-            "power_w": self.power_w,
-            "energy_j": self.joules,
-        }
+        use = None if spread is None else dict(zip(("min", "mean", "max"), spread, strict=True))
+        known = _fields(self, "joules", "use_trend", "memory_trend", "retry_trend")
+        return {**known, "utilisation_pct": use, "energy_j": self.joules}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNow:
+    """Joules per token of a model that a server runs, with the 95 % interval; `refused` says why there is none."""
+
+    server: str
+    model: str = ""
+    phase: str = "all"
+    joules_per_token: float | None = None
+    low: float | None = None
+    high: float | None = None
+    refused: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return _fields(self) if self.refused is not None else _fields(self, "refused")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +188,15 @@ class BatchNow:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return asdict(self)
+        return _fields(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything at one instant (`at_ns`, UTC). `live` is False where nothing more will come.
 
-    `elapsed_s` is how long the recording is; `total` its energy, over `scope`; `notes` what a reader must know.
+    `elapsed_s` is how long the recording is; `total` its energy, over `scope`; `notes` what a reader must know. `since`
+    says from when on energies count, where that is not the beginning of the recording.
     """
 
     source: str
@@ -235,8 +213,10 @@ class Snapshot:
     work: tuple[WorkNow, ...] = ()
     tail: tuple[str, ...] = ()
     batch: BatchNow | None = None
+    models: tuple[ModelNow, ...] = ()
     live: bool = True
     notes: tuple[str, ...] = ()
+    since: str = ""
 
     @property
     def when(self) -> datetime:
@@ -251,12 +231,14 @@ class Snapshot:
             "elapsed_s": self.elapsed_s,
             "live": self.live,
             "power_w": self.total_w,
-            "averages_w": dict(zip(("1s", "5s", "15s"), self.averages_w, strict=True)),
+            "averages_w": _averages(self.averages_w),
             "energy": {**self.total.to_dict(), "scope": self.scope},
             "devices": [device.to_dict() for device in self.devices],
             "host": self.host.to_dict(),
             "notes": list(self.notes),
         }
+        if self.since:
+            data["since"] = self.since
         if self.owners is not None:
             data["owners"] = self.owners.to_dict()
         if self.work:
@@ -264,4 +246,6 @@ class Snapshot:
             data["tail"] = list(self.tail)
         if self.batch is not None:
             data["batch"] = self.batch.to_dict()
+        if self.models:
+            data["models"] = [model.to_dict() for model in self.models]
         return document("snapshot", data)

@@ -1,11 +1,15 @@
-"""The routes: pages, the list of runs, reports, live events. Reads only."""
+"""The routes of `everywatt serve`: pages, the list of runs, reports, live events; reads only. And its server process,
+ended in order by a signal, at once by a second one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
-from collections.abc import Awaitable, Callable
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +23,14 @@ from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
 from everywatt.footprint.carbon import Factors
 from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard
+from everywatt.net.server import HttpServer, ServerLimits
+from everywatt.net.tls import server_context
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.live.sources import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell
-from everywatt.report.web.documents import MOST_RUNS, Documents
-from everywatt.report.web.events import EventStream
-from everywatt.report.web.live import INTERVAL_S, Hubs
-from everywatt.report.web.runs import RunIndex, close_run, fingerprint, open_run
+from everywatt.report.web.live import INTERVAL_S, EventStream, Hubs
+from everywatt.report.web.runs import MOST_RUNS, Documents, RunIndex, close_run, fingerprint, open_run
 from everywatt.report.web.slurm import Refused, SlurmPages
 
 LIST_BUDGET_S = 0.25
@@ -234,3 +238,43 @@ async def until_filled(site: Site) -> None:
     """`Site.fill`, for a background task: an unreadable folder is the list's to tell."""
     with contextlib.suppress(OSError):
         await site.fill()
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Every open live page holds a request in flight.
+LIMITS = ServerLimits(in_flight=120, idle_s=15, graceful_s=3.0)
+
+
+def run(site: Site, sock: socket.socket, *, cert: Path | None = None, key: Path | None = None) -> None:
+    """Serve until a signal says to end."""
+    tls = None if cert is None or key is None else server_context(cert, key)
+    try:
+        asyncio.run(_serve(site, HttpServer(site.app(), sock, limits=LIMITS, tls=tls)))
+    finally:
+        sock.close()
+
+
+async def _serve(site: Site, server: HttpServer) -> None:
+    filling = asyncio.ensure_future(until_filled(site))
+    try:
+        with _ended_by_signals(server.stop):
+            # Streams never end by themselves, and would keep the server from ending.
+            await server.serve(site.hubs.close)
+    finally:
+        filling.cancel()
+
+
+@contextlib.contextmanager
+def _ended_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """A signal calls `stop` and is not passed on: the end was asked for, and is no failure."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in ENDING}
+    caught = [number for number in ENDING if before[number] is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

@@ -1,4 +1,7 @@
-"""Live views for many at once: one source, polled while there are viewers, and stopped with the last one."""
+"""Live views for many at once: one source, polled while there are viewers, and stopped with the last one.
+
+A viewer gets server-sent events, and has to keep up or go.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from typing import Any, Final
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import dumps
+from everywatt.net.guard import Message, Receive, Send
+from everywatt.report.live.board import per_token
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.report.live.sources import LiveSource
 
@@ -226,10 +231,14 @@ def shortened(snapshot: Snapshot) -> dict[str, Any]:
     data["t"] = snapshot.at_ns / 1e9
     for energy in (data["energy"], *(device["energy"] for device in data["devices"])):
         energy["shown"] = _shown(energy)
+    for row, model in zip(data.get("models", ()), snapshot.models, strict=False):
+        row["shown"] = per_token(model)
     owners = data.get("owners")
     if owners:
         owing = [entry for entry in owners["entries"] if entry["power_w"] or entry["joules"]]
         owners["count"], owners["entries"] = len(owing), owing[:MOST_OWNERS]
+        for entry in owners["entries"]:
+            entry["shown"] = _shown(entry)
     return data
 
 
@@ -241,3 +250,44 @@ def _shown(energy: Mapping[str, Any]) -> str | None:
     if low is None or high is None:
         return format_quantity(joules, "J")
     return format_quantity(joules, "J", joules - low, high - joules)
+
+
+HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+BEAT_S = 15.0
+STUCK_S = 20.0
+
+
+def encode(kind: str, data: str) -> bytes:
+    """One event. JSON text has no line ends, so it is one line."""
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+class EventStream:
+    """The ASGI answer to one viewer of a hub. It leaves the hub however it ends."""
+
+    def __init__(self, hub: Hub, viewer: Viewer, *, beat_s: float = BEAT_S, stuck_s: float = STUCK_S) -> None:
+        self._hub, self._viewer = hub, viewer
+        self._beat_s, self._stuck_s = beat_s, stuck_s
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        watch = asyncio.ensure_future(self._until_gone(receive))
+        try:
+            with contextlib.suppress(TimeoutError):  # whoever takes nothing for so long is let go
+                await self._stream(send)
+        finally:
+            watch.cancel()
+            self._hub.leave(self._viewer)
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._hub.leave(self._viewer)
+
+    async def _stream(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        while (event := await self._viewer.next(self._beat_s)) != END:
+            body = b": here\n\n" if event is None else encode(*event)
+            async with asyncio.timeout(self._stuck_s):
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        async with asyncio.timeout(self._stuck_s):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,16 +1,21 @@
 """The runs of a folder: found, looked up by name, and read for the list, each only once until its files change.
 
+Report documents are made in a thread, shared by all who ask for the same one, and kept while memory lasts.
+
 Nothing is written: unlike `everywatt.load`, what a killed recorder left is opened as it is and not sealed.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import shlex
 import threading
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +26,10 @@ from everywatt.api.power import power_line
 from everywatt.api.run import Run
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.core.format import format_duration, format_energy
-from everywatt.core.jsonio import plain
+from everywatt.core.jsonio import dumps, plain
 from everywatt.energy.sources import addable, sources
+from everywatt.footprint.carbon import Factors
+from everywatt.report.html.data import report_document
 from everywatt.report.live.tape_source import QUIET_S
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
@@ -213,3 +220,62 @@ def sparkline(run: Run, duration_s: float) -> list[float | None] | None:
         return None
     watts = np.sum([line.means(edges_ns) for line in lines if line is not None], axis=0)
     return [round(float(value), 3) if np.isfinite(value) else None for value in watts]
+
+
+MOST_RUNS = 16
+MOST_BYTES = 64 << 20
+AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The JSON text of a report, and its ETag."""
+
+    etag: str
+    body: bytes
+
+
+class Documents:
+    """Report documents by the runs they are about."""
+
+    def __init__(self, factors: Factors | None = None) -> None:
+        self._factors = factors
+        self._kept: OrderedDict[str, Document] = OrderedDict()
+        self._making: dict[str, asyncio.Task[Document]] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+
+    async def of(self, paths: Sequence[Path]) -> Document:
+        """The document over these runs as their files are now. Raises what opening them raises."""
+        etag = fingerprint([(str(path), signature(path)) for path in paths])
+        if etag in self._kept:
+            self._kept.move_to_end(etag)
+            return self._kept[etag]
+        if etag not in self._making:
+            task = self._making[etag] = asyncio.ensure_future(self._make(etag, tuple(paths)))
+            task.add_done_callback(lambda done: self._making.pop(etag, None))
+            # A viewer that leaves does not cancel it for the others, nor leave an unobserved exception.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(self._making[etag])
+
+    async def _make(self, etag: str, paths: Sequence[Path]) -> Document:
+        async with self._room:
+            document = Document(etag, await asyncio.to_thread(write, paths, self._factors))
+        self._keep(document)
+        return document
+
+    def _keep(self, document: Document) -> None:
+        self._kept[document.etag] = document
+        while len(self._kept) > 1 and sum(len(one.body) for one in self._kept.values()) > MOST_BYTES:
+            self._kept.popitem(last=False)
+
+
+def write(paths: Sequence[Path], factors: Factors | None = None) -> bytes:
+    """The report document over runs, as `everywatt report` puts it into its file."""
+    runs: list[Run] = []
+    with contextlib.ExitStack() as opened:
+        for path in paths:
+            run = open_run(path)
+            opened.callback(close_run, run)
+            runs.append(run)
+        command = ["everywatt", "report", *(run.name for run in runs)]
+        return dumps(report_document(runs, factors=factors, command=command)).encode("utf-8", "replace")

@@ -27,10 +27,11 @@ from everywatt.core.format import format_duration, format_joules, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
+from everywatt.ledger.split.amounts import UJ
+from everywatt.report.html.figures import table_html
 from everywatt.report.html.site import card, month_cards
-from everywatt.report.html.tables import table_html
 from everywatt.report.web.assets import ICON
-from everywatt.slurm.site.detail import UJ, Detail, find, hints
+from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
 from everywatt.slurm.site.monthly import period_of_site
 from everywatt.slurm.site.periods import month_bounds_s

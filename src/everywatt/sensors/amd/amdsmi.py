@@ -9,14 +9,27 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
+from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.json_device import number
+from everywatt.sensors.node.hwmon import card_devices
 from everywatt.sensors.pci_cards import short_pci, socket_of
 
+# No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
+FACTS = Facts(quantum=1.0)
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
 MOVES_NS = NS // 5  # drivers refresh their metrics at least every 100 ms, and an idle card draws several watts
 COUNT = ("energy_accumulator", "power")  # the second by early versions
+
+
+def hwmon_cards(machine: Machine) -> dict[str, str]:
+    """Socket (PCI address without function) → the device under which the hwmon sensor records that AMD card's power."""
+    return {socket: device for socket, (device, chip) in card_devices(machine.sys).items() if chip == "amdgpu"}
+
+
+def device_of(pci: str | None, index: int, known: dict[str, str]) -> str:
+    """The name of a card: hwmon's where it has one, so that the same joules are never added twice."""
+    return known.get(socket_of(pci) or "", f"amdgpu.{index}")
 
 
 def socket_w(info: Any) -> float | None:
@@ -137,14 +150,25 @@ class AmdSmi:
         elif energy is not None:
             facts = Facts(quantum=energy[1] * 1e-6)
             channels.append(
-                Channel(f"{device}.energy", "J", Kind.COUNTER, device, Domain.GPU, energy[1] * 1e-6, facts=facts)
+                Channel(
+                    f"{device}.energy",
+                    "J",
+                    Kind.COUNTER,
+                    device,
+                    Domain.GPU,
+                    energy[1] * 1e-6,
+                    facts=facts,
+                    in_slot=True,
+                )
             )
             asks.append(count)
             samples[channels[0].name] = energy[0] * energy[1] * 1e-6
         watts = _quiet(lambda: socket_w(library.amdsmi_get_power_info(handle)))
         if watts is not None:
             name, pedigree = f"{device}.power", Pedigree.INTEGRATED
-            channels.append(Channel(name, "W", Kind.GAUGE, device, Domain.GPU, 1.0, pedigree, facts=FACTS))
+            channels.append(
+                Channel(name, "W", Kind.GAUGE, device, Domain.GPU, 1.0, pedigree, facts=FACTS, in_slot=True)
+            )
             asks.append(lambda: socket_w(library.amdsmi_get_power_info(handle)))
             samples[name] = watts
         if channels:

@@ -6,17 +6,15 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
-from everywatt.sensors.amd.amd_cards import FACTS, device_of, hwmon_cards
-from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel
-from everywatt.sensors.node.ipmi import Run
+from everywatt.sensors.amd.amdsmi import FACTS, device_of, hwmon_cards
+from everywatt.sensors.base import Report, State
+from everywatt.sensors.meters import CommandMeters, Meter, power_channel
 from everywatt.sensors.pci_cards import short_pci, socket_of
-from everywatt.sensors.smi_child import run_once
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.
 POWER = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")
@@ -69,21 +67,12 @@ def _number(value: Any) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-class RocmSmi(SlowMeters):
+class RocmSmi(CommandMeters):
     """The sensor."""
 
     name = "rocm-smi"
     after: Sequence[str] = ("amdsmi",)
-
-    def __init__(self, request: Request, *, run: Run = run_once) -> None:
-        super().__init__(request)
-        self._run = run
-        self._binary: str | None = None
-        self._latest: dict[int, Card] = {}
-
-    def configured(self) -> bool:
-        """Always: it is of this machine."""
-        return True
+    _binary: str | None = None
 
     def probe(self) -> Report:
         """One run of it, unless hwmon reads the cards anyhow."""
@@ -111,7 +100,7 @@ class RocmSmi(SlowMeters):
         sockets = list(dict.fromkeys(socket_of(card.pci) or str(card.index) for card in cards))
         for card in good:
             device = device_of(card.pci, sockets.index(socket_of(card.pci) or str(card.index)), known)
-            channels.append(power_channel(device, Domain.GPU, FACTS))
+            channels.append(replace(power_channel(device, Domain.GPU, FACTS), in_slot=True))
             channels.append(Channel(f"{device}.utilisation", "%", Kind.GAUGE, device))
 
         def ask() -> tuple[float, ...]:
@@ -126,10 +115,4 @@ class RocmSmi(SlowMeters):
 
     def _ask(self) -> list[Card]:
         command = [str(self._binary), "--showpower", "--showuse", "--showbus", "--showproductname", "--json"]
-        try:
-            lines, code = self._run(command, self.machine.environ, self.timeout_s)
-        except OSError as error:
-            raise SensorError(f"rocm-smi cannot be run: {error.strerror}.") from None
-        if code is None:
-            raise SensorError(f"rocm-smi did not respond within {self.timeout_s:g} s.")
-        return parse_rocm("\n".join(lines))
+        return parse_rocm(self.output(command))

@@ -3,6 +3,12 @@
 The kernel extends the hardware's 32 bits to 64 and scales them, so that these counters never wrap; they start at zero
 when they are opened. A PMU that exists is no meter that works (some kernels list events that always read zero): an
 event is used only where it moved.
+
+AMD's processors count each core too (PMU `power_core`, Linux 6.14 and later). These counters are many, so that they
+are read only if they are asked for, and once a second:
+
+    [sensor.perf]
+    cores = true
 """
 
 from __future__ import annotations
@@ -12,17 +18,15 @@ import os
 import platform
 import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Row
-from everywatt.core.clocks import NS, Clock
-from everywatt.core.errors import SensorError
+from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.rapl import Rapl
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of, socket_name
-from everywatt.sensors.sysfs import in_unit, read_count, read_text, watch
+from everywatt.sensors.sysfs import ValueGroup, in_unit, parse_cpus, read_count, read_text, watch
 
 EventOpener = Callable[[int, int, int], int]
 EventReader = Callable[[int], int]
@@ -99,19 +103,32 @@ class Event:
     scale: float
     cpu: int
     socket: str
+    single: bool = False  # of the one core that this CPU is on
 
 
-def find_events(sys: Path) -> tuple[list[Event], dict[str, str]]:
-    """The energy events of the power PMU, one for each socket or die, and those left out with the reason."""
-    root = sys / "bus" / "event_source" / "devices" / "power"
+def find_events(sys: Path, *, cores: bool = False) -> tuple[list[Event], dict[str, str]]:
+    """The energy events of the power PMU, one for each socket or die, and those left out with the reason.
+
+    With `cores` also those of the PMU of single cores.
+    """
+    events, left_out = _pmu_events(sys, "power", _EVENTS)
+    if events and cores:
+        single, more = _pmu_events(sys, "power_core", {"energy-core": Domain.CORE})
+        missing = {} if single else {"power_core": "this kernel has no counters of single cores"}
+        return events + [replace(event, single=True) for event in single], left_out | missing | more
+    return events, left_out
+
+
+def _pmu_events(sys: Path, pmu: str, known: Mapping[str, Domain]) -> tuple[list[Event], dict[str, str]]:
+    root = sys / "bus" / "event_source" / "devices" / pmu
     left_out: dict[str, str] = {}
     kind = read_count(root / "type")
     cpus = parse_cpus(read_text(root / "cpumask") or "")
     if kind is None or not cpus:
-        return [], {"power": "the PMU has no type or no cpumask"} if root.is_dir() else {}
+        return [], {pmu: "the PMU has no type or no cpumask"} if root.is_dir() else {}
     sockets = _sockets(sys, cpus)
     events = []
-    for name, domain in _EVENTS.items():
+    for name, domain in known.items():
         text = read_text(root / "events" / name)
         if text is None:
             continue
@@ -121,17 +138,6 @@ def find_events(sys: Path) -> tuple[list[Event], dict[str, str]]:
             continue
         events += [Event(name, domain, kind, config, scale, cpu, sockets[cpu]) for cpu in cpus]
     return events, left_out
-
-
-def parse_cpus(text: str) -> list[int]:
-    """The CPUs in a kernel list such as `0,18` or `0-3,8`; empty where it is no such list."""
-    cpus: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
-        if match is None:
-            return []
-        cpus += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return cpus
 
 
 def _config(text: str) -> int | None:
@@ -182,6 +188,11 @@ class Counter:
         self.error = None
         return float(count)
 
+    @property
+    def why(self) -> str:
+        """Why there is no value."""
+        return str(self.error)
+
     def close(self) -> None:
         """Let go of the event."""
         if self._handle is not None:
@@ -190,32 +201,6 @@ class Counter:
                 os.close(handle)
             except OSError:
                 pass  # already gone: there is nothing left to let go of
-
-
-class PerfGroup:
-    """The energy events of one socket, read in one go."""
-
-    def __init__(self, info: GroupInfo, counters: Sequence[Counter], clock: Clock) -> None:
-        self._info = info
-        self._counters = tuple(counters)
-        self._clock = clock
-
-    @property
-    def info(self) -> GroupInfo:
-        return self._info
-
-    def read(self) -> list[Row]:
-        """One row of raw counts. Raises SensorError where no event answers."""
-        start_ns = self._clock.monotonic_ns()
-        values = tuple([counter.read() for counter in self._counters])
-        end_ns = self._clock.monotonic_ns()
-        if all(value != value for value in values):
-            raise SensorError(f"{self._info.name} delivers nothing: {self._counters[0].error}.")
-        return [Row(end_ns, start_ns - round(PERIOD_S * NS), end_ns, values)]
-
-    def close(self) -> None:
-        for counter in self._counters:
-            counter.close()
 
 
 class PerfRapl:
@@ -236,7 +221,8 @@ class PerfRapl:
     def probe(self) -> Report:
         """Which events count, with the joules that each counted while it was looked at. Takes at most 30 ms."""
         self._found = []
-        events, missing = find_events(self._machine.sys)
+        asked = self._request.options.get(self.name, {})
+        events, missing = find_events(self._machine.sys, cores=bool(asked.get("cores")))
         if not events:
             return self._absent(missing)
         if self._opener is None and self._machine.sys != Path("/sys"):
@@ -244,7 +230,8 @@ class PerfRapl:
             return Report(self.name, State.UNUSABLE, why=why, missing=missing)
         counters = self._counters(events)
         try:
-            first, last = watch(lambda: [c.read() for c in counters], [True] * len(counters), self._machine.clock)
+            must_move = [not event.single for event in events]  # a single core may sleep
+            first, last = watch(lambda: [c.read() for c in counters], must_move, self._machine.clock)
         finally:
             for counter in counters:
                 counter.close()
@@ -252,7 +239,7 @@ class PerfRapl:
         for event, counter, a, b in zip(events, counters, first, last, strict=True):
             if b != b:
                 missing[f"{event.name}@{event.cpu}"] = str(counter.error)
-            elif a == b:
+            elif a == b and not event.single:
                 missing[f"{event.name}@{event.cpu}"] = "the counter did not move: idle, or not connected"
             else:
                 alive.append((event, b))
@@ -263,18 +250,22 @@ class PerfRapl:
         devices = [{"device": c.device, "event": e.name, "cpu": e.cpu} for c, e in self._found]
         return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
 
-    def groups(self) -> list[PerfGroup]:
-        """One group for each socket, and one for psys."""
+    def groups(self) -> list[ValueGroup[Counter]]:
+        """One group for each socket, one for psys, and one for all single cores."""
         if self._found is None:
             self.probe()
         buckets: dict[str, list[tuple[Channel, Event]]] = {}
         for channel, event in self._found or ():
-            buckets.setdefault(channel.device.replace("dram.", "cpu."), []).append((channel, event))
+            bucket = "cores" if event.single else channel.device.replace("dram.", "cpu.")
+            buckets.setdefault(bucket, []).append((channel, event))
         groups = []
         for device, members in buckets.items():
             channels = tuple(channel for channel, _ in members)
             info = GroupInfo(f"perf.{device}", self.name, device, channels, inline=True, label="RAPL by perf_events")
-            groups.append(PerfGroup(info, self._counters([event for _, event in members]), self._machine.clock))
+            if device == "cores":
+                info = replace(info, device="host", cadence=Cadence.SLOW, inline=False)
+            counters = self._counters([event for _, event in members])
+            groups.append(ValueGroup(info, counters, self._machine.clock, age_s=PERIOD_S))
         return groups
 
     def _counters(self, events: Sequence[Event]) -> list[Counter]:
@@ -304,6 +295,9 @@ class PerfRapl:
                 path="perf" if twin else "",
                 mirror_of=twin,
             )
+            if event.single:
+                device = f"core.{event.cpu}"
+                channel = replace(channel, name=f"{device}.energy", device=device, mirror_of=None)
             yield channel, event
 
     def _absent(self, missing: dict[str, str]) -> Report:

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from everywatt.core.channels import NAN, Channel, GroupInfo, Row
-from everywatt.core.clocks import NS, Clock
-from everywatt.core.errors import SensorError
+from everywatt.core.channels import NAN, Channel, GroupInfo
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson.board_state import board_state
 from everywatt.sensors.jetson.jetson_rails import Rail, facts_of, find_rails, first_the_total, rail_channel, total_note
-from everywatt.sensors.sysfs import NumberFile, Opener, open_readonly, read_text
+from everywatt.sensors.sysfs import Opener, SignedFile, ValueGroup, in_unit, open_readonly, read_text
+from everywatt.sensors.usage.activity import StateGroup
 
-_SIGNED = re.compile(rb"-?\d{1,19}")
 _USUAL_V = 5.0
-
-
-class SignedFile(NumberFile):
-    """A file with one whole number that may be negative: a shunt near zero is off by a step or two."""
-
-    def number(self, data: bytes) -> float:
-        text = data.strip()
-        if text.startswith(b"-") and _SIGNED.fullmatch(text):
-            self.trouble, self.denied = None, False
-            return float(text)
-        return super().number(data)
 
 
 class RailReader:
@@ -35,7 +22,7 @@ class RailReader:
         self._files = [SignedFile(path, opener=opener) for path in rail.files]
 
     @property
-    def trouble(self) -> str:
+    def why(self) -> str:
         """Why there is no value."""
         return "; ".join(f"{file.path.name}: {file.trouble}" for file in self._files if file.trouble)
 
@@ -44,8 +31,8 @@ class RailReader:
         """True where permission is what is missing."""
         return any(file.denied for file in self._files)
 
-    def watts(self) -> float:
-        """NaN where a file does not tell."""
+    def read(self) -> float:
+        """Watts, NaN where a file does not tell."""
         values = [file.read() for file in self._files]
         return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
 
@@ -57,28 +44,6 @@ class RailReader:
     def close(self) -> None:
         for file in self._files:
             file.close()
-
-
-class RailGroup:
-    """The rails of one chip, read in one go. A rail that fails is NaN; where all fail the chip is lost for now."""
-
-    def __init__(self, info: GroupInfo, readers: Sequence[RailReader], clock: Clock) -> None:
-        self.info = info
-        self._readers = tuple(readers)
-        self._clock = clock
-        self._age_ns = round((info.channels[0].facts.period_s or 0.0) * NS)
-
-    def read(self) -> list[Row]:
-        start_ns = self._clock.monotonic_ns()
-        values = tuple([reader.watts() for reader in self._readers])
-        end_ns = self._clock.monotonic_ns()
-        if all(value != value for value in values):
-            raise SensorError(f"{self.info.name} delivers nothing: {self._readers[0].trouble}.")
-        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
 
 
 class Jetson:
@@ -105,12 +70,12 @@ class Jetson:
         denied = False
         for rail in rails:
             reader = RailReader(rail, self._opener)
-            watts = reader.watts()
+            watts = reader.read()
             channel = rail_channel("jetson", rail.label, facts_of(rail, reader.volts()), taken)
             reader.close()
             denied = denied or reader.denied
             if watts != watts:
-                missing[channel.name] = reader.trouble
+                missing[channel.name] = reader.why
                 continue
             self._found.append((channel, reader))
             samples[channel.name] = watts
@@ -118,7 +83,15 @@ class Jetson:
             why = "Rails exist but deliver nothing: " + "; ".join(list(missing.values())[:4]) + "."
             cure = "run as root, or make the files readable for one group" if denied else None
             return Report(self.name, State.UNUSABLE, why, cure, missing=missing)
-        return Report(self.name, State.USABLE, "", None, samples, missing, [self._device(samples)])
+        device = self._device(samples)
+        state = board_state(self._machine)
+        if state.info.channels:
+            (row,) = state.read()
+            found = zip(state.info.channels, row.values, strict=True)
+            samples |= {channel.name: in_unit(channel, raw) for channel, raw in found}
+            missing |= state.missing
+        state.close()
+        return Report(self.name, State.USABLE, "", None, samples, missing, [device])
 
     def _device(self, samples: dict[str, float | None]) -> dict[str, object]:
         labels = [reader.rail.label for _, reader in self._found or ()]
@@ -134,14 +107,14 @@ class Jetson:
         text = read_text(self._machine.proc / "device-tree" / "model")
         return (text or "").rstrip("\0 ")
 
-    def groups(self) -> list[RailGroup]:
-        """One group for each chip: chips publish by clocks of their own."""
+    def groups(self) -> list[ValueGroup[RailReader] | StateGroup]:
+        """One group for each chip, which publish by clocks of their own, and what the board does beside."""
         if self._found is None:
             self.probe()
         chips: dict[str, list[tuple[Channel, RailReader]]] = {}
         for channel, reader in self._found or ():
             chips.setdefault(reader.rail.chip, []).append((channel, reader))
-        groups = []
+        groups: list[ValueGroup[RailReader] | StateGroup] = []
         for chip, members in chips.items():
             channels = tuple(channel for channel, _ in members)
             info = GroupInfo(
@@ -152,5 +125,7 @@ class Jetson:
                 tracked=channels[0].facts.period_s is not None,
                 label=self._model(),
             )
-            groups.append(RailGroup(info, [reader for _, reader in members], self._machine.clock))
-        return groups
+            age_s = channels[0].facts.period_s or 0.0
+            groups.append(ValueGroup(info, [reader for _, reader in members], self._machine.clock, age_s=age_s))
+        state = board_state(self._machine) if groups else None
+        return [*groups, state] if state is not None and state.info.channels else groups

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 
-from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Kind, Row
+from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.jetson.board_state import gauge
 from everywatt.sensors.jetson.jetson_rails import (
     GAIN_PCT,
     OFFSET_V,
@@ -18,8 +19,9 @@ from everywatt.sensors.jetson.jetson_rails import (
     first_the_total,
     rail_channel,
     total_note,
+    word,
 )
-from everywatt.sensors.jetson.tegra_line import TegraLine, parse_line
+from everywatt.sensors.jetson.tegra_line import Engine, TegraLine, parse_line
 from everywatt.sensors.smi_child import Child
 
 INTERVAL_MS = 430
@@ -32,32 +34,64 @@ _FACTS = Facts(
 )
 Start = Callable[[Sequence[str], Mapping[str, str], int], Child]
 Take = Callable[[TegraLine], float | None]
+Pick = Callable[[TegraLine], Engine | None]
 
 
 def line_channels(line: TegraLine) -> list[tuple[Channel, Take]]:
     """The channels of a line, the input first, each with the function that takes its value from later lines."""
-    found: list[tuple[Channel, Take]] = []
     taken: set[str] = set()
-    labels = [rail.label for rail in line.rails if connected(rail.label)]
-    found += [
-        (rail_channel("jetson", label, _FACTS, taken), _rail(label)) for label in first_the_total(dict.fromkeys(labels))
+    labels = list(dict.fromkeys(rail.label for rail in line.rails if connected(rail.label)))
+    rails = [(rail_channel("jetson", label, _FACTS, taken), _rail(label)) for label in first_the_total(labels)]
+    cores = [
+        (gauge(f"cpu{number}.{what}", unit), take(_core(number)))
+        for number in range(len(line.cores))
+        for what, unit, take in (("utilisation", "%", _percent), ("clock", "MHz", _clock))
     ]
-    if line.gpu is not None and line.gpu.percent is not None:
-        found.append((_gauge("gpu.utilisation", "%"), lambda later: later.gpu.percent if later.gpu else None))
-    if line.emc is not None and line.emc.percent is not None:
-        found.append((_gauge("memory_utilisation", "%"), lambda later: later.emc.percent if later.emc else None))
-    if line.ram is not None:
-        found.append((_gauge("memory", "B"), lambda later: later.ram.used_bytes if later.ram else None))
-    warm = [(_gauge(f"{sensor}.temperature", "°C"), _temperature(sensor)) for sensor in line.temperatures_c]
-    return [*found, *warm]
+    states = [
+        *((gauge(f"{word(label)}.average_power", "W"), _average(label)) for label in labels),
+        (gauge("gpu.utilisation", "%"), _percent(lambda later: later.gpu)),
+        (gauge("gpu.clock", "MHz"), _clock(lambda later: later.gpu)),
+        (gauge("memory_utilisation", "%"), _percent(lambda later: later.emc)),
+        (gauge("emc.clock", "MHz"), _clock(lambda later: later.emc)),
+        (gauge("memory", "B"), lambda later: later.ram and later.ram.used_bytes),
+        (gauge("memory_total", "B"), lambda later: later.ram and later.ram.total_bytes),
+        (gauge("free_block", "B"), lambda later: later.ram and later.ram.block_bytes),
+        (gauge("free_blocks", ""), lambda later: later.ram and later.ram.blocks),
+        (gauge("swap", "B"), lambda later: later.swap and later.swap.used_bytes),
+        (gauge("swap_total", "B"), lambda later: later.swap and later.swap.total_bytes),
+        (gauge("swap_cached", "B"), lambda later: later.swap and later.swap.cached_bytes),
+        (gauge("mts_foreground", "%"), lambda later: later.mts_percent and later.mts_percent[0]),
+        (gauge("mts_background", "%"), lambda later: later.mts_percent and later.mts_percent[1]),
+        *((gauge(f"{sensor}.temperature", "°C"), _temperature(sensor)) for sensor in line.temperatures_c),
+    ]
+    # A core that is off now may be switched on; anything else that the first line lacks, later ones lack too.
+    return [*rails, *cores, *((channel, take) for channel, take in states if take(line) is not None)]
 
 
-def _gauge(what: str, unit: str) -> Channel:
-    return Channel(f"jetson.{what}", unit, Kind.GAUGE, "jetson")
+def _core(number: int) -> Pick:
+    return lambda line: line.cores[number] if number < len(line.cores) else None
+
+
+def _percent(pick: Pick) -> Take:
+    return lambda line: engine.percent if (engine := pick(line)) is not None else None
+
+
+def _clock(pick: Pick) -> Take:
+    return lambda line: engine.clocks_mhz[0] if (engine := pick(line)) is not None and engine.clocks_mhz else None
 
 
 def _rail(label: str) -> Take:
     return lambda line: next((rail.current_mw * 1e-3 for rail in line.rails if rail.label == label), None)
+
+
+def _average(label: str) -> Take:
+    """Tegrastats' own mean since it was started."""
+
+    def take(line: TegraLine) -> float | None:
+        means = [rail.average_mw for rail in line.rails if rail.label == label and rail.average_mw is not None]
+        return means[0] * 1e-3 if means else None
+
+    return take
 
 
 def _temperature(sensor: str) -> Take:

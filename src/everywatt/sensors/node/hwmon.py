@@ -326,6 +326,7 @@ def _chip_channel(value: Value, name: str, mirror_of: str | None, out: bool, ope
         Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
         mirror_of,
         _facts(value, opener),
+        in_slot=value.chip in _CARDS and domain is Domain.GPU,
     )
 
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Request
 from everywatt.sensors.json_device import login_of
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.meters import CommandMeters, Meter, power_channel
 
-Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 _READING = re.compile(
     r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*"
     r"(\d{1,6}(?:\.\d{1,6})?)[ \t]*(?:watts?|w)[ \t\r]*$",
@@ -43,7 +39,7 @@ def parse_dcmi(text: str) -> float:
     return watts
 
 
-class Ipmi(SlowMeters):
+class Ipmi(CommandMeters):
     """The sensor. Options: local (true: this machine's own BMC), or host, user and password_file; command; interface.
 
     Without options it takes part where it is named.
@@ -52,10 +48,6 @@ class Ipmi(SlowMeters):
     name = "ipmi"
     needs = "local or host"
     period_s = 2.0
-
-    def __init__(self, request: Request, *, run: Run = run_once) -> None:
-        super().__init__(request)
-        self._run = run
 
     def configured(self) -> bool:
         """Where it is in the settings, or named."""
@@ -66,17 +58,9 @@ class Ipmi(SlowMeters):
         """The one BMC."""
         command, environ = self._command()
 
-        def ask() -> tuple[float, ...]:
-            try:
-                lines, code = self._run(command, environ, self.timeout_s)
-            except OSError as error:
-                raise SensorError(f"{command[0]} cannot be run: {error.strerror}.") from None
-            if code is None:
-                raise SensorError(f"{command[0]} did not respond within {self.timeout_s:g} s.")
-            return (parse_dcmi("\n".join(lines)),)
-
         channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))
-        return [Meter("bmc", (channel,), ask, str(self.options.get("host") or "this machine's BMC"))]
+        label = str(self.options.get("host") or "this machine's BMC")
+        return [Meter("bmc", (channel,), lambda: (parse_dcmi(self.output(command, environ)),), label)]
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         path = self.machine.environ.get("PATH", "")

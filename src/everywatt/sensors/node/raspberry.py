@@ -7,11 +7,9 @@ import shutil
 
 from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Report, State
 from everywatt.sensors.jetson.jetson_rails import rail_channel
-from everywatt.sensors.meters import Meter, SlowMeters
-from everywatt.sensors.node.ipmi import Run
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.meters import CommandMeters, Meter
 from everywatt.sensors.sysfs import read_text
 
 NOTE = (
@@ -31,21 +29,13 @@ def parse_pmic(text: str) -> dict[str, float]:
     return {rail: found["A"] * found["V"] for rail, found in read.items() if len(found) == 2}
 
 
-class Raspberry(SlowMeters):
+class Raspberry(CommandMeters):
     """The sensor."""
 
     name = "raspberry"
     period_s = 0.5
     age_s = 0.1
-
-    def __init__(self, request: Request, *, run: Run = run_once) -> None:
-        super().__init__(request)
-        self._run = run
-        self._binary: str | None = None
-
-    def configured(self) -> bool:
-        """Always: it is of this machine."""
-        return True
+    _binary: str | None = None
 
     def probe(self) -> Report:
         """One reading, on a board that has the chip."""
@@ -75,10 +65,4 @@ class Raspberry(SlowMeters):
         return [Meter("pi", channels, ask, "Raspberry Pi")]
 
     def _ask(self) -> dict[str, float]:
-        try:
-            lines, code = self._run([str(self._binary), "pmic_read_adc"], self.machine.environ, self.timeout_s)
-        except OSError as error:
-            raise SensorError(f"vcgencmd cannot be run: {error.strerror}.") from None
-        if code is None:
-            raise SensorError(f"vcgencmd did not respond within {self.timeout_s:g} s.")
-        return parse_pmic("\n".join(lines))
+        return parse_pmic(self.output([str(self._binary), "pmic_read_adc"]))

@@ -62,6 +62,16 @@ CARDS: tuple[Card, ...] = tuple(Card(**row) for row in _rows("cards"))
 _OTHER_BOARD = {"Ti", "S", "D", "SXM2", "SXM3", "SXM4", "SXM5", "Laptop", "Max-Q"}
 
 
+# Cards for slots, by words of their names. A superchip's GPU is named after the superchip (GH200, GB200, GB10).
+_IN_SLOT = re.compile(r"\b(PCIe|GeForce|Quadro|TITAN|Tesla|RTX|T4|A(2|10|16|30|40)|L(2|4|20|40|40S|40G))\b")
+_SUPERCHIP = re.compile(r"\bG[BH]\d+|\bGrace\b")
+
+
+def in_slot(name: str) -> bool:
+    """True for a card that is known to be in a slot, and so in no module; False where its name does not say."""
+    return _IN_SLOT.search(name) is not None and _SUPERCHIP.search(name) is None
+
+
 def board_limit_w(name: str) -> float | None:
     """The power limit of a board by its maker's data sheet, where its model is among `CARDS`."""
     words = set(re.split(r"[\s-]+", name.replace("SUPER", "S")))

@@ -11,7 +11,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.nvidia.gpu_known import Reading, facts_for
+from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow, canonical, lost_bus_id, rejected_field, short_bus_id
 from everywatt.sensors.nvidia.smi_feed import Feed, Plan
@@ -33,6 +33,15 @@ GAUGES = {
 }
 POWERS = ("power.draw.instant", "power.draw", "power.draw.average")
 NEWER = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
+CURES = {
+    "version mismatch": "restart the machine, or reload the nvidia kernel modules",
+    "insufficient permissions": "check ls -l /dev/nvidia*, and join the owning group",
+    "couldn't communicate": "modprobe nvidia",
+    "failed because": "modprobe nvidia",
+    "did not respond": (
+        "dmesg | grep -i -e nvrm -e xid; if the driver is only slow: [sensor.nvidia-smi] patience_s = 15"
+    ),
+}
 PERIOD_S = 0.1
 PROBE_TIMEOUT_S = 15.0  # without persistence mode the driver first wakes every GPU
 LEAST_TIMEOUT_S = 0.2
@@ -125,15 +134,8 @@ class NvidiaSmi:
             return ()
         wanted = {name for card in self._cards for name in card.fields}
         fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
-        plan = Plan(
-            self._binary,
-            self._environ,
-            fields,
-            self._period_s,
-            [card.gpu for card in self._cards],
-            len(self._cards) == self._all,
-            self._patience_s,
-        )
+        gpus, everyone = [card.gpu for card in self._cards], len(self._cards) == self._all
+        plan = Plan(self._binary, self._environ, fields, self._period_s, gpus, everyone, self._patience_s)
         feed = self._feed = Feed(plan, self._clock)
         self._open = len(self._cards)
         return [SmiGroup(feed, card, self._one_closed) for card in self._cards]
@@ -164,21 +166,16 @@ class NvidiaSmi:
             missing["gpu"] = why
         for card in cards:
             missing |= card.missing
+        if not cards:
+            why = missing.get("CUDA_VISIBLE_DEVICES") or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
+            return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
         if not self._cards:
-            return self._no_power(cards, devices, missing, len(gpus))
+            word = cards[0].missing.get(f"gpu.{cards[0].gpu.index}.power", "no value")
+            why = f"nvidia-smi runs, but no GPU reports power: {word}."
+            return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
         samples = {name: value for card in self._cards for name, value in card.samples.items()}
         how = f"{len(self._cards)} GPU(s), one looping nvidia-smi, power integrated"
         return Report(self.name, State.USABLE, how, None, samples, missing, devices)
-
-    def _no_power(
-        self, cards: list[_Card], devices: list[dict[str, object]], missing: dict[str, str], count: int
-    ) -> Report:
-        if not cards:
-            why = missing.get("CUDA_VISIBLE_DEVICES") or f"CUDA_VISIBLE_DEVICES selects none of {count} GPUs."
-            return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
-        word = cards[0].missing.get(f"gpu.{cards[0].gpu.index}.power", "no value")
-        why = f"nvidia-smi runs, but no GPU reports power: {word}."
-        return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
 
     def _ask(self) -> tuple[list[SmiRow], str | None]:
         """One run: rows, and what went wrong. Fields that this driver does not know are left out."""
@@ -234,16 +231,7 @@ class NvidiaSmi:
         low = why.lower()
         if "no devices" in low:
             return Report(self.name, State.ABSENT, "nvidia-smi runs but finds no GPU.")
-        cure = None
-        if "version mismatch" in low:
-            cure = "restart the machine, or reload the nvidia kernel modules"
-        elif "insufficient permissions" in low:
-            cure = "check ls -l /dev/nvidia*, and join the owning group"
-        elif "couldn't communicate" in low or "failed because" in low:
-            cure = "modprobe nvidia"
-        elif "did not respond" in low:
-            cure = "dmesg | grep -i -e nvrm -e xid; if the driver is only slow: [sensor.nvidia-smi] patience_s = 15"
-        return Report(self.name, State.UNUSABLE, why, cure)
+        return Report(self.name, State.UNUSABLE, why, next((cure for word, cure in CURES.items() if word in low), None))
 
 
 def mig_uuids(lines: Sequence[str]) -> dict[str, list[str]]:
@@ -317,4 +305,5 @@ def _power_channel(row: SmiRow, gpu: Gpu, name: str, mirror_of: str | None) -> C
         pedigree=Pedigree.INTEGRATED,
         mirror_of=mirror_of,
         facts=replace(facts, quantum=0.01),
+        in_slot=in_slot(gpu.name),
     )

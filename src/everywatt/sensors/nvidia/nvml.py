@@ -133,7 +133,7 @@ class Nvml:
         if self._nvml is not None:
             try:
                 self._nvml.nvmlShutdown()
-            except Exception:  # noqa: BLE001 - it may never have started
+            except Exception:  # noqa: BLE001 - it fails where NVML never started, which the probe has reported
                 pass
 
     def _one_closed(self) -> None:

@@ -51,7 +51,7 @@ class Gpm:
         for sample in (self._older, self._newer):
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
-            except Exception:  # noqa: BLE001 - nothing is left to be done
+            except Exception:  # noqa: BLE001 - it fails for a lost GPU, whose reads have reported that; it frees memory only
                 pass
 
 

@@ -16,7 +16,7 @@ from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Ki
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.nvidia.gpu_known import Reading, facts_for
+from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
 from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
 
 if TYPE_CHECKING:
@@ -362,6 +362,7 @@ def _power_channel(device: Device, what: str, reading: Reading, found: Found) ->
         pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
         mirror_of=before[0].channel.name if before else None,
         facts=facts,
+        in_slot=in_slot(who.gpu.name),
     )
 
 

@@ -32,32 +32,44 @@ _UNKNOWN_ID = 0xFFFFFFFF
 _UNKNOWN_MEMORY = 0xFFFFFFFFFFFFFFFF
 
 
+class _Buffer:
+    """Room for the answer of a call, made once; it grows where it has to."""
+
+    def __init__(self, nvml: Any, entry: str, room: int) -> None:
+        self._nvml, self._entry, self._room = nvml, entry, room
+        self._array: Any = None
+
+    def fill(self, call: Callable[[Any, Any], int]) -> list[Any]:
+        """The entries that `call` writes, given the array and its size. NVMLError where it fails."""
+        while True:
+            if self._array is None:
+                self._array = (getattr(self._nvml, self._entry) * self._room)()
+            count = ctypes.c_uint(self._room)
+            code = call(self._array, ctypes.byref(count))
+            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
+                self._room, self._array = max(self._room * 2, count.value + 8), None
+                continue
+            if code:
+                raise self._nvml.NVMLError(code)
+            return list(self._array[: count.value])
+
+
 class Lister:
-    """Processes of one kind, in one call, with a buffer that is made once and grows where it has to."""
+    """Processes of one kind, in one call."""
 
     def __init__(self, nvml: Any, kind: str) -> None:
         self._nvml = nvml
         self._public = f"nvmlDeviceGet{kind}RunningProcesses"
         found = (pointer(nvml, self._public + version) for version in ("_v3", "_v2"))
         self._function = next((function for function in found if function is not None), None)
-        self._room = 32
-        self._buffer: Any = None
+        self._buffer = _Buffer(nvml, "c_nvmlProcessInfo_v2_t", 32)
 
     def __call__(self, handle: Any) -> list[Any]:
         """Entries with pid, usedGpuMemory, gpuInstanceId, computeInstanceId."""
-        if self._function is None:
+        function = self._function
+        if function is None:
             return list(getattr(self._nvml, self._public)(handle))
-        while True:
-            if self._buffer is None:
-                self._buffer = (self._nvml.c_nvmlProcessInfo_v2_t * self._room)()
-            count = ctypes.c_uint(self._room)
-            code = self._function(handle, ctypes.byref(count), self._buffer)
-            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
-                self._room, self._buffer = max(self._room * 2, count.value + 8), None
-                continue
-            if code:
-                raise self._nvml.NVMLError(code)
-            return list(self._buffer[: count.value])
+        return self._buffer.fill(lambda array, count: function(handle, count, array))
 
 
 class UseLister:
@@ -66,24 +78,14 @@ class UseLister:
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._function = pointer(nvml, "nvmlDeviceGetProcessUtilization")
-        self._room = 64
-        self._buffer: Any = None
+        self._buffer = _Buffer(nvml, "c_nvmlProcessUtilizationSample_t", 64)
 
     def __call__(self, handle: Any, since_us: int) -> list[Any]:
         """Entries with pid, timeStamp, smUtil. Raises Not Found where there is no newer one."""
-        if self._function is None:
+        function = self._function
+        if function is None:
             return list(self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
-        while True:
-            if self._buffer is None:
-                self._buffer = (self._nvml.c_nvmlProcessUtilizationSample_t * self._room)()
-            count = ctypes.c_uint(self._room)
-            code = self._function(handle, self._buffer, ctypes.byref(count), ctypes.c_ulonglong(since_us))
-            if code == INSUFFICIENT_SIZE and self._room < 1 << 16:
-                self._room, self._buffer = max(self._room * 2, count.value + 8), None
-                continue
-            if code:
-                raise self._nvml.NVMLError(code)
-            return list(self._buffer[: count.value])
+        return self._buffer.fill(lambda array, count: function(handle, array, count, ctypes.c_ulonglong(since_us)))
 
 
 class _Gpu:

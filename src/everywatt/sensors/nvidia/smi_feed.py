@@ -1,13 +1,12 @@
 """Readings out of a running nvidia-smi: one looping child for all GPUs, watched, restarted, replaced by single polls.
 
-Nothing here blocks. `take` reads what has arrived; how the child is run climbs down a ladder where it does not deliver:
-`--loop-ms=N`, then `-lms N` (an older spelling), then one short nvidia-smi after another.
+Nothing here blocks. `take` reads what has arrived. A child that prints nothing, or does not know `--loop-ms`, is
+replaced by one short nvidia-smi after another; that the rate is then lower, the recorder notes as of every sensor.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,14 +21,13 @@ if TYPE_CHECKING:
 
     from everywatt.sensors.nvidia.gpu_select import Gpu
 
-WATCHDOG_S = 2.0
+WATCHDOG_S = 2.0  # how long a looping child may be silent, if five periods are not longer
 POLL_TIMEOUT_S = 5.0
-RATE_WINDOW_S = 3.0
-LOST_RETRY_S = 30.0
+LOST_RETRY_S = 30.0  # a GPU that fell off the bus makes every call fail, so that it is left out for so long
 BACKOFF_S = 1.0
+MOST_DEATHS = 3  # of looping children, before polls replace them
 AHEAD_NS = 5_000_000  # nvidia-smi prints whole milliseconds, and clocks are read one after the other
 BEHIND_NS = 250_000_000  # from the time it prints to the line's arrival: reading eight GPUs takes a while
-FORMS = ("--loop-ms={ms}", "-lms {ms}", "")
 
 
 class Reading(NamedTuple):
@@ -42,7 +40,10 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: the binary, the fields, how often, and for which GPUs (`everyone`: there are no others)."""
+    """What to run: the binary, the fields, how often, and for which GPUs (`everyone`: there are no others).
+
+    `patience_s` is how long its first answer took.
+    """
 
     binary: str
     environ: Mapping[str, str]
@@ -52,68 +53,39 @@ class Plan:
     everyone: bool = True
     patience_s: float = 0.0
 
-    def command(self, form: str, gpus: Sequence[Gpu]) -> list[str]:
-        """The command line in one of the FORMS."""
-        loop = form.format(ms=max(1, round(self.period_s * 1000))).split()
-        some = [] if self.everyone and len(gpus) == len(self.gpus) else ["--id=" + ",".join(_id(gpu) for gpu in gpus)]
-        return [self.binary, f"--query-gpu={','.join(self.fields)}", "--format=csv,nounits", *loop, *some]
-
-    @property
-    def silence_s(self) -> float:
-        """How long a looping child may say nothing."""
-        return max(WATCHDOG_S, 5 * self.period_s)
-
-
-def _id(gpu: Gpu) -> str:
-    return gpu.uuid or str(gpu.index)
-
-
-@dataclass(slots=True)
-class _Rate:
-    """Lines of one GPU in a stretch of time, to compare what was asked for with what came."""
-
-    start_ns: int
-    count: int = 0
+    def command(self, gpus: Sequence[Gpu], *, loop: bool) -> list[str]:
+        """The command line for some of the GPUs."""
+        words = [self.binary, f"--query-gpu={','.join(self.fields)}", "--format=csv,nounits"]
+        words += [f"--loop-ms={max(1, round(self.period_s * 1000))}"] if loop else []
+        some = not self.everyone or len(gpus) < len(self.gpus)
+        return words + (["--id=" + ",".join(gpu.uuid or str(gpu.index) for gpu in gpus)] if some else [])
 
 
 @dataclass(slots=True)
 class _Queue:
-    readings: deque[Reading] = field(default_factory=deque)
+    """What has come from one GPU and was not taken yet; why it is left out, and until when."""
+
+    readings: list[Reading] = field(default_factory=list)
     last_ns: int | None = None
     lost: str | None = None
     retry_ns: int = 0
 
 
 class Feed:
-    """All GPUs' readings out of one child. `trouble` is a sentence about a rate that was not reached, or None."""
+    """All GPUs' readings out of one child. `trouble` says why single polls have replaced it; None where it loops."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._plan = plan
-        self._clock = clock
+        self.polling = False
+        self.trouble: str | None = None
+        self._plan, self._clock = plan, clock
         self._queues = {gpu.index: _Queue() for gpu in plan.gpus}
         self._child: Child | None = None
         self._parser = Parser()
-        self._form = 0
         self._deaths = 0
-        self._start_ns = clock.monotonic_ns()
-        self._first_ns: int | None = None
-        self._line_ns: int | None = None
-        self._pump_ns = clock.monotonic_ns()
         self._failure: str | None = None
-        self._rate = _Rate(clock.monotonic_ns())
-        self._changed: str | None = None
-        self._slow: str | None = None
-        self._burst: str | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        """What a reader of the figures has to know about this source, None where all is as asked for."""
-        return " ".join(filter(None, (self._changed, self._burst, self._slow))) or None
-
-    @property
-    def polling(self) -> bool:
-        """True where single polls have replaced the looping child."""
-        return FORMS[self._form] == ""
+        self._start_ns = 0  # no child is started before
+        self._line_ns = 0  # when the last line came
+        self._pump_ns = 0
 
     @property
     def pid(self) -> int | None:
@@ -122,17 +94,19 @@ class Feed:
 
     def take(self, index: int) -> list[Reading]:
         """What has arrived for one GPU since the last call. Raises SensorError while it gives nothing."""
-        self._pump()
+        now_ns = self._clock.monotonic_ns()
+        if not self._pump_ns:
+            self._line_ns = self._pump_ns = now_ns  # from here on it may be expected to print
+        self._pump(now_ns)
         queue = self._queues[index]
-        readings = list(queue.readings)
-        queue.readings.clear()
+        readings, queue.readings = queue.readings, []
         if readings:
             return readings
         if queue.lost:
             raise SensorError(f"GPU {index}: {queue.lost}")
-        silent_s = (self._clock.monotonic_ns() - (self._line_ns or self._first_ns or 0)) / NS
         if self._failure:
             raise SensorError(f"nvidia-smi: {self._failure}")
+        silent_s = (now_ns - self._line_ns) / NS
         if silent_s > self._limit_s():
             raise SensorError(f"nvidia-smi has printed nothing for {silent_s:.1f} s.")
         return []
@@ -144,24 +118,27 @@ class Feed:
             self._child = None
 
     def _limit_s(self) -> float:
-        silence_s = self._plan.silence_s
+        """How long silence is nothing to worry about: longer for a child that has not said anything yet."""
+        silence_s = max(WATCHDOG_S, 5 * self._plan.period_s)
         if self.polling:
             return max(POLL_TIMEOUT_S, silence_s, 3 * self._plan.patience_s)
-        fresh = self._child is not None and (self._line_ns is None or self._line_ns < self._child.started_ns)
-        return max(silence_s, 3 * self._plan.patience_s) if fresh else silence_s
+        return silence_s if self._spoke() else max(silence_s, 3 * self._plan.patience_s)
 
-    def _pump(self) -> None:
-        now_ns = self._clock.monotonic_ns()
-        if self._first_ns is None:
-            self._first_ns = self._pump_ns = now_ns
-            self._rate = _Rate(now_ns)
-        self._recall_lost(now_ns)
+    def _spoke(self) -> bool:
+        return self._child is not None and self._line_ns > self._child.started_ns
+
+    def _pump(self, now_ns: int) -> None:
+        back = [queue for queue in self._queues.values() if queue.lost and now_ns >= queue.retry_ns]
+        for queue in back:
+            queue.lost = None
+        if back:
+            self._restart(now_ns)
         if self._child is None and now_ns >= self._start_ns:
             self._launch(now_ns)
         if self._child is not None:
-            self._read(now_ns)
-            self._watch(now_ns)
-        self._check_rate(now_ns)
+            self._read(self._child, now_ns)
+        if self._child is not None:
+            self._watch(self._child, now_ns)
         self._pump_ns = now_ns
 
     def _launch(self, now_ns: int) -> None:
@@ -170,14 +147,16 @@ class Feed:
             return
         self._parser = Parser()
         try:
-            self._child = Child(self._plan.command(FORMS[self._form], gpus), self._plan.environ, now_ns)
+            self._child = Child(self._plan.command(gpus, loop=not self.polling), self._plan.environ, now_ns)
         except OSError as error:
             self._failure = f"{error.strerror}."
             self._start_ns = now_ns + round(BACKOFF_S * NS)
 
-    def _read(self, now_ns: int) -> None:
-        child = self._child
-        assert child is not None
+    def _restart(self, now_ns: int) -> None:
+        self.close()
+        self._start_ns = now_ns
+
+    def _read(self, child: Child, now_ns: int) -> None:
         by_gpu: dict[int, list[SmiRow]] = {}
         for line in child.lines():
             row = self._parser.feed(line)
@@ -187,36 +166,24 @@ class Feed:
         for index, rows in by_gpu.items():
             self._place(self._queues[index], rows, now_ns)
         if by_gpu:
-            if self._line_ns is None or (self._line_ns < child.started_ns and not self.polling):
-                self._rate = _Rate(now_ns)  # waking the driver is not part of the rate
             self._line_ns, self._failure = now_ns, None
-            self._rate.count += max(len(rows) for rows in by_gpu.values())
         elif self._parser.failures:
             self._failed(self._parser.failures.pop(), now_ns)
         if child.finished and self._child is child:
             self._ended(child, now_ns)
 
     def _place(self, queue: _Queue, rows: list[SmiRow], now_ns: int) -> None:
-        """Give lines their times: the ones nvidia-smi printed where they can be, else when they arrived."""
-        times = self._printed_times(rows, queue.last_ns, now_ns)
+        """Give lines their times: the printed ones where they can be right, else a period apart until now."""
         period_ns = round(self._plan.period_s * NS)
-        burst = len(rows) > 2 and now_ns - self._pump_ns < (len(rows) - 1) * period_ns // 2
-        if burst and self._burst is None:
-            how = "its own timestamps are used" if times else "single polls are used instead"
-            self._burst = f"nvidia-smi buffers its output and delivers {len(rows)} lines at once; {how}."
-        if times is None and burst:
-            rows, times = rows[-1:], [now_ns]
-            self._form = len(FORMS) - 1
-            self._restart(now_ns)
-        elif times is None:
-            times = [now_ns - period_ns * back for back in range(len(rows) - 1, -1, -1)]
-        for row, read_ns in zip(rows, times, strict=True):
+        times = self._printed_times(rows, queue.last_ns, now_ns)
+        for row, read_ns in zip(
+            rows, times or [now_ns - period_ns * back for back in reversed(range(len(rows)))], strict=True
+        ):
             last_ns = queue.last_ns
             if last_ns is not None and read_ns <= last_ns:
                 read_ns = last_ns + 1
             near = last_ns is not None and read_ns - last_ns < 3 * period_ns
-            early_ns = last_ns if near and last_ns is not None else read_ns - period_ns
-            queue.readings.append(Reading(read_ns, early_ns, row))
+            queue.readings.append(Reading(read_ns, last_ns if near and last_ns else read_ns - period_ns, row))
             queue.last_ns = read_ns
 
     def _printed_times(self, rows: list[SmiRow], last_ns: int | None, now_ns: int) -> list[int] | None:
@@ -226,8 +193,8 @@ class Feed:
         for row in rows:
             if row.time is None:
                 return None
-            utc_ns = int(time.mktime(row.time.timetuple())) * NS + row.time.microsecond * 1000
-            times.append(min(utc_ns - ahead_ns, now_ns) if utc_ns - ahead_ns < now_ns + AHEAD_NS else now_ns + NS)
+            printed_ns = int(time.mktime(row.time.timetuple())) * NS + row.time.microsecond * 1000 - ahead_ns
+            times.append(min(printed_ns, now_ns) if printed_ns < now_ns + AHEAD_NS else now_ns + NS)
         rising = all(before < after for before, after in pairwise(times))
         after_last = last_ns is None or times[0] > last_ns
         recent = self._pump_ns - BEHIND_NS <= times[-1] <= now_ns
@@ -244,65 +211,34 @@ class Feed:
         else:
             self._failure = text
 
-    def _recall_lost(self, now_ns: int) -> None:
-        due = [queue for queue in self._queues.values() if queue.lost and now_ns >= queue.retry_ns]
-        for queue in due:
-            queue.lost = None
-        if due:
-            self._restart(now_ns)
-
     def _ended(self, child: Child, now_ns: int) -> None:
-        spoke = self._line_ns is not None and self._line_ns >= child.started_ns
-        child.end()
-        self._child = None
-        if self.polling:
+        spoke = self._spoke()
+        self.close()
+        if self.polling and spoke:
             self._start_ns = max(now_ns, child.started_ns + round(self._plan.period_s * NS))
-            if not spoke:
-                self._failure = self._failure or "a poll returned no line."
-                self._start_ns = now_ns + round(BACKOFF_S * NS)
+            return
+        self._start_ns = now_ns + round(BACKOFF_S * NS)
+        if self.polling:
+            self._failure = self._failure or "a poll returned no line."
             return
         self._deaths += 1
-        self._start_ns = now_ns + (round(BACKOFF_S * NS) if spoke else 0)
-        if not spoke or self._deaths > 3:
-            self._step_down("exited", self._form + 1)
+        if not spoke or self._deaths > MOST_DEATHS:
+            self._poll_instead("exited", now_ns)
 
-    def _watch(self, now_ns: int) -> None:
-        child = self._child
-        if child is None:
-            return
-        since_ns = max(self._line_ns or 0, child.started_ns)
-        silent_s = (now_ns - since_ns) / NS
+    def _watch(self, child: Child, now_ns: int) -> None:
+        silent_s = (now_ns - max(self._line_ns, child.started_ns)) / NS
         if silent_s <= self._limit_s():
             return
         if self.polling:
             self._failure = f"a poll did not respond within {silent_s:.1f} s and was stopped."
+            self._restart(now_ns)
         else:
-            # A spelling that it does not know makes it end. One that is silent keeps its lines back, or hangs: then
-            # so does the other spelling.
-            self._step_down(f"printed no line for {silent_s:.1f} s", len(FORMS) - 1)
-        self._restart(now_ns)
+            self._poll_instead(f"printed no line for {silent_s:.1f} s", now_ns)
 
-    def _step_down(self, why: str, to: int) -> None:
-        asked = FORMS[self._form].format(ms=round(self._plan.period_s * 1000))
-        self._form = min(to, len(FORMS) - 1)
-        now = "single polls are" if self.polling else f"{FORMS[self._form].split()[0]} is"
-        self._changed = (
-            f"nvidia-smi {asked}, requested to print every {self._plan.period_s:g} s, {why}; {now} used instead."
+    def _poll_instead(self, why: str, now_ns: int) -> None:
+        self.polling = True
+        self.trouble = (
+            f"nvidia-smi --loop-ms={round(self._plan.period_s * 1000)}, requested to print every "
+            f"{self._plan.period_s:g} s, {why}; single polls are used instead."
         )
-
-    def _restart(self, now_ns: int) -> None:
-        self.close()
-        self._start_ns = now_ns
-        self._rate = _Rate(now_ns)
-
-    def _check_rate(self, now_ns: int) -> None:
-        elapsed_s = (now_ns - self._rate.start_ns) / NS
-        if elapsed_s < max(RATE_WINDOW_S, 20 * self._plan.period_s):
-            return
-        count = self._rate.count
-        if count * self._plan.period_s >= 0.5 * elapsed_s:
-            self._slow = None
-        elif self._slow is None:  # said once, and not with every rate that it has
-            got = f"one every {elapsed_s / count:.2g} s" if count else f"none in {elapsed_s:.2g} s"
-            self._slow = f"nvidia-smi was requested to read every {self._plan.period_s:g} s and delivers {got}."
-        self._rate = _Rate(now_ns)
+        self._restart(now_ns)

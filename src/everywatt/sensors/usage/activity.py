@@ -2,9 +2,11 @@
 
     [sensor.use]
     features = true
+    cpus = true
 
-Off unless asked for (`everywatt model collect` asks), since only a power model needs them. A channel whose source is
-missing or closed on this machine is not there; `missing` of the report says why.
+Off unless asked for: only a power model needs `features` (`everywatt model collect` asks for them), and the utilisation
+and clock of every CPU (`cpus`) costs more the more CPUs there are. A channel whose source is missing or closed on this
+machine is not there; `missing` of the report says why.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from typing import TYPE_CHECKING
 from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, slurp
-from everywatt.sensors.sysfs import read_text
+from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, parse_cpu_times, slurp
+from everywatt.sensors.sysfs import NumberFile, parse_cpus, read_text
 
 if TYPE_CHECKING:
     from everywatt.core.machine import Machine
 
-GROUP = "use.activity"
+STAT_LINE_BYTES = 160  # the longest line of one CPU in /proc/stat: ten numbers of up to 15 digits
 MOST_FREQUENCIES = 16  # CPUs whose frequency is read: each read interrupts that CPU
 SECTOR_BYTES = 512
 HARDWARE = 0  # PERF_TYPE_HARDWARE
@@ -135,7 +137,7 @@ def frequency_part(machine: Machine) -> Part:
 
 def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS) -> Part:
     """Events of all CPUs by perf_event_open. OSError where the kernel or the machine has none for us."""
-    from everywatt.sensors.cpu.perf import open_event, parse_cpus, read_event  # loads ctypes
+    from everywatt.sensors.cpu.perf import open_event, read_event  # loads ctypes
 
     cpus = parse_cpus(read_text(machine.sys / "devices" / "system" / "cpu" / "online") or "") or [0]
     handles: list[list[int]] = []
@@ -160,40 +162,86 @@ def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS
     return tuple(_channels(tuple(events), "")), read, close
 
 
-PARTS = {
+def cpus_part(machine: Machine, device: str = "host") -> Part:
+    """Of every CPU the utilisation since the last read (%) and its clock (MHz) where cpufreq has one; NaN while off."""
+    folder = machine.sys / "devices" / "system" / "cpu"
+    present = parse_cpus(read_text(folder / "present") or "")
+    last = parse_cpu_times(slurp(machine.proc / "stat"))
+    cpus = present or sorted(last)
+    size = STAT_LINE_BYTES * (len(cpus) + 1)
+    stat = KeptFile(machine.proc / "stat")
+    paths = {cpu: folder / f"cpu{cpu}" / "cpufreq" / "scaling_cur_freq" for cpu in cpus}
+    clocks = {cpu: NumberFile(path) for cpu, path in paths.items() if path.exists()}
+    channels = [Channel(f"{device}.cpu{cpu}.utilisation", "%", Kind.GAUGE, device) for cpu in cpus]
+    channels += [Channel(f"{device}.cpu{cpu}.clock", "MHz", Kind.GAUGE, device, scale=1e-3) for cpu in clocks]
+    shares = dict.fromkeys(cpus, NAN)
+
+    def read() -> Sequence[float]:
+        now = parse_cpu_times(stat.read(size))
+        for cpu in cpus:
+            if cpu not in now:
+                shares[cpu] = NAN
+            elif cpu in last:
+                busy_s, idle_s = now[cpu].busy_s - last[cpu].busy_s, now[cpu].idle_s - last[cpu].idle_s
+                if busy_s + idle_s > 0:  # else no tick of the kernel has passed, and the last share holds
+                    shares[cpu] = max(0.0, min(100.0 * busy_s / (busy_s + idle_s), 100.0))
+        last.clear()
+        last.update(now)
+        return [*shares.values(), *(file.read() for file in clocks.values())]
+
+    def close() -> None:
+        stat.close()
+        for file in clocks.values():
+            file.close()
+
+    return tuple(channels), read, close
+
+
+PARTS: Mapping[str, Callable[[Machine], Part]] = {
     "CPU time by mode": modes_part,
     "CPU frequency": frequency_part,
     "disk bytes": disk_part,
     "network bytes": network_part,
     "instructions, cycles, cache misses": counts_part,
 }
+CPUS: Mapping[str, Callable[[Machine], Part]] = {"use of each CPU": cpus_part}
 
 
-class HostActivity:
-    """The group `use.activity`: every part that this machine has, read once a second. `missing` says what it lacks."""
+class StateGroup:
+    """A group of every part that this machine has, read once a second. `missing` says which it lacks, and why."""
 
-    def __init__(self, machine: Machine, parts: Mapping[str, Callable[[Machine], Part]] = PARTS) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        parts: Mapping[str, Callable[[Machine], Part]],
+        name: str,
+        *,
+        device: str = "host",
+        label: str = "other indicators of power",
+    ) -> None:
         self._clock = machine.clock
         self._parts: list[Part] = []
         self.missing: dict[str, str] = {}
-        for name, make in parts.items():
+        for part, make in parts.items():
             try:
                 self._parts.append(make(machine))
             except (OSError, ValueError) as error:
-                self.missing[name] = str(getattr(error, "strerror", None) or error)
+                self.missing[part] = str(getattr(error, "strerror", None) or error)
         channels = tuple(channel for part in self._parts for channel in part[0])
-        self.info = GroupInfo(GROUP, "use", "host", channels, Cadence.SLOW, label="other indicators of power")
+        self.info = GroupInfo(name, name.partition(".")[0], device, channels, Cadence.SLOW, label=label)
 
     def read(self) -> Sequence[Row]:
         """One row; NaN for a part that cannot be read now."""
         values: list[float] = []
+        failures = 0
         for channels, read, _ in self._parts:
             try:
                 values += read()
             except (OSError, ValueError):
                 values += [NAN] * len(channels)
-        if all(value != value for value in values):
-            raise SensorError("No activity of the host can be read.")
+                failures += 1
+        if failures == len(self._parts):
+            raise SensorError(f"Nothing of {self.info.name} can be read.")
         return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
 
     def close(self) -> None:

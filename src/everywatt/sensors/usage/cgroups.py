@@ -10,6 +10,7 @@ from typing import Any
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.sensors import procfs
+from everywatt.sensors.sysfs import parse_cpus
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
 _LOOK_AT_LIMITS = 30  # reads between two looks at what a group was given
@@ -199,19 +200,11 @@ class Counted:
             found += [int(words[0]) / int(words[1])] if int(words[0]) > 0 else []
         with contextlib.suppress(OSError, ValueError):
             folder = self._folder("cpuset", place.cpuset, {})
-            count = parse_cpus(procfs.slurp(f"{folder}/cpuset.cpus", 4096)) if folder is not None else 0
+            listed = b"" if folder is None else procfs.slurp(f"{folder}/cpuset.cpus", 4096)
+            count = len(parse_cpus(listed.decode("ascii", "replace")))
             # An old hierarchy copies the whole machine into every group: no limit.
             found += [float(count)] if count and (place.version == 2 or count < (os.cpu_count() or 1)) else []
         return min(found, default=None)
-
-
-def parse_cpus(data: bytes) -> int:
-    """How many CPUs a list such as 0-3,8 names."""
-    count = 0
-    for part in data.decode("ascii", "replace").strip().split(","):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1 if first else 0
-    return count
 
 
 def made_seconds(folder: str | Path) -> float:

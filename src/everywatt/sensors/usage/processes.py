@@ -13,17 +13,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everywatt.sensors import procfs
-from everywatt.sensors.usage import cgroups, endings
+from everywatt.sensors.usage import cgroups
+from everywatt.sensors.usage.exits import Exit, ExitRecords
 from everywatt.sensors.usage.member import Member, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from everywatt.sensors.usage.exits import Exit, ExitRecords
-
+_TICK_S = 1.0 / procfs.TICKS_PER_S
+_ROUNDING_S = 2 * _TICK_S  # /proc gives user and system time in whole ticks
 FEW = 256  # numbers given out since the last read, besides one for each member, that are tried one by one
 LOOK_EVERYWHERE_S = 30.0  # a number may be given out of order (a restored container)
 LOST = "exit records were lost: too many processes ended at once"
+
+
+def open_records() -> tuple[ExitRecords | None, str]:
+    """The exit records, or None and why there are none."""
+    try:
+        return ExitRecords(), ""
+    except PermissionError:
+        return None, "exit records require CAP_NET_ADMIN"
+    except (OSError, ValueError) as error:
+        return None, f"no exit records: {error}"
+
+
+def of_whom(records: Iterable[Exit], known: Iterable[int]) -> dict[int, int]:
+    """The known pid above each process that ended (its own, if it is known itself); those of others are left out.
+
+    A parent that ended unseen between a known one and its child is in the records too.
+    """
+    below: dict[int, list[Exit]] = {}
+    for record in records:
+        below.setdefault(record.ppid, []).append(record)
+    owner = {pid: pid for pid in known}
+    waiting = [parent for parent in below if parent in owner]
+    while waiting:
+        parent = waiting.pop()
+        for record in below.pop(parent, ()):
+            if record.pid not in owner:
+                owner[record.pid] = owner[parent]
+                waiting.append(record.pid)
+    return owner
+
+
+def is_about(record: Exit, member: Member) -> bool:
+    """False where the member is younger than the process of the record: its number was given out again."""
+    if member.stat is None:
+        return True
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - member.stat.start * _TICK_S
+    return age_s >= record.age_s - 0.1
+
+
+def row_of(record: Exit, *, start: int | None = None, meter: bool = False) -> dict[str, Any]:
+    """The row of a process that ended."""
+    row: dict[str, Any] = {
+        "pid": record.pid,
+        "start": start,
+        "ppid": record.ppid,
+        "name": record.name,
+        "uid": record.uid,
+        "cpu_s": record.cpu_s,
+        "exit": True,
+        "gone": True,
+    }
+    if meter:
+        row["meter"] = True
+    return row
+
+
+def completed(unseen: Mapping[int, list[Exit]], parents: Mapping[int, Member]) -> list[Exit]:
+    """Records of processes that were never read, with what they used after their record was written.
+
+    The kernel adds all that a child used to its parent once it was waited for. What that is more than the records say
+    was used by those that ended, in their last tick; it is shared among them, none getting more than a tick, or more
+    than it lived.
+    """
+    done: list[Exit] = []
+    for pid, records in unseen.items():
+        parent = parents.get(pid)
+        if parent is None or parent.stat is None:
+            done += records
+            continue
+        parent.known_s += sum(record.cpu_s for record in records)
+        more_s = parent.stat.children_cpu_s - parent.base_s - parent.known_s
+        room = [max(0.0, min(_TICK_S, record.age_s - record.cpu_s)) for record in records]
+        share = min(1.0, more_s / sum(room)) if more_s > _ROUNDING_S and sum(room) > 0 else 0.0
+        for record, free_s in zip(records, room, strict=True):
+            done.append(record._replace(cpu_s=record.cpu_s + share * free_s))
+        parent.known_s += share * sum(room)
+    return done
 
 
 class Trees:
@@ -66,7 +144,7 @@ class Trees:
         self._records: ExitRecords | None = None
         self._why = ""
         if exits and self._reader.clocks:
-            self._records, self._why = endings.open_records()
+            self._records, self._why = open_records()
         if meter is not None:
             self._members[meter] = Member(meter, meter=True, root=True)
         if reaper is not None:
@@ -290,22 +368,22 @@ class Trees:
         unseen: dict[int, list[Exit]] = {}
         for record, parent in self._ours(records, left):
             member = left.get(record.pid) or self._members.get(record.pid)
-            if member is not None and endings.is_about(record, member):
+            if member is not None and is_about(record, member):
                 member.final = record
             elif member is None and self._reader.alive(record.pid):
                 self._members[record.pid] = Member(record.pid, final=record)  # not waited for yet
             else:
                 unseen.setdefault(parent, []).append(record)
-        completed = endings.completed(unseen, {**left, **self._members})
+        full = completed(unseen, {**left, **self._members})
         rows += [row for member in left.values() if (row := self._last_row(member, left))]
-        for record in completed:
+        for record in full:
             above = self._members.get(record.ppid) or left.get(record.ppid)
-            rows.append(endings.row_of(record, meter=above is not None and above.meter and not above.reaper))
+            rows.append(row_of(record, meter=above is not None and above.meter and not above.reaper))
         return complete
 
     def _ours(self, records: list[Exit], left: dict[int, Member]) -> list[tuple[Exit, int]]:
         """The records that belong to this table, each with the nearest member above it."""
-        owner = endings.of_whom(records, (*self._members, *left)) if records else {}
+        owner = of_whom(records, (*self._members, *left)) if records else {}
         return [(record, owner.get(record.ppid, 0)) for record in records if self._everything or record.pid in owner]
 
     def _last_row(self, member: Member, left: dict[int, Member]) -> dict[str, Any] | None:
@@ -319,7 +397,7 @@ class Trees:
         if final is None:
             spoken = member.stat is not None or member.root or member.hidden
             return {"pid": member.pid, "start": member.start, "gone": True} if spoken else None
-        return endings.row_of(final._replace(cpu_s=own_s), start=member.start, meter=member.meter)
+        return row_of(final._replace(cpu_s=own_s), start=member.start, meter=member.meter)
 
 
 def _pids(proc: str) -> list[int]:

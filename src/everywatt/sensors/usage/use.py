@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from everywatt.core.machine import Machine
+    from everywatt.sensors.usage.activity import StateGroup
 
 KEPT_GROUPS = 128  # groups whose files stay open
 _TICK_S = 1.0 / procfs.TICKS_PER_S
@@ -69,12 +70,11 @@ class HostUse:
     def read(self) -> Sequence[Row]:
         """One row: busy, idle and stolen seconds, bytes in use."""
         try:
-            times = procfs.parse_host_times(self._stat.read(512))
-        except (OSError, ValueError) as error:
+            raw = self.read_raw()
+        except OSError as error:
             raise SensorError(f"/proc/stat cannot be read: {error}") from error
-        read_ns = self._clock.monotonic_ns()
-        # The kernel adds to these counters once a tick, so they may be that much behind.
-        return (fresh(read_ns, (*times, _memory(self._memory_bytes())), round(_TICK_S * NS)),)
+        now_ns = self._clock.monotonic_ns()
+        return self.to_rows([(now_ns, now_ns, raw)])
 
     def read_raw(self) -> tuple[bytes, bytes]:
         """Both files as they are now, for `to_rows`."""
@@ -82,7 +82,7 @@ class HostUse:
 
     def to_rows(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
         """The rows of what was read, each with when its read began and ended."""
-        age_ns = round(_TICK_S * NS)
+        age_ns = round(_TICK_S * NS)  # the kernel adds to these counters once a tick, so they may be that much behind
         try:
             return [
                 fresh(read_ns, (*procfs.parse_host_times(stat), _memory(meminfo)), age_ns)
@@ -259,19 +259,16 @@ class Use:
             channel.name: None if value != value else value for channel, value in zip(_CHANNELS, values, strict=True)
         }
         missing = {name: "/proc/meminfo does not report it" for name, value in samples.items() if value is None}
-        if self._request.options.get(self.name, {}).get("features"):
-            from everywatt.sensors.usage.activity import HostActivity
-
-            activity = HostActivity(machine)
-            activity.close()
-            missing |= activity.missing
+        for group in self._optional():
+            group.close()
+            missing |= group.missing
         hidden = _hidepid(machine)
         if hidden:
             missing["processes of other users"] = f"/proc is mounted with hidepid={hidden}"
         return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
 
     def groups(self) -> Sequence[Group | TableGroup]:
-        """`use.host`, `use.processes` and `use.cgroups`, with the setting `features` also `use.activity`.
+        """`use.host`, `use.processes` and `use.cgroups`; `use.activity` and `use.cpus` where settings ask for them.
 
         The process that calls this is the meter.
         """
@@ -290,12 +287,20 @@ class Use:
             exits=True,
         )
         groups: list[Group | TableGroup] = [HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees)]
-        if request.options.get(self.name, {}).get("features"):
-            from everywatt.sensors.usage.activity import HostActivity  # here, since most recorders never need it
+        return groups + [group for group in self._optional() if group.info.channels]
 
-            activity = HostActivity(machine)
-            groups += [activity] if activity.info.channels else []
-        return groups
+    def _optional(self) -> list[StateGroup]:
+        asked = self._request.options.get(self.name, {})
+        if not (asked.get("features") or asked.get("cpus")):
+            return []
+        from everywatt.sensors.usage import activity  # here, since most recorders never need it
+
+        machine, found = self._request.machine, []
+        if asked.get("features"):
+            found.append(activity.StateGroup(machine, activity.PARTS, "use.activity"))
+        if asked.get("cpus"):
+            found.append(activity.StateGroup(machine, activity.CPUS, "use.cpus", label="each CPU"))
+        return found
 
 
 def _below(machine: Machine) -> tuple[int | None, int | None]:

@@ -10,10 +10,7 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Request
-from everywatt.sensors.meters import Meter, SlowMeters
-from everywatt.sensors.node.ipmi import Run
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.meters import CommandMeters, Meter
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "W": ("W", 1.0),
@@ -50,16 +47,12 @@ def parse_number(text: str, unit: str, pattern: str | None = None) -> float:
     return float(match[1])
 
 
-class Execute(SlowMeters):
+class Execute(CommandMeters):
     """The sensor. Options: command (a line or a list of words, no shell) or file; unit, domain, device, pattern."""
 
     name = "exec"
     needs = "command or file"
     age_s = 0.0
-
-    def __init__(self, request: Request, *, run: Run = run_once) -> None:
-        super().__init__(request)
-        self._run = run
 
     def configured(self) -> bool:
         """Where there is something to run or read."""
@@ -122,15 +115,4 @@ class Execute(SlowMeters):
             return from_file
         words = self._words()
 
-        def from_command() -> str:
-            try:
-                lines, code = self._run(words, self.machine.environ, self.timeout_s)
-            except OSError as error:
-                raise SensorError(f"{words[0]} cannot be run: {error.strerror}.") from None
-            if code is None:
-                raise SensorError(f"{words[0]} did not exit within {self.timeout_s:g} s.")
-            if code != 0:
-                raise SensorError(f"{words[0]} ended with {code}: {(lines or [''])[0][:80]}")
-            return "\n".join(lines)
-
-        return from_command
+        return lambda: self.output(words, must_succeed=True)

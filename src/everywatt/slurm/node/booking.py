@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, Final
 
-from everywatt.core.budget import Budget
+from everywatt.core.budget import Bound, Budget
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import join_labels
@@ -21,25 +21,17 @@ from everywatt.ledger.build import ledger
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.split.amounts import apportion, microjoules
+from everywatt.ledger.split.amounts import UJ, apportion, microjoules
 from everywatt.ledger.use.account import tape_use
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.tape_use import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
-from everywatt.slurm.schema import NodeHour
+from everywatt.slurm.schema import SUMMED, NodeHour
 from everywatt.tape.reader import Tape
 
 HOUR_S: Final = 3600
 SCRAP_S: Final = 0.25
 HOST_JOB: Final = "host"  # the ledger's owner of what is in no job
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One booked stretch: what of each device jobs, idle and the system had."""
-
-    hours: tuple[NodeHour, ...]
-    notes: tuple[str, ...] = ()
 
 
 def horizon_s(tape: Tape, latest_s: float) -> float:
@@ -64,23 +56,63 @@ def book(
     start_s: float,
     end_s: float,
     idle: dict[str, Idle],
-) -> list[Piece]:
-    """Charge a stretch of UTC time on one tape to its jobs; gives what each hour of it was. `accounts` grow.
+    *,
+    late: dict[str, Account] | None = None,
+    learn: bool = True,
+) -> list[NodeHour]:
+    """Charge a stretch of UTC time on one tape to its jobs; gives what jobs, idle and the system had of each device in
+    each hour of it. `accounts` grow.
 
-    `idle` is what the node knows of its devices' idle power; what this tape tells more surely replaces it.
+    `idle` is what the node knows of its devices' idle power; if it may `learn`, what this tape tells more surely
+    replaces it. `late` gets accounts of jobs (by id) whose processes were there and of which no hook has told yet: they
+    are a part of the system until then.
     """
-    for label, found in find_levels(tape, {}).items():
+    for label, found in find_levels(tape, {}).items() if learn else ():
         if label not in idle or found.spread_w <= idle[label].spread_w:
             idle[label] = found
-    pieces = []
+    hours: list[NodeHour] = []
     low_ns, high_ns = tape.extent_ns()
     start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)
     for low_s, high_s in _cuts(start_s, end_s, [*_again_s(jobs), *_handed_s(jobs)]):
         window = max(tape.from_utc_ns(round(low_s * NS)), low_ns), min(tape.from_utc_ns(round(high_s * NS)), high_ns)
         if window[1] > window[0]:
             made = ledger([tape], [[window]], by="step", baseline=idle)
-            pieces.append(_book_piece(tape, made, node, jobs, accounts, low_s, high_s))
-    return pieces
+            hours += _book_piece(tape, made, node, jobs, accounts, low_s, high_s, {} if late is None else late)
+    return hours
+
+
+def book_unseen(
+    tape: Tape, node: str, jobs: Sequence[NodeJob], accounts: dict[str, Account], start_s: float, end_s: float
+) -> list[NodeHour]:
+    """Note that nothing is known of a stretch of UTC time before a tape: in the accounts of jobs, and in node hours.
+
+    Of hours that lie in it whole there are no rows: the machine may have been switched off.
+    """
+    devices = [source.label for source in addable(splittable(sources(tape)))]
+    for job in jobs:
+        inside_s = _inside(job, start_s, end_s)
+        if inside_s > 0:
+            account = accounts.setdefault(job.key, Account())
+            account.observed_s += inside_s
+            for device in devices:
+                account.unseen_s[device] = account.unseen_s.get(device, 0.0) + inside_s
+    nothing = {device: dict.fromkeys(("jobs", "idle", "system"), 0) for device in devices}
+    cuts = list(_cuts(start_s, end_s, ()))
+    ends = dict.fromkeys((cuts[0], cuts[-1]))
+    return [row for between_s in ends for row in _hour_rows(tape, node, nothing, between_s, {})]
+
+
+def book_doubt(
+    jobs: Iterable[NodeJob], accounts: dict[str, Account], hours: Iterable[NodeHour], start_s: float, end_s: float
+) -> None:
+    """Jobs that ended in a stretch, and whose CPU time in it is unknown: what the system had may be theirs."""
+    rows = [row for row in hours if not is_gpu(row.device) and row.system_uj > 0]
+    for job in jobs:
+        account = accounts.setdefault(job.key, Account())
+        account.covered_s = max(account.covered_s - _inside(job, start_s, end_s), 0.0)
+        for row in rows:
+            bound = Bound("cpu time", f"{row.device} at {row.from_s}", 0.0, row.system_uj / UJ)
+            account.budgets[row.device] = account.budgets.get(row.device, Budget()) + Budget((), (bound,))
 
 
 def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
@@ -113,9 +145,10 @@ def _book_piece(
     accounts: dict[str, Account],
     low_s: float,
     high_s: float,
-) -> Piece:
+    late: dict[str, Account],
+) -> list[NodeHour]:
     if made.total.joules is None:
-        return Piece((), (made.total.refused or "no energy",))
+        return book_unseen(tape, node, jobs, accounts, low_s, high_s)
     here = [job for job in jobs if job.start_s < high_s and (job.end_s is None or job.end_s > low_s)]
     by_id: dict[str, list[NodeJob]] = {}
     for job in here:
@@ -128,31 +161,44 @@ def _book_piece(
     memory = memory_mean_bytes(tape, low_ns, high_ns) if here else {}
     for entry in made.entries:
         job_id, _, step = entry.owner.id.removeprefix("slurm:").partition(".")
-        runs = by_id.get(job_id, []) if entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB else []
+        of_job = entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB
+        runs = by_id.get(job_id, []) if of_job else []
         column = "jobs" if runs else "idle" if entry.owner.kind is OwnerKind.IDLE else "system"
         parts = dict(entry.energy.parts)
         amounts = _by_device(entry)
         for device, uj in amounts.items():
             of_device = totals.setdefault(device, dict.fromkeys(("jobs", "idle", "system"), 0))
             of_device[column] += uj
-        if runs:
-            job = _which(runs, low_s, high_s)
-            account = accounts.setdefault(job.key, Account())
+        if of_job:
+            account = (
+                accounts.setdefault(_which(runs, low_s, high_s).key, Account())
+                if runs
+                else late.setdefault(job_id, Account(pedigree=made.total.pedigree))
+            )
             _charge(account, entry, amounts, step, times.get(entry.owner.id, (low_s, high_s)))
             if entry.owner.id in memory:
                 account.memory_byte_s = (account.memory_byte_s or 0.0) + memory[entry.owner.id] * (high_s - low_s)
             for device in amounts:
                 account.budgets[device] = account.budgets.get(device, Budget()) + parts[device].budget
+            if not runs:
+                account.charged_s = high_s
+                for device, uj in amounts.items():
+                    place = f"{int(low_s // HOUR_S * HOUR_S)} {device}"
+                    account.hours_uj[place] = account.hours_uj.get(place, 0) + uj
     _charge_gpus_alone(made, here, accounts, totals, low_s, high_s)
     _charge_idle(tape, here, accounts, totals, low_s, high_s)
     _note_gpus(tape, here, accounts, low_s, high_s)
     for job in here:
         account = accounts.setdefault(job.key, Account())
-        inside_s = min(job.end_s or high_s, high_s) - max(job.start_s, low_s)
+        inside_s = _inside(job, low_s, high_s)
         account.observed_s += inside_s
-        account.covered_s += inside_s * made.total.coverage
+        seen = [part.coverage for device, part in made.total.parts if not is_gpu(device) or device in _gpus(job)]
+        account.covered_s += inside_s * min(seen, default=made.total.coverage)
+        for device, part in made.total.parts:
+            if part.coverage < 1.0:
+                account.unseen_s[device] = account.unseen_s.get(device, 0.0) + inside_s * (1.0 - part.coverage)
         account.pedigree = join_labels(label for label in (account.pedigree, made.total.pedigree) if label)
-    return Piece(tuple(_hour_rows(tape, node, totals, (low_s, high_s), dict(made.total.parts))), made.notes)
+    return list(_hour_rows(tape, node, totals, (low_s, high_s), dict(made.total.parts)))
 
 
 def _which(runs: Sequence[NodeJob], low_s: float, high_s: float) -> NodeJob:
@@ -293,29 +339,31 @@ def _hour_rows(
         )
 
 
+def move_to_jobs(hours: Iterable[NodeHour], late: Account) -> list[NodeHour]:
+    """Hours in which what a late job used is of jobs and no longer of the system."""
+    moved = []
+    for row in hours:
+        uj = late.hours_uj.get(f"{row.hour_s} {row.device}", 0)
+        moved.append(replace(row, jobs_uj=row.jobs_uj + uj, system_uj=row.system_uj - uj))
+    return moved
+
+
 def sensor_of(source: Source) -> str:
     """Which sensor measured: the first word of its group, as `rapl` or `nvml`."""
     return source.group.info.name.split(".", 1)[0]
 
 
 def merge_hours(pieces: Iterable[NodeHour]) -> list[NodeHour]:
-    """One row for each hour and device of several stretches."""
+    """One row for each hour and device of several stretches. Time between two stretches was not covered."""
     found: dict[tuple[int, str, str, str], NodeHour] = {}
     for row in pieces:
         there = found.get(row.key)
         if there is None:
             found[row.key] = row
             continue
-        found[row.key] = NodeHour(
-            *row.key[:3],
-            row.domain,
-            row.source,
-            there.total_uj + row.total_uj,
-            there.jobs_uj + row.jobs_uj,
-            there.idle_uj + row.idle_uj,
-            there.system_uj + row.system_uj,
-            min(there.coverage, row.coverage),
-            min(there.from_s, row.from_s),
-            max(there.to_s, row.to_s),
-        )
+        from_s, to_s = min(there.from_s, row.from_s), max(there.to_s, row.to_s)
+        covered_s = sum(one.coverage * (one.to_s - one.from_s) for one in (there, row))
+        added = {name: getattr(there, name) + getattr(row, name) for name in SUMMED}
+        share = min(covered_s / (to_s - from_s), 1.0) if to_s > from_s else min(there.coverage, row.coverage)
+        found[row.key] = replace(there, **added, coverage=share, from_s=from_s, to_s=to_s)
     return list(found.values())

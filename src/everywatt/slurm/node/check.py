@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from everywatt import __version__
+from everywatt.core.machine import Machine
 from everywatt.doctor.diagnose import Check, Verdict
-from everywatt.slurm.node.cards import PROC, card_order, device_numbers
+from everywatt.slurm.node.cards import card_order, cards_here
 from everywatt.slurm.node.hooks import EVENTS, EVENTS_MODE, JOB_LINE, NAMES, TASKS_MODE, Site, hook, slurm_conf_lines
 from everywatt.slurm.node.presence import AGENT, NODE, holder
 from everywatt.slurm.node.spool import quarantined
@@ -139,12 +140,11 @@ def _clock() -> Check:
     return _check("clock", "synchronised" if state >= 0 else "not told by the kernel")
 
 
-def _cards(node: str, slurm_conf: Path, proc: Path = PROC) -> Check:
-    minors = device_numbers(proc)
-    # The driver numbers cards by PCI address, which is the name of their folder.
-    uuids = {f"gpu.{place}": uuid for place, uuid in enumerate(minors)}
-    order = card_order(uuids, node, str(slurm_conf), proc, minors)
-    return _check("GPUs", order.doubt or f"{len(uuids)} cards, in the order {', '.join(order.cards) or '-'}",
+def _cards(node: str, slurm_conf: Path) -> Check:
+    machine = Machine.here()
+    cards = cards_here(machine)
+    order = card_order(cards, node, str(slurm_conf), machine)
+    return _check("GPUs", order.doubt or f"{len(cards)} cards, in the order {', '.join(order.cards) or '-'}",
                  "File= of gres.conf in the order of the device files" if order.doubt else "")  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import time
 from typing import Final
 
 from everywatt.core.format import format_percent, format_quantity, print_quantity
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.users import person
@@ -20,7 +21,6 @@ from everywatt.slurm.site.users import person
 MOST: Final = 8  # shells at a time: on a filesystem that does not answer more would only pile up
 LONGEST_S: Final = 20.0
 J_PER_WH: Final = 3600.0
-UJ: Final = 1_000_000
 _APPEND: Final = '[ -f "$2" ] && [ -O "$2" ] && printf "%s\\n" "$1" >>"$2"'
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
-from everywatt.slurm.lists import cpus_of, indices
+from everywatt.slurm.lists import cpus_of, expand, indices
 from everywatt.slurm.node.spool import Event
+from everywatt.slurm.schema import shown_id
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
+NO_START: Final = "its start was not reported"
 SLICES: Final = "it used parts of cards (MIG), for which no idle power is charged by allocation"
 
 
@@ -62,6 +65,11 @@ class NodeJob:
         """The cards that it has, as the tape names them."""
         return self.cards or [f"gpu.{number}" for number in self.gpus]
 
+    @property
+    def shown_id(self) -> str:
+        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
+        return shown_id(self.job_id, self.array_job_id, self.array_task_id, self.het_job_id, self.het_offset)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
         data = asdict(self)
@@ -93,6 +101,10 @@ class NodeJobs:
         key = f"{event.job_id}/{event.number('restart') or 0}"
         there = self.jobs.get(key)
         return event.kind == "end" and (key in self.recorded if there is None else there.end_s is not None)
+
+    def ran_before(self, job: NodeJob) -> bool:
+        """Whether an earlier run of a job is known here."""
+        return any(f"{job.job_id}/{n}" in {*self.jobs, *self.recorded} for n in range(job.restart))
 
     def take(self, event: Event, node: str = "") -> NodeJob | None:
         """Bring the jobs up to date with an event; gives the job, None where the event is of nobody here.
@@ -136,9 +148,10 @@ class NodeJobs:
         if job is None:
             # Its start was not told: before everywatt was installed. Nothing is known of its beginning.
             job = NodeJob(event.job_id, event.number("restart") or 0, event.at_s, complete=False)
-            job.note = "its start was not reported"
+            job.note = NO_START
             _describe(job, event)
             self.jobs[job.key] = job
+        job.nodes = max(job.nodes, event.number("nodes") or 1, len(expand(event.text("nodelist"))))
         job.end_s = max(event.at_s, job.start_s)
         job.exit_code = event.text("exit_code") or None
         job.state = _state(job.exit_code)
@@ -148,8 +161,13 @@ class NodeJobs:
 def _describe(job: NodeJob, event: Event) -> None:
     job.tell({name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")})
     cpus = cpus_of(event.text("cpus"), event.text("nodelist"), event.text("node"))
-    job.tell({"uid": event.number("uid"), "nodes": event.number("nodes"), "cpus": cpus})
-    job.tell({"gpus": indices(event.text("gpus")), **_numbers(event)})
+    job.tell({"uid": event.number("uid"), "cpus": cpus})
+    # Slurm does not tell every hook how many nodes there are, and the other records of the job say it, too.
+    job.nodes = max(job.nodes, event.number("nodes") or 1, len(expand(event.text("nodelist"))))
+    # Of Intel's tiles (0.1) the card counts: its tiles have no energy of their own.
+    visible = re.sub(r"\.\d+", "", event.text("visible"))
+    gpus = indices(event.text("gpus")) or (indices(visible) if re.fullmatch(r"\d+(,\d+)*", visible) else [])
+    job.tell({"gpus": list(dict.fromkeys(gpus)), **_numbers(event)})
     job.tell({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
     if job.slices:
         job.gpus, job.note = [], job.note or SLICES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import fields, replace
+from typing import Any, Final
 
-from everywatt.core.budget import Budget
+from everywatt.core.budget import Bound, Budget
 from everywatt.core.device import is_gpu
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.account import Account
@@ -14,10 +14,15 @@ from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.state import State
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
+# What a record has of its job as it is.
+TOLD: Final = tuple(
+    f.name for f in fields(JobOnNode) if f.name in NodeJob.__slots__ and f.name not in ("end_s", "gpus")
+)
 NOT_SEEN: Final = (
     "none of its processes was observed, and it had no GPU: too short, or its processes are not in a Slurm cgroup"
 )
 NOTHING: Final = "nothing was recorded while it ran"
+MOST_POWER: Final = 2.0  # of its mean while it was observed: what a job may have drawn while it was not
 
 
 def record(
@@ -31,10 +36,10 @@ def record(
 
     `uuids` names GPUs; one whose UUID nobody told goes by its number.
     """
-    account = _without_suspension(job, account or Account())
     uuids = uuids or {}
     end_s = job.end_s if job.end_s is not None else job.start_s
     length_s = max(end_s - job.start_s, 0.0)
+    account = _with_unseen(_without_suspension(job, account or Account()), length_s)
     own_uj = sum(account.own_uj.values())
     refused = None
     if not account.observed_s and not own_uj:
@@ -47,29 +52,10 @@ def record(
     gpus = tuple(
         _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
     )
+    facts: dict[str, Any] = {name: getattr(job, name) for name in TOLD}
     return JobOnNode(
-        job_id=job.job_id,
-        node=job.node,
-        start_s=job.start_s,
+        **facts,
         end_s=end_s,
-        cluster=job.cluster,
-        restart=job.restart,
-        array_job_id=job.array_job_id,
-        array_task_id=job.array_task_id,
-        het_job_id=job.het_job_id,
-        het_offset=job.het_offset,
-        nodes=job.nodes,
-        user=job.user,
-        uid=job.uid,
-        account=job.account,
-        partition=job.partition,
-        name=job.name,
-        state=job.state,
-        exit_code=job.exit_code,
-        submit_s=job.submit_s,
-        period_s=job.period_s,
-        cpus=job.cpus,
-        memory_bytes=job.memory_bytes,
         gpus=(*(uuids.get(card, card) for card in cards), *job.slices),
         energy_uj=None if refused else own_uj,
         low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
@@ -86,8 +72,6 @@ def record(
         steps=tuple(_step(step, uj, account.steps_s[step]) for step, uj in sorted(account.steps_uj.items())),
         waste_uj=_waste_uj(job, account, gpus, length_s) if account.observed_s else None,
         gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
-        complete=job.complete,
-        note=job.note,
         memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
         gpu_memory_mean_bytes=_gpu_mean_bytes(account),
     )
@@ -136,6 +120,18 @@ def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
     share = min(account.gpu_busy_s[name] / account.gpu_known_s[name], 1.0)
     peak_bytes = account.gpu_memory_bytes.get(name)
     return GpuUse(uuid, share, length_s * (1.0 - share), account.idle_uj.get(name, 0), peak_bytes)
+
+
+def _with_unseen(account: Account, length_s: float) -> Account:
+    """The account, its interval wide enough for what no sensor saw: none of it, or at twice the power of the rest."""
+    budgets = dict(account.budgets)
+    for device, own_uj in account.own_uj.items():
+        own_j, unseen_s = own_uj / UJ, account.unseen_s.get(device, 0.0) + max(length_s - account.observed_s, 0.0)
+        seen_s = length_s - unseen_s
+        if own_j > 0 and unseen_s > 0 and seen_s > 0:
+            bound = Bound("unseen", f"{device} unseen", 0.0, MOST_POWER * own_j / seen_s * unseen_s)
+            budgets[device] = budgets.get(device, Budget()) + Budget((), (bound,))
+    return replace(account, budgets=budgets)
 
 
 def _without_suspension(job: NodeJob, account: Account) -> Account:

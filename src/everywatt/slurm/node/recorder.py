@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources, splittable
+from everywatt.ledger.use.account import PROCESSES
 from everywatt.slurm.node import scontrol
-from everywatt.slurm.node.booking import book, horizon_s, merge_hours, sensor_of
+from everywatt.slurm.node.account import Account
+from everywatt.slurm.node.booking import (
+    SCRAP_S,
+    book,
+    book_doubt,
+    book_unseen,
+    horizon_s,
+    merge_hours,
+    move_to_jobs,
+    sensor_of,
+)
 from everywatt.slurm.node.cards import CardOrder, card_order
-from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
+from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.record import record
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.node.tape_use import gpu_uuids, name_processes
-from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.node.tapes import bridged, first_look_ns
+from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -35,6 +48,8 @@ RETRIES: Final = 2  # a controller that is busy answers the next time
 TRYING: Final = "trying.json"
 TRIES: Final = 2
 LOOKS: Final = 60  # a file of the spool that cannot be read for so many seconds is put aside
+LATE_S: Final = 900.0  # a hook may tell of a job so long after its processes were charged to the system
+OPEN_S: Final = 86_400.0  # no hour stays open for longer
 LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
 
 
@@ -53,7 +68,8 @@ class Watch(Protocol):
 class Node:
     """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
 
-    `ask` and `pids` are scontrol's answers; `watch` is told of jobs, `announce` of records that are in the store.
+    `ask`, `pids` and `cpu_time_s` (CPU seconds of a job that has ended) are Slurm's answers; `watch` is told of jobs,
+    `announce` of records that are in the store.
     """
 
     def __init__(
@@ -65,13 +81,14 @@ class Node:
         *,
         ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
+        cpu_time_s: Callable[[int, str], float | None] = scontrol.total_cpu_s,
         watch: Watch | None = None,
         announce: Callable[[NodeJob, JobOnNode], None] | None = None,
         clock: Clock | None = None,
         boot: str | None = None,
     ) -> None:
         self.name, self.spool, self.store = name, spool, store
-        self._tapes, self._ask, self._pids = tapes, ask, pids
+        self._tapes, self._ask, self._pids, self._cpu_time_s = tapes, ask, pids, cpu_time_s
         self._clock: Clock = clock or SystemClock()
         self._watch, self._announce = watch, announce
         self._asked: set[str] = set()
@@ -81,6 +98,7 @@ class Node:
         self._heard_s: float | None = None
         self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
         self._hours_wait = False
+        self._past: set[int] = set()  # hours that are over, stay open, and are in the store as they stand
         self._troubles: dict[str, str] = {}
         self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
@@ -247,10 +265,11 @@ class Node:
             # Of what came since nobody has heard who it was; a hook may be about to rename its file.
             now_s = min(now_s, self._heard_s - HOOK_S)
         known = list(self._jobs.jobs.values())
+        self._adopt_late(known)
         start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
         devices: dict[str, tuple[str, str]] = {}
         scope: dict[str, None] = {}
-        told_s = start_s
+        told_s, before = start_s, None
         for tape in self._tapes(start_s, now_s):
             for source in addable(splittable(sources(tape))):
                 devices[source.label] = (source.domain.value, sensor_of(source))
@@ -259,10 +278,13 @@ class Node:
             self._place_cards(known)
             until_s = horizon_s(tape, now_s)
             if until_s > told_s:
+                if before is not None or self.state.booked_s is not None:
+                    told_s = self._cross_gap(before, tape, known, told_s, until_s)
                 self._find_processes(tape, until_s)
-                pieces = book(tape, self.name, known, self.state.accounts, told_s, until_s, self.state.idle)
-                self.state.hours = merge_hours([*self.state.hours, *(hour for one in pieces for hour in one.hours)])
+                accounts, idle, late = self.state.accounts, self.state.idle, self.state.late
+                self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
                 told_s = until_s
+            before = tape
         if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
             self.state.booked_s = told_s
         done = [
@@ -271,13 +293,16 @@ class Node:
             if job.end_s is not None
             and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or self._waited_s(job) > LATEST_S)
         ]
+        repeated = [job for job in done if self._start_by_processes(job)]
         rows = [
-            record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids) for job in done
+            record(job, self.state.accounts.get(job.key), devices, "+".join(scope), self.state.uuids)
+            for job in done
+            if job not in repeated
         ]
         if rows and not self._kept("jobs", lambda: self.store.append(rows, self.name)):
             done, rows = [], []
         if self._announce is not None:
-            for job, row in zip(done, rows, strict=True):
+            for job, row in zip([job for job in done if job not in repeated], rows, strict=True):
                 self._announce(job, row)
         for job in done:
             self._jobs.leave(job)
@@ -288,6 +313,83 @@ class Node:
         self._store_hours(told_s, all_of_it or bool(done))
         self._save()
         return len(rows)
+
+    def _start_by_processes(self, job: NodeJob) -> bool:
+        """Give a run whose Prolog Slurm did not call (it was requeued) the time of its first process.
+
+        True where there was no process and an earlier run: then it is that run's Epilog, which was called again.
+        """
+        account = self.state.accounts.get(job.key)
+        if job.note != NO_START or not self._jobs.ran_before(job):
+            return False
+        if account is None or not account.steps_s:
+            return True
+        job.start_s = min(job.start_s, *(start_s for start_s, _ in account.steps_s.values()))
+        account.observed_s = account.covered_s = (job.end_s or job.start_s) - job.start_s
+        job.complete, job.note = True, f"{NO_START}, and is that of its first process"
+        return False
+
+    def _adopt_late(self, known: Iterable[NodeJob]) -> None:
+        """Give jobs that hooks told of late what was charged for them to the system; forget what nobody asked for."""
+        booked_s = self.state.booked_s or 0.0
+        for job in known:
+            if job.key in self.state.accounts or (job.start_s >= booked_s and job.note != NO_START):
+                continue
+            for late in (self.state.late.pop(name, None) for name in (str(job.job_id), job.sluid)):
+                if late is not None:
+                    account = self.state.accounts.setdefault(job.key, Account())
+                    account.adopt(late)
+                    account.observed_s = max(min(job.end_s or booked_s, booked_s) - job.start_s, 0.0)
+                    account.covered_s = account.observed_s
+                    self.state.hours = move_to_jobs(self.state.hours, late)
+        for job_id, late in list(self.state.late.items()):
+            oldest_s = min((int(place.partition(" ")[0]) for place in late.hours_uj), default=booked_s)
+            if late.charged_s < booked_s - LATE_S or oldest_s < booked_s - OPEN_S:
+                del self.state.late[job_id]
+
+    def _add_hours(self, hours: Iterable[NodeHour]) -> None:
+        self.state.hours = merge_hours([*self.state.hours, *hours])
+
+    def _cross_gap(
+        self, before: Tape | None, tape: Tape, known: Sequence[NodeJob], start_s: float, latest_s: float
+    ) -> float:
+        """Charge the time from `start_s` to the first look of a tape at processes, if no recorder ran then.
+
+        Gives up to when it was charged.
+        """
+        end_ns = first_look_ns(tape)
+        end_s = tape.to_utc_ns(end_ns) / NS
+        looks = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
+        if end_s - start_s <= looks + SCRAP_S or end_s > latest_s:
+            return start_s
+        accounts = self.state.accounts
+        ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s}
+        used_s = {key: self._cpu_time_left_s(job) for key, job in ended.items()}
+        cpu_s = {ended[key].job_id: seconds for key, seconds in used_s.items() if seconds is not None}
+        try:
+            with bridged(before, tape, start_s, end_ns, cpu_s) if before is not None else nullcontext() as bridge:
+                if bridge is None:
+                    hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
+                else:
+                    hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, learn=False)
+                    unknown = [job for key, job in ended.items() if used_s[key] is None]
+                    book_doubt(unknown, accounts, hours, start_s, end_s)
+        except EverywattError as error:
+            self._troubles["bridge"] = f"the time without a recorder could not be charged: {error}"
+            hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
+        self._add_hours(hours)
+        return end_s
+
+    def _cpu_time_left_s(self, job: NodeJob) -> float | None:
+        """CPU seconds that a job used beyond its account before it ended, as Slurm counts; None where it does not."""
+        if job.nodes > 1 or job.state == "REQUEUED":
+            return None  # Slurm counts all nodes together, and tells of the last run
+        total_s = self._cpu_time_s(job.job_id, job.conf)
+        if total_s is None:
+            return None
+        left_s = total_s - (self.state.accounts.get(job.key, Account()).cpu_s or 0.0)
+        # A site that gathers no CPU times reports 0 s, and what is less than was seen cannot be right.
+        return None if left_s < 0 or not total_s else left_s
 
     def _waited_s(self, job: NodeJob) -> float:
         """How long the record of a job that has ended has been waited for, whatever was done to the wall clock."""
@@ -315,9 +417,16 @@ class Node:
                 name_processes(tape, self._pids(job.job_id, self.name, job.conf))
 
     def _store_hours(self, until_s: float, now: bool) -> None:
-        """Hours that are over go into the store for good; the present one as it stands, to be replaced later."""
-        over = [hour for hour in self.state.hours if hour.hour_s + 3600 <= until_s]
-        self._hours_wait = self._hours_wait or bool(over) or (now and bool(self.state.hours))
+        """Hours that are over go into the store for good; the present one as it stands, to be replaced later.
+
+        An hour stays open as long as there is something in it of a job of which no hook has told yet.
+        """
+        waited_for = {int(place.partition(" ")[0]) for late in self.state.late.values() for place in late.hours_uj}
+        past = {hour.hour_s for hour in self.state.hours if hour.hour_s + 3600 <= until_s}
+        over = [hour for hour in self.state.hours if hour.hour_s in past - waited_for]
+        fresh = not past <= self._past
+        self._past = past & waited_for
+        self._hours_wait = self._hours_wait or bool(over) or fresh or (now and bool(self.state.hours))
         if self._hours_wait and self._kept("hours", lambda: self.store.append_hours(self.state.hours, self.name)):
             self._hours_wait = False
             self.state.hours = [hour for hour in self.state.hours if hour not in over]
@@ -356,38 +465,3 @@ def boot_id(proc: Path = Path("/proc")) -> str:
         return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
-    """The tapes of some runs' folders that cover a stretch of time. Segments stay open between calls, and follow."""
-    opened: dict[Path, Tape] = {}
-
-    def cover(start_s: float, end_s: float) -> Iterable[Tape]:
-        for path in (path for folder in folders for path in sorted(folder.glob("*.tape"))):
-            if _written_s(path) < start_s - 60:
-                continue
-            try:
-                tape = opened.get(path)
-                if tape is None or tape.replaced:
-                    tape = opened[path] = Tape.open(path)
-                tape.refresh()
-                low_ns, high_ns = tape.extent_ns()
-                if tape.to_utc_ns(high_ns) / 1e9 > start_s and tape.to_utc_ns(low_ns) / 1e9 < end_s:
-                    yield tape
-            except (EverywattError, FileNotFoundError):
-                opened.pop(path, None)
-        for path in [path for path in opened if not path.exists()]:
-            opened.pop(path).close()
-
-    return cover
-
-
-def _written_s(path: Path) -> float:
-    """When a tape was last written to: while it is live that is in its log."""
-    times = []
-    for file in (path, path.with_name(f"{path.name}-wal")):
-        try:
-            times.append(file.stat().st_mtime)
-        except FileNotFoundError:
-            continue
-    return max(times, default=0.0)

@@ -92,8 +92,18 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     return found
 
 
+def total_cpu_s(job_id: int, conf: str = "") -> float | None:
+    """CPU seconds of a job that has ended, of all its nodes, as accounting counts them; None where it does not say."""
+    said = _ask(["-n", "-P", "-X", "-j", str(job_id), "-o", "TotalCPU"], conf, program="sacct")[1]
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", said.strip())
+    if match is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+
+
 def _ask(words: list[str], conf: str, lines: str = "", program: str = "scontrol") -> tuple[int, str]:
-    """How scontrol or squeue ended and what it printed; 1 and nothing where it is missing or slow."""
+    """How scontrol, squeue or sacct ended and what it printed; 1 and nothing where it is missing or slow."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
     try:
         done = subprocess.run(

@@ -31,6 +31,7 @@ class State:
     uuids: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # the tapes that were booked last: of a recorder that was killed their end is still to come
     recorded: list[str] = field(default_factory=list)  # runs of jobs that are in the store, the last ones
+    late: dict[str, Account] = field(default_factory=dict)  # of jobs (by id) of which no hook has told yet
 
     @classmethod
     def read(cls, path: Path) -> State:
@@ -50,6 +51,7 @@ class State:
                 data.get("uuids", {}),
                 data.get("folder", ""),
                 data.get("recorded", []),
+                {job_id: Account.of_dict(account) for job_id, account in data.get("late", {}).items()},
             )
         except FileNotFoundError:
             return cls()
@@ -72,6 +74,7 @@ class State:
             "uuids": self.uuids,
             "folder": self.folder,
             "recorded": self.recorded,
+            "late": {job_id: account.to_dict() for job_id, account in self.late.items()},
         }
         part = path.with_name(f".{path.name}.part")
         with part.open("w", encoding="utf-8") as file:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.device import is_gpu
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.use.account import tape_use
@@ -15,8 +16,10 @@ from everywatt.tape.reader import Tape
 
 
 def gpu_uuids(tape: Tape) -> dict[str, str]:
-    """The UUID of each GPU (`gpu.0`) whose sensor told it."""
-    return {group.info.device: group.info.uuid for group in tape.groups if group.info.uuid}
+    """The UUID of each GPU (`gpu.0`); of one whose sensor reports none (AMD, Intel) its name."""
+    channels = ((group, channel) for group in tape.groups for channel in group.info.channels)
+    found = {channel.device: channel.device for _, channel in channels if is_gpu(channel.device)}
+    return found | {group.info.device: group.info.uuid for group in tape.groups if group.info.uuid}
 
 
 def gpu_busy_s(tape: Tape, gpu: str, start_ns: int, end_ns: int) -> tuple[float, float]:

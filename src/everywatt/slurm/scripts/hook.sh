@@ -21,9 +21,11 @@ tell() (
     umask 077
     set -C # a file that is there, or a link, is not written to
     new="$folder/.$event-$SLURM_JOB_ID-$$"
+    # NVIDIA, AMD, Intel: Slurm sets the variable of the cards that there are.
+    visible=${CUDA_VISIBLE_DEVICES:-${ROCR_VISIBLE_DEVICES:-${HIP_VISIBLE_DEVICES:-$ZE_AFFINITY_MASK}}}
     printf '%s\n' "event=$event" "job_id=$SLURM_JOB_ID" "node=$SLURMD_NODENAME" "cluster=$SLURM_CLUSTER_NAME" \
         "user=$SLURM_JOB_USER" "uid=$SLURM_JOB_UID" "account=$SLURM_JOB_ACCOUNT" "partition=$SLURM_JOB_PARTITION" \
-        "cpus=$SLURM_JOB_CPUS_PER_NODE" "gpus=$SLURM_JOB_GPUS" "visible=$CUDA_VISIBLE_DEVICES" \
+        "cpus=$SLURM_JOB_CPUS_PER_NODE" "gpus=$SLURM_JOB_GPUS" "visible=$visible" \
         "nodes=${SLURM_JOB_NUM_NODES:-$SLURM_NNODES}" \
         "nodelist=${SLURM_JOB_NODELIST:-$SLURM_NODELIST}" "restart=$SLURM_JOB_RESTART_COUNT" \
         "exit_code=$SLURM_JOB_EXIT_CODE2" "sluid=$SLURM_JOB_SLUID" "conf=$SLURM_CONF" "period=@PERIOD@" \

@@ -14,17 +14,17 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.store import Store, connect, plain_rows, whole
 from everywatt.slurm.site.totals import COUNTED
 
 Floats = npt.NDArray[np.float64]
 J_PER_KWH: Final = 3.6e6
-UJ: Final = 1_000_000
 HOUR_S: Final = 3600
 COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
-    *("cpu_s", "nodes", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
+    *("cpu_s", "nodes", "coverage", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
 )
 OUTSIDE: Final = "outside_curve"
 SUMS: Final = (
@@ -170,14 +170,16 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     """Sums of a charged table by one of its columns, the largest first.
 
     Beside the sums: `jobs`, `refused` (records without an energy), `uncovered` (jobs with an energy outside of
-    the curve), `elapsed_s` (of jobs: one that ran on several nodes counts once). A sum of nothing but nulls is None.
+    the curve), `elapsed_s` (of jobs: one that ran on several nodes counts once), `coverage` (of their time). A sum of
+    nothing but nulls is None.
     """
     terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
         count(*) - count(energy_uj) AS refused,
         count(DISTINCT hash(cluster, job_id, restart)) FILTER ({OUTSIDE}) AS uncovered,
-        sum((end_s - start_s) / greatest(nodes, 1)) AS elapsed_s
+        sum((end_s - start_s) / greatest(nodes, 1)) AS elapsed_s,
+        sum(coverage * (end_s - start_s)) / nullif(sum(end_s - start_s), 0) AS coverage
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
     connection = connect()
     try:
@@ -192,7 +194,7 @@ def in_all(table: Any) -> dict[str, Any]:
     pa, _ = arrow()
     rows = added_up(table.append_column("all", pa.array(["all"] * len(table), type=pa.string())), "all")
     nothing: dict[str, Any] = {**dict.fromkeys(SUMS), "jobs": 0, "refused": 0, "uncovered": 0, "elapsed_s": 0.0}
-    return rows[0] if rows else {"group": "all", **nothing}
+    return rows[0] if rows else {"group": "all", **nothing, "coverage": None}
 
 
 def _whole(name: str) -> str:

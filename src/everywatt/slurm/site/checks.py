@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.format import format_percent
+from everywatt.slurm.site.figures import COVERED
 from everywatt.slurm.site.store import Store, broken_files
 from everywatt.slurm.site.totals import shown_id
 
-COVERED: Final = 0.9
 KINDS: Final = ("unreadable", "quarantined", "no-end", "missing-nodes", "refused", "coverage", "does-not-add-up")
 
 _TORN: Final = """

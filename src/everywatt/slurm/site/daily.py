@@ -20,8 +20,9 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, dumps
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import OUTSIDE, UJ, Factors, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.carbon import OUTSIDE, Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain
 from everywatt.slurm.site.periods import day_bounds_s
 from everywatt.slurm.site.store import Store, replace_text

@@ -9,15 +9,15 @@ from typing import Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent, format_watts
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.figures import COVERED
 from everywatt.slurm.site.store import Store
 
-UJ: Final = 1_000_000
 FOREVER_S: Final = 253_370_764_800.0
 IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
 IDLE_GPU_S: Final = 60.0
 LITTLE: Final = 0.5  # of CPUs and memory: less than this is told
-COVERED: Final = 0.9
 _ID = re.compile(r"(\d{1,18})(?:([_+])(\d{1,9}))?")
 
 
@@ -78,14 +78,19 @@ def parse_id(text: str) -> tuple[int, str, int | None]:
 def find(store: Store, text: str, since_s: float = 0.0, until_s: float = FOREVER_S) -> list[Detail]:
     """The runs of a job, of one task of an array, or of all of them where the array's own id is given."""
     number, sign, part = parse_id(text)
-    if sign == "_":
-        where, values = "array_job_id = ? AND array_task_id = ?", [number, part]
-    elif sign == "+":
-        where, values = "het_job_id = ? AND het_offset = ?", [number, part]
-    else:
-        where, values = "job_id = ? OR array_job_id = ? OR het_job_id = ?", [number] * 3
+    wheres = ["job_id = ?", "array_job_id = ?", "het_job_id = ?"]
+    values: list[int] = [number]
+    if sign:
+        wheres = ["array_job_id = ? AND array_task_id = ?" if sign == "_" else "het_job_id = ? AND het_offset = ?"]
+        values = [number, int(part or 0)]
+    # When it ended is looked for first, by one column at a time: files tell which numbers they hold.
+    ends = " UNION ALL ".join(f"SELECT end_s FROM jobs WHERE {where}" for where in wheres)
+    times = store.query(ends, values * len(wheres), since_s, until_s).column("end_s").to_pylist()
+    if not times:
+        return []
+    bounds = max(min(times), since_s), min(max(times) + 1.0, until_s)
     found: dict[tuple[str, int, int], list[JobOnNode]] = {}
-    for row in store.jobs(since_s, until_s, where, values).to_pylist():
+    for row in store.jobs(*bounds, " OR ".join(wheres), values * len(wheres)).to_pylist():
         job = JobOnNode.of_row(row)
         found.setdefault(job.key[:3], []).append(job)
     details = [Detail(tuple(sorted(rows, key=lambda row: row.node))) for rows in found.values()]

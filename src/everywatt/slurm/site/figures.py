@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from everywatt.core.format import format_duration, format_joules, format_percent, print_quantity
-from everywatt.slurm.site.totals import UJ, shown_id
+from everywatt.ledger.split.amounts import UJ
+from everywatt.slurm.site.totals import shown_id
+
+COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
 
 
 def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,14 +71,17 @@ def nodes_of(sums: Mapping[str, int]) -> dict[str, float]:
 
 
 def short(row: Mapping[str, Any], level: str = "") -> str:
-    """`412 J ± 6`, or `refused`; with the level of the interval where it is given."""
+    """`412 J ± 6`, or `refused`; with the level of the interval where it is given, else with a coverage below 90 %."""
     value, low, high = (joules(row, name) for name in ("energy_uj", "low_uj", "high_uj"))
     if value is None:
         return "refused"
     if low is None or high is None:
         return format_joules(value)
     shown = print_quantity(value, "J", value - low, high - value)
-    return shown.at(level) if level else str(shown)
+    if level:
+        return shown.at(level)
+    coverage = row.get("coverage")
+    return str(shown) if coverage is None or coverage >= COVERED else f"{shown}, {format_percent(coverage)} covered"
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:

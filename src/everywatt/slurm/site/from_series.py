@@ -12,8 +12,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from everywatt.core.errors import EverywattError, NetworkError, UsageError
+from everywatt.ledger.split.amounts import UJ
 from everywatt.net.client import Client, Limits
-from everywatt.slurm.site.totals import UJ, Wanted
+from everywatt.slurm.site.totals import Wanted
 
 ENERGY: Final = 'everywatt_owner_energy_joules_total{kind="job"}'
 CPU: Final = 'everywatt_owner_cpu_seconds_total{kind="job"}'

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import UJ, Factors, added_up, charged, in_all
+from everywatt.slurm.site.carbon import Factors, added_up, charged, in_all
 from everywatt.slurm.site.figures import job_of, nodes_of
 from everywatt.slurm.site.periods import day_of, days_of, month_bounds_s
 from everywatt.slurm.site.store import Store
@@ -21,7 +22,7 @@ from everywatt.slurm.site.totals import Wanted, jobs, node_sums
 GROUPS: Final = ("user", "account", "state", "partition", "day")
 HEADS: Final = (
     *("month", "by", "group", "jobs", "refused", "elapsed_s", "energy_j", "low_j", "high_j", "idle_j", "waste_j"),
-    *("wall_j", "carbon_g", "carbon_varying_g", "uncovered", "cost"),
+    *("wall_j", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage"),
 )
 
 
@@ -63,7 +64,7 @@ class Month:
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of sums in joules, grams and money; None is not known."""
-    kept = ("jobs", "refused", "elapsed_s", "carbon_g", "carbon_varying_g", "uncovered", "cost")
+    kept = ("jobs", "refused", "elapsed_s", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage")
     names = ("energy", "low", "high", "idle", "waste", "wall")
     joules = {f"{name}_j": None if row[f"{name}_uj"] is None else row[f"{name}_uj"] / UJ for name in names}
     return {**{name: row[name] for name in kept}, **joules}

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.format import format_percent
-from everywatt.slurm.site.carbon import HOUR_S, UJ
+from everywatt.ledger.split.amounts import UJ
+from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
 from everywatt.slurm.site.periods import day_of
 from everywatt.slurm.site.store import Store

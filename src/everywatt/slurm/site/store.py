@@ -25,14 +25,13 @@ from typing import Any, Final
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.foreign import text_lines
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, JobOnNode, NodeHour, arrow, hour_schema, job_schema
+from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, SUMMED, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
 QUARANTINE: Final = "quarantine"
 COMPACT: Final = "compact.parquet"
 SUFFIXES: Final = (".jsonl", ".parquet")
 MOST_PARTS: Final = 32  # of a node and day; more are made into one by the node itself
 TRIES: Final = 3
-SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")
 _SUMS: Final = "everywatt_sums"
 COMPACTING: Final = ".compacting"  # the lock of a day's files
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")

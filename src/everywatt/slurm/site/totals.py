@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.periods import day_of
-from everywatt.slurm.site.store import SUMMED, Store, plain_rows, whole
+from everywatt.slurm import schema
+from everywatt.slurm.schema import SUMMED, JobOnNode
+from everywatt.slurm.site.periods import day_of, days_of
+from everywatt.slurm.site.store import Store, plain_rows, whole
 
-UJ: Final = 1_000_000
 GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
 # In UTC, by the end of a job; as numbers, since to write a date for each job takes longer than the sum.
 _DAY: Final = "CAST(floor(end_s / 86400) AS INTEGER)"
@@ -113,9 +113,12 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
         where += f" AND job_id IN ({', '.join(str(row['job_id']) for row in keys)})"
         wanted = replace(wanted, since_s=since_s, until_s=until_s)
     sql = f"SELECT * FROM ({_JOBS.format(where=where)}) ORDER BY {SORTS[sort]}"
-    rows = _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
     if limit is None:
-        return rows
+        return _rows(store, sql, [wanted.since_s, wanted.until_s, *values], wanted)
+    near = {day for row in keys for day in days_of(row["start_s"], row["end_s"] + 1)}
+    without = [day for day in store.days() if day not in near]
+    since_s, until_s = wanted.since_s, wanted.until_s
+    rows = plain_rows(store.query(sql, [since_s, until_s, *values], since_s, until_s, without))
     chosen = {(row["cluster"], row["job_id"], row["restart"]) for row in keys}
     return [row for row in rows if (row["cluster"], row["job_id"], row["restart"]) in chosen]
 
@@ -219,11 +222,8 @@ def _all(values: Iterable[Any]) -> Any:
 
 def shown_id(row: Mapping[str, Any]) -> str:
     """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-    if row.get("array_job_id") is not None and row.get("array_task_id") is not None:
-        return f"{row['array_job_id']}_{row['array_task_id']}"
-    if row.get("het_job_id") is not None and row.get("het_offset") is not None:
-        return f"{row['het_job_id']}+{row['het_offset']}"
-    return str(row["job_id"])
+    parts = ("array_job_id", "array_task_id", "het_job_id", "het_offset")
+    return schema.shown_id(row["job_id"], *(row.get(name) for name in parts))
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:

@@ -41,15 +41,6 @@ def is_name(user: str) -> bool:
     return _NAME.fullmatch(user) is not None
 
 
-def user_name(uid: int | None = None) -> str:
-    """The name of a user, this process's unless told; its number where it has none."""
-    uid = os.geteuid() if uid is None else uid
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def person(user: str, uid: int | None = None) -> Person | None:
     """The account of a user of this machine; None where it has none, or where the name cannot be a folder."""
     if not is_name(user):

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.ledger.split.amounts import UJ
 from everywatt.meters.block import Block
 from everywatt.meters.integrate import held
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.carbon import HOUR_S, UJ, over_hours
+from everywatt.slurm.site.carbon import HOUR_S, over_hours
 from everywatt.slurm.site.store import Store
 
 Floats = npt.NDArray[np.float64]

@@ -66,23 +66,33 @@ everywatt.histogram = function (label, found, xLabel) {
 everywatt.llmSection = function (page, run) {
   const { element, section, table } = everywatt, llm = run.llm;
   if (!llm) return null;
-  if (llm.refused) return section("llm", "Language model", null, element("p.about", {}, "No figures: " + llm.refused + "."));
+  if (llm.refused) return section("llm", "What the answers cost", null, element("p.about", {}, "No figures: " + llm.refused + "."));
+  const scatter = (label, of, xLabel) => llm.tokens.length > 2 ? everywatt.scatter(label, llm.tokens.map(of), { xLabel, yLabel: "J", size: 3 }) : null;
+  const above = "; the last bin includes everything above";
   const make = () => [
-    llm.per_token ? everywatt.histogram("Energy per output token, by query", llm.per_token, "J per output token; the last bin includes everything above") : null,
-    llm.tokens.length > 2 ? everywatt.scatter("Energy against output tokens, by query", llm.tokens.map(([x, y]) => ({ x, y })), { xLabel: "output tokens", yLabel: "J", size: 3 }) : null,
+    llm.per_token ? everywatt.histogram("Energy per output token, by query", llm.per_token, "J per output token" + above) : null,
+    llm.energy ? everywatt.histogram("Energy of a query", llm.energy, "J" + above) : null,
+    llm.ttft ? everywatt.histogram("Time to first token, by query", llm.ttft, "s" + above) : null,
+    llm.e2e ? everywatt.histogram("Time of a whole answer, by query", llm.e2e, "s" + above) : null,
+    scatter("Energy against latency, by query", ([, y, x]) => ({ x, y }), "seconds of the whole answer"),
+    scatter("Energy against output tokens, by query", ([x, y]) => ({ x, y }), "output tokens"),
     llm.curve.length > 1 ? everywatt.scatter("Energy against throughput, by load", llm.curve.map((p) => ({ ...p, yLow: p.low, yHigh: p.high })), { xLabel: "output tokens per second", yLabel: "J per output token", joined: true, named: true }) : null,
   ].filter(Boolean);
   const plots = element("div.small-plots", {}, make());
   page.coloured.push(() => plots.replaceChildren(...make()));
   const states = (one) => Object.entries(one.statuses).map(([name, count]) => count + " " + name).join(", ");
-  const levels = llm.levels.map((one, i) => element("details", i === 0 ? { open: true } : {}, element("summary", {}, one.level + ": " + states(one)),
+  const numbers = (heads) => heads.map((_, i) => i).slice(1);
+  const levels = llm.levels.map((one) => element("details", {}, element("summary", {}, "All figures of " + one.level + ": " + states(one)),
     table(one.level, ["Figure", "Value", "95 %", "Formula"], one.rows, [1, 2]),
     element("p.about", {}, "Boundary: " + one.about + "."),
     one.notes.length ? element("ul.notes", {}, one.notes.map((note) => element("li", {}, note))) : null));
+  const failures = llm.failures.length ? [element("h3", {}, "Why queries failed"), table("Why queries failed", ["Load", "Queries", "Status", "Reason"], llm.failures, [1])] : [];
+  const subjects = llm.subjects ? [element("h3", {}, "Accuracy by subject"), table("Accuracy by subject", llm.subjects.heads, llm.subjects.rows, numbers(llm.subjects.heads))] : [];
   const worst = llm.worst.map((one) => [one.id, one.level, one.status, one.verdict || "–", one.output_tokens === null ? "–" : String(one.output_tokens),
     everywatt.number(one.joules, "J"), one.joules !== null && one.output_tokens ? everywatt.number(one.joules / one.output_tokens, "J") : "–", everywatt.number(one.e2e_s, "s")]);
   const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; more load hardly saves energy beyond it.") : null;
-  return section("llm", "Language model", llm.model + " on " + llm.dataset + ", queried by " + llm.client, ...levels, plots, knee,
+  return section("llm", "What the answers cost", llm.model + " on " + llm.dataset + ", queried by " + llm.client, element("p.lead", {}, llm.answer),
+    table("Loads", llm.loads.heads, llm.loads.rows, numbers(llm.loads.heads)), knee, ...failures, ...subjects, plots, ...levels,
     element("h3", {}, "Most expensive queries"),
     table("Most expensive queries", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
 };
@@ -101,5 +111,5 @@ everywatt.modelsSection = function (page, models) {
   const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
   const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
   return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
-    table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Pedigree", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
+    table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Provenance", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
 };

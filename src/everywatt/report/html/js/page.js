@@ -82,8 +82,8 @@ everywatt.Page = class {
     this.view = new everywatt.Window(...run.extent_s, run.run_s);
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
-    this.coloured.push(() => this.body.firstElementChild.replaceWith(this.summary(run)));
-    const parts = [summary, everywatt.batchSection(run.batch, this), everywatt.llmSection(this, run), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), this.quality(run), this.carbon(run), this.provenance(run)];
+    this.coloured.push(() => this.body.querySelector("#summary").replaceWith(this.summary(run)));
+    const parts = [everywatt.llmSection(this, run), summary, everywatt.batchSection(run.batch, this), this.chartSection(run), this.wall(run), this.owners(run), this.phases(run), everywatt.flameSection(this, run.flames), this.quality(run), this.carbon(run), this.provenance(run)];
     this.body.replaceChildren(...parts.filter((part) => part !== null));
     await this.fillCharts(run);
   }
@@ -104,7 +104,7 @@ everywatt.Page = class {
         element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
-      this.chip("Pedigree", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
+      this.chip("Provenance", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
       this.chip("Coverage", energy.coverage_shown, "share of the time observed", energy.coverage < 0.99));
     const figures = element("dl.figures", {}, run.figures.map((figure) => element("div", {}, element("dt", {}, figure.label), element("dd", {}, everywatt.withSpread(figure.value), element("span.about", {}, figure.about)))));
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
@@ -114,7 +114,7 @@ everywatt.Page = class {
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
-      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : "Energy"),
+      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : run.llm ? "Energy of the whole recording" : "Energy"),
       element("div.hero", {}, element("div", {}, big, chips), figures),
       parts.length > 1 ? element("div.parts", {}, whole(parts), named) : null,
       warnings);
@@ -335,7 +335,7 @@ everywatt.Page = class {
   provenance(run) {
     const { element, section } = everywatt;
     const copy = run.reproduce ? element("div.reproduce", {}, element("code", {}, run.reproduce), everywatt.copyButton("Copy the command to reproduce", () => run.reproduce)) : null;
-    return section("provenance", "Provenance", null, copy,
+    return section("provenance", "Environment", null, copy,
       element("dl.pairs", {}, run.provenance.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
   }
 

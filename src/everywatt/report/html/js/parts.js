@@ -56,11 +56,12 @@ everywatt.copyOldWay = function (text) {
   return done;
 };
 
-// Horizontal bars with their intervals: [{name, about, value, low, high, shown, share, colour}].
+// Horizontal bars with their intervals: [{name, about, value, low, high, shown, share, colour}]. Of many the largest are
+// shown at once, in the given order.
 everywatt.bars = function (label, rows) {
-  const { element } = everywatt;
+  const { element } = everywatt, atOnce = 12;
   const most = Math.max(...rows.map((row) => Math.max(row.high ?? 0, row.value ?? 0)), 1e-12);
-  return element("ul.bars", { "aria-label": label }, rows.map((row) => {
+  const list = (some) => element("ul.bars", { "aria-label": label }, some.map((row) => {
     const bar = element("span.bar"), whisker = element("span.whisker");
     const share = (x) => Math.min(100, Math.max(0, 100 * (x || 0) / most));
     bar.style.width = share(row.value) + "%";
@@ -74,6 +75,10 @@ everywatt.bars = function (label, rows) {
       element("span.track", { "aria-hidden": "true" }, bar, whisker),
       element("span.value", {}, row.shown, row.share === undefined || row.share === null ? null : element("span.about", {}, everywatt.percent(row.share))));
   }));
+  if (rows.length <= atOnce + 2) return list(rows);
+  const large = new Set([...rows].sort((a, b) => (b.value ?? 0) - (a.value ?? 0)).slice(0, atOnce));
+  const small = rows.filter((row) => !large.has(row));
+  return element("div", {}, list(rows.filter((row) => large.has(row))), element("details", {}, element("summary", {}, small.length + " smaller ones"), list(small)));
 };
 
 // One bar that is the whole, with its parts.

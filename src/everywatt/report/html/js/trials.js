@@ -109,7 +109,7 @@ everywatt.TrialsPage = class extends everywatt.Page {
 
   provenance() {
     const { section, element } = everywatt, { command, pairs } = this.report;
-    return section("provenance", "Provenance", null,
+    return section("provenance", "Environment", null,
       command ? element("div.reproduce", {}, element("code", {}, command), everywatt.copyButton("Copy the command to reproduce", () => command)) : null,
       element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
   }

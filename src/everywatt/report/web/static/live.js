@@ -83,6 +83,7 @@ everywatt.Board = class extends everywatt.Page {
     this.notes = element("div");
     this.chartsBox = element("div.charts");
     this.ownersBox = element("div");
+    this.modelsBox = element("div");
     this.state = element("p.state", { role: "status" }, "Starting the sensors …");
     this.hold = element("button", { type: "button", "aria-pressed": "false", onclick: () => this.pause(!this.paused) }, "Pause");
     this.follow = element("button", { type: "button", onclick: () => this.view && this.view.reset() }, "Now");
@@ -91,7 +92,7 @@ everywatt.Board = class extends everywatt.Page {
     this.box.replaceChildren(
       element("section.card.live", { "aria-labelledby": "now-title" }, element("h2", { id: "now-title" }, this.words.title), this.figures, this.tiles, this.notes),
       everywatt.section("live-charts", "Power, live", "Drag over a chart to zoom in, double-click to follow again.", this.tools, this.chartsBox),
-      this.ownersBox);
+      this.modelsBox, this.ownersBox);
     this.connect();
     document.addEventListener("visibilitychange", () => this.seen());
     addEventListener("pagehide", () => this.disconnect());
@@ -196,6 +197,7 @@ everywatt.Board = class extends everywatt.Page {
   draw() {
     this.drawFigures();
     this.drawTiles();
+    this.drawModels();
     this.drawOwners();
     if (!this.view) {
       this.view = new everywatt.LiveWindow(this.low, this.high, 60);
@@ -206,17 +208,21 @@ everywatt.Board = class extends everywatt.Page {
     if (!this.view.follows) for (const chart of this.charts) chart.refresh();
   }
 
+  /** From when on energies count. */
+  began() {
+    return this.snapshot.since || everywatt.clockTime(this.snapshot.t - this.snapshot.elapsed_s);
+  }
+
   drawFigures() {
     const { element, number } = everywatt, now = this.snapshot, energy = now.energy, averages = now.averages_w;
     const figure = (label, value, about) => element("div", {}, element("dt", {}, label), element("dd", {}, value, element("span.about", {}, about)));
     const [value, unit] = now.power_w === null ? ["–", ""] : everywatt.scaled(now.power_w, "W");
-    const began = everywatt.clockTime(now.t - now.elapsed_s);
     this.figures.replaceChildren(
       element("div", {}, element("p.figure", {}, element("span.value", { "data-power": "" }, value), element("span.unit", {}, unit)),
         element("p.about", {}, now.host.name + " · mean of the last " + number(this.interval || 1, "s")),
-        element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Pedigree", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
+        element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
-        figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + began),
+        figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
         figure("Averages", ["1s", "5s", "15s"].map((name) => averages[name] === null ? "–" : number(averages[name])).join(" · ") + " W", "over 1, 5 and 15 s"),
         figure("CPU", now.host.cpu_pct === null ? "–" : number(Math.round(now.host.cpu_pct * 10) / 10, "%"), "of all CPUs"),
         figure("Memory", now.host.memory_bytes === null ? "–" : everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
@@ -284,6 +290,14 @@ everywatt.Board = class extends everywatt.Page {
     }
   }
 
+  drawModels() {
+    const { section, table } = everywatt, models = this.snapshot.models || [];
+    if (!models.length) { this.modelsBox.replaceChildren(); return; }
+    const rows = models.map((row) => [row.server, row.model || "–", row.refused ? "–" : row.phase, row.refused ? "none: " + row.refused : row.shown]);
+    this.modelsBox.replaceChildren(section("live-models", "Language models", "Active energy by token over the last minute, with its 95 % interval: by prompt token for prefill, else by generated token.",
+      table("Language models", ["Server", "Model", "Phase", "Energy"], rows, [3])));
+  }
+
   drawOwners() {
     const { element, section, table, number } = everywatt, owners = this.snapshot.owners;
     if (!owners) { this.ownersBox.replaceChildren(); return; }
@@ -291,10 +305,10 @@ everywatt.Board = class extends everywatt.Page {
     const cell = (value, unit) => value === null ? "–" : number(Math.round(value * 10) / 10, unit);
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
-      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), everywatt.scaled(entry.joules, "J").join(" "),
+      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
         cell(entry.cpu_pct, "%"), cell(entry.gpu_pct, "%"), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
-    this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + everywatt.clockTime(this.snapshot.t - this.snapshot.elapsed_s) + "; intervals are in reports.", body));
+    this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + this.began() + ".", body));
   }
 
   redraw() {

@@ -1,0 +1,183 @@
+"""The experiment loop: idle first, then blocks of trials in an order that favours none, cooling down before each.
+
+Comparisons, sweeps, precisions, trainings and LLM loads all run in it. What a trial does is the caller's; a trial that
+an earlier attempt finished is not run again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run, load
+from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.errors import EverywattError
+from everywatt.core.format import format_watts
+
+COOL_WITHIN = 0.10  # of the idle power: less than that above it is cool
+COOL_MOST_S = 300.0
+LOOK_S = 0.25
+RECENT_S = 0.5
+
+V = TypeVar("V")
+Show = Callable[[str], None]
+RunTrial = Callable[[V, int, int], None]
+"""Runs the trial of a variant in a block, at its place in that block."""
+
+
+class Experiment:
+    """The loop of one experiment, in a recording that the caller opens and closes."""
+
+    def __init__(
+        self,
+        meter: Meter,
+        *,
+        idle_s: float = 0.0,
+        cool: bool = True,
+        show: Show | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.show = show or (lambda text: None)
+        self.heated = False  # whether a trial ran, after which the machine may have to cool down
+        self._meter, self._idle_s, self._cool = meter, idle_s, cool
+        self._began_ns = self.clock.monotonic_ns()
+        self._tape: Run | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the experiment was made."""
+        return (self.clock.monotonic_ns() - self._began_ns) / NS
+
+    def idle(self) -> None:
+        """Record the idle power, in a span with that role."""
+        recording = self._meter.recording
+        if recording is None or self._idle_s <= 0:
+            return
+        self.show(f"recording idle power for {self._idle_s:g} s")
+        uid = recording.span_open("idle", attributes={"role": "idle"})
+        self.clock.sleep_until(self.clock.monotonic_ns() + round(self._idle_s * NS))
+        recording.span_close(uid)
+
+    def warm_up(self, variants: Sequence[V], trial: RunTrial[V], rounds: int) -> None:
+        """Run each variant so often before anything counts: in the blocks -1, -2 and so on."""
+        for number in range(rounds):
+            for variant in variants:
+                trial(variant, -1 - number, 0)
+                self.heated = True
+
+    def blocks(
+        self,
+        variants: Sequence[V],
+        trial: RunTrial[V],
+        *,
+        trials: int | None = None,
+        max_s: float = math.inf,
+        first: int = 0,
+        skip: Callable[[V, int], bool] = lambda variant, block: False,
+        ended: Callable[[int], str | None] = lambda count: None,
+    ) -> str:
+        """Run one trial of each variant in every block, and say why it ended: "trials", "time" or what `ended` said.
+
+        trials  blocks; None: until `ended` says so, or `max_s` is over
+        max_s   begin no further block so long after the experiment began; at least one is run
+        first   number of the first block
+        skip    whether a trial is not to be run: an earlier attempt finished it, or its variant failed
+        ended   asked after each block with the number of blocks so far, once a trial has run; None: go on
+        """
+        ran = False
+        for count, order in enumerate(interleaved(len(variants))):
+            if trials is not None and count >= trials:
+                return "trials"
+            block = first + count
+            left = [(place, variants[index]) for place, index in enumerate(order) if not skip(variants[index], block)]
+            if left and ran and self.elapsed_s > max_s:
+                return "time"
+            for place, variant in left:
+                # Asked again: a variant may have failed in the meantime.
+                if not skip(variant, block):
+                    trial(variant, block, place)
+                    self.heated = ran = True
+            if ran and (why := ended(count + 1)) is not None:
+                return why
+        raise AssertionError("the order never ends")
+
+    def live(self) -> Run | None:
+        """The run as it is on the disk now; None where there is none."""
+        recording = self._meter.recording
+        if recording is None:
+            return None
+        try:
+            if self._tape is None:
+                self._tape = load(recording.path.parent)
+            for tape in self._tape.tapes:
+                tape.refresh()
+        except (EverywattError, OSError):
+            return None
+        return self._tape
+
+    def cool_down(self) -> None:
+        """Wait until the machine is back at its idle power, so that a trial does not pay for the one before.
+
+        That is no more than a tenth above idle, after five minutes at most. Where nothing measures, nothing is waited
+        for.
+        """
+        if not self._cool or not self.heated:
+            return
+        idle_w = None
+        began_ns = self.clock.monotonic_ns()
+        while (waited_s := (self.clock.monotonic_ns() - began_ns) / NS) < COOL_MOST_S:
+            run = self.live()
+            idle_w = idle_w or (None if run is None else _idle_w(run))
+            if run is None or idle_w is None:
+                return
+            now_w = _recent_w(run, waited_s, self.clock.monotonic_ns())
+            if now_w is not None and now_w <= idle_w * (1 + COOL_WITHIN):
+                return
+            self.show(
+                "cooling down" if now_w is None else f"cooling down: {format_watts(now_w)}, idle {format_watts(idle_w)}"
+            )
+            self.clock.sleep_until(self.clock.monotonic_ns() + round(LOOK_S * NS))
+
+
+def interleaved(variants: int) -> Iterator[tuple[int, ...]]:
+    """In which order variants run, block after block, without end: each once in a block, every other block backwards.
+
+    A machine that warms up or slows down meanwhile then favours none of them: over two blocks each has the same mean
+    place (ABBA).
+
+    >>> from itertools import islice
+    >>> list(islice(interleaved(2), 3))
+    [(0, 1), (1, 0), (0, 1)]
+    """
+    forward = tuple(range(variants))
+    # Every pair of blocks starts one further on, so that with three or more none is always the first or the last.
+    turn = 0
+    while True:
+        shifted = forward[turn % variants :] + forward[: turn % variants] if variants > 2 else forward
+        yield shifted
+        yield tuple(reversed(shifted))
+        turn += 1
+
+
+def _idle_w(run: Run) -> float | None:
+    """The upper end of the measured idle power; None where none was accepted, or where it is only modelled."""
+    idle = run.baseline
+    if idle is None or idle.method != "measured" or "modelled" in run.energy().pedigree:
+        return None
+    return idle.watts + idle.spread_w
+
+
+def _recent_w(run: Run, waited_s: float, now_ns: int) -> float | None:
+    """Mean power of the newest half second on the tape; None where that is older than our waiting."""
+    if waited_s < RECENT_S:
+        return None
+    tape = run.tapes[-1]
+    end_ns = tape.extent_ns()[1]
+    if now_ns - end_ns > (waited_s - RECENT_S) * NS:
+        return None
+    end_s = (tape.to_utc_ns(end_ns) - run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])) / 1e9
+    energy = run.energy(between=(end_s - RECENT_S, end_s))
+    return None if energy.joules is None else energy.joules / RECENT_S

@@ -1,1 +1,0 @@
-"""Apple machines: powermetrics."""

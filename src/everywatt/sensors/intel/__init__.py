@@ -1,0 +1,1 @@
+"""Accelerators of Intel: Gaudi. Graphics cards of Intel are read by hwmon."""

@@ -1,0 +1,200 @@
+"""The tapes of a node that cover a time, and the stretch between two of them, while no recorder was running.
+
+Counters went on, so it can be charged: the last readings before and the first ones after are written to a small tape,
+which is booked like any other, energy by the differences of counters, owners by the differences of CPU time. Gauges
+have no difference, so that what only they measure is not covered.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from everywatt.core.channels import Row
+from everywatt.core.clocks import NS
+from everywatt.core.errors import EverywattError
+from everywatt.ledger.groups import grouper
+from everywatt.ledger.owners import OwnerKind
+from everywatt.ledger.use.account import PROCESSES, tape_use
+from everywatt.slurm.node.tape_use import name_processes
+from everywatt.tape.accumulate import publication_ns
+from everywatt.tape.reader import StoredGroup, Tape
+from everywatt.tape.writer import TapeWriter
+
+HOST_USE: Final = "use.host"
+MARGIN_NS: Final = 2 * NS  # readings beyond both ends, between which energy at the ends is interpolated
+SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set while no recorder is running
+STRANGE_PID: Final = 1 << 23  # above every pid of Linux: a process that was never read
+
+Rows = dict[tuple[int, Any], dict[str, Any]]
+
+
+def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
+    """The tapes of some runs' folders that cover a stretch of time, and the one before it, oldest first.
+
+    Segments stay open between calls, and follow.
+    """
+    opened: dict[Path, Tape] = {}
+
+    def cover(start_s: float, end_s: float) -> Iterable[Tape]:
+        paths = [path for folder in folders for path in sorted(folder.glob("*.tape"))]
+        old = [path for path in paths if _written_s(path) < start_s - 60]
+        for path in (path for path in paths if path not in old[:-1]):
+            try:
+                tape = opened.get(path)
+                if tape is None or tape.replaced:
+                    tape = opened[path] = Tape.open(path)
+                tape.refresh()
+                if tape.to_utc_ns(tape.extent_ns()[0]) / NS < end_s:
+                    yield tape
+            except (EverywattError, FileNotFoundError):
+                opened.pop(path, None)
+        for path in [path for path in opened if not path.exists()]:
+            opened.pop(path).close()
+
+    return cover
+
+
+def _written_s(path: Path) -> float:
+    """When a tape was last written to: while it is live that is in its log."""
+    times = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            times.append(file.stat().st_mtime)
+        except FileNotFoundError:
+            continue
+    return max(times, default=0.0)
+
+
+def first_look_ns(tape: Tape) -> int:
+    """When processes were read for the first time on a tape; where they were not, its beginning."""
+    group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
+    use = tape_use(tape).processes
+    if group is None or use is None or len(use.edges) < 2:
+        return tape.extent_ns()[0]
+    return use.edges[1]  # the first edge is a period before the first look
+
+
+@contextmanager
+def bridged(
+    before: Tape, after: Tape, start_s: float, end_ns: int, ended_cpu_s: Mapping[int, float]
+) -> Iterator[Tape | None]:
+    """A tape of the stretch from a UTC time on one tape to an instant of the next one.
+
+    `ended_cpu_s` are CPU seconds that jobs used in it before they ended, by job. None where it was another boot.
+    """
+    start_ns = before.from_utc_ns(round(start_s * NS))
+    hosts = [tape.meta.get("host", {}).get("name") for tape in (before, after)]
+    if hosts[0] != hosts[1] or abs(before.to_utc_ns(0) - after.to_utc_ns(0)) > SAME_BOOT_NS or end_ns <= start_ns:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="everywatt-") as folder:
+        path = _write(Path(folder) / "bridge.tape", before, after, (start_ns, end_ns), ended_cpu_s)
+        with Tape.open(path) as tape:
+            use = tape_use(before)
+            if use.processes is not None:
+                name_processes(tape, {use.processes.processes[n].pid: step for n, step in use.steps.items()})
+            yield tape
+
+
+def _write(
+    path: Path, before: Tape, after: Tape, between_ns: tuple[int, int], ended_cpu_s: Mapping[int, float]
+) -> Path:
+    start_ns, end_ns = between_ns
+    writer = TapeWriter(path, {"host": after.meta.get("host", {}), "period_s": after.meta.get("period_s", 1.0)})
+    for anchor in (*before.anchors()[-1:], *after.anchors()[:1]):
+        writer.anchor(anchor)
+    there = {group.info.name: group for group in before.groups}
+    for group in after.groups:
+        same = there.get(group.info.name)
+        if same is None or same.info.channels != group.info.channels:
+            continue
+        if group.info.name == PROCESSES:
+            number = writer.add_group(group.info, (end_ns - start_ns) / NS)
+            earlier, later = _tables(before, same, after, group, start_ns, end_ns, ended_cpu_s)
+            writer.append_table(number, start_ns, earlier)
+            writer.append_table(number, end_ns, later)
+        elif group.info.name == HOST_USE or any(channel.carries_energy for channel in group.info.channels):
+            number = writer.add_group(group.info, group.expected_period_s)
+            writer.append(number, _rows(before, same, start_ns - MARGIN_NS, None))
+            writer.append(number, _rows(after, group, start_ns, end_ns + MARGIN_NS))
+    return writer.seal()
+
+
+def _rows(tape: Tape, group: StoredGroup, low_ns: int, high_ns: int | None) -> list[Row]:
+    rows = [row for frame in tape.frames(group.id, low_ns, high_ns) for row in frame.rows()]
+    return [row for row in rows if low_ns <= publication_ns(row) <= (high_ns or publication_ns(row))]
+
+
+def _tables(
+    before: Tape,
+    there: StoredGroup,
+    after: Tape,
+    group: StoredGroup,
+    start_ns: int,
+    end_ns: int,
+    ended_cpu_s: Mapping[int, float],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All processes at the beginning and at the end of the stretch."""
+    earlier, later = _alive(before, there, start_ns), _alive(after, group, end_ns)
+    jobs = _jobs(before, earlier) | _jobs(after, later)
+    for table in (earlier, later):
+        for key, row in table.items():
+            if key not in jobs:
+                row.pop("children_cpu_s", None)  # of init and slurmd they are jobs, which are known
+            if key[0] == 0:
+                row["exits"] = False  # nothing recorded how processes ended meanwhile
+    gone = {key: {"pid": key[0], "start": key[1], "gone": True} for key in earlier if key not in later}
+    for job, cpu_s in ended_cpu_s.items():
+        mine = [key for key in gone if jobs.get(key) == job]
+        if mine:
+            busiest = max(mine, key=lambda key: earlier[key].get("cpu_s") or 0.0)
+            gone[busiest] = {**earlier[busiest], "cpu_s": (earlier[busiest].get("cpu_s") or 0.0) + cpu_s}
+        else:
+            pid, start = STRANGE_PID + len(gone), _start_ticks(after, start_ns)
+            cgroup = f"/system.slice/slurmstepd.scope/job_{job}/step_batch/user/task_0"
+            gone[pid, start] = {"pid": pid, "start": start, "ppid": 1, "name": "job", "cpu_s": cpu_s, "cgroup": cgroup}
+    return list(earlier.values()), [*later.values(), *gone.values()]
+
+
+def _alive(tape: Tape, group: StoredGroup, at_ns: int) -> Rows:
+    """The last row of each process that was alive at an instant: a table tells only what changed."""
+    found: Rows = {}
+    of_pid: dict[int, tuple[int, Any]] = {}
+    for frame in tape.tables(group.id, None, at_ns):
+        for row in frame.rows if frame.at_ns <= at_ns else ():
+            pid = row["pid"]
+            if row.get("gone") or row.get("exit"):
+                found.pop(of_pid.pop(pid, (pid, None)), None)
+                continue
+            key = (pid, row.get("start"))
+            if of_pid.get(pid, key) != key:
+                found.pop(of_pid[pid], None)
+            of_pid[pid] = key
+            found[key] = {**found.get(key, {}), **row}
+    return found
+
+
+def _jobs(tape: Tape, rows: Rows) -> dict[tuple[int, Any], int]:
+    """The job of each process that has one."""
+    use = tape_use(tape).processes
+    if use is None:
+        return {}
+    own, found = grouper("step", [tape]), {}
+    for pid, start in rows:
+        numbers = [number for _, number in use.seen.get(pid, ()) if use.processes[number].start == start]
+        owner = own(tape, use.processes[numbers[-1]]) if numbers else None
+        if owner is not None and owner.kind is OwnerKind.JOB:
+            job = owner.id.removeprefix("slurm:").partition(".")[0]
+            if job.isdecimal():
+                found[pid, start] = int(job)
+    return found
+
+
+def _start_ticks(tape: Tape, at_ns: int) -> int:
+    """An instant as /proc gives the start of a process: hundredths of seconds since the boot."""
+    anchor = tape.anchors()[0]
+    return (at_ns + anchor.boottime_ns - anchor.monotonic_ns) * 100 // NS + 1

@@ -1,0 +1,198 @@
+"""A recorder that was dead for some seconds: counters and CPU times went on, and jobs get what they used meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from machines import Process, write_machine
+from tapes import UTC_NS
+
+from everywatt.core.clocks import NS, FakeClock
+from everywatt.ledger.idle import Idle
+from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.recorder import Node
+from everywatt.slurm.node.tapes import tapes_in
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.store import Store
+
+T0 = UTC_NS / NS
+SECONDS = 30
+DEAD = (10, 18)  # no recorder was running from here to there
+IDLE_W, CPU_W = 20.0, 10.0  # the truth: idle, and each CPU second
+CARD_IDLE_W, CARD_W = 40.0, 100.0
+TRUE_CPU_S = {1: 2.0 * 26, 2: 1.0 * 12, 3: 1.0 * 3}
+JOBS = {1: (2.0, 28.0), 2: (2.0, 14.0), 3: (12.0, 15.0)}  # the second ends in the gap, the third is wholly in it
+
+
+def while_alive(start: float, end: float) -> list[float]:
+    return [1.0 if start <= second < end else 0.0 for second in range(SECONDS)]
+
+
+def tapes(folder: Path, *, gauges: tuple[str, ...] = ()) -> None:
+    """What two recorders recorded of one machine: until the first one died, and since the second one started."""
+    rates = {pid: while_alive(*JOBS[job]) for pid, job in ((101, 1), (102, 1), (103, 2), (104, 3))}
+    job_of = {101: 1, 102: 1, 103: 2, 104: 3}
+    processes = [
+        Process(
+            pid,
+            rate,
+            began=int(JOBS[job_of[pid]][0]),
+            ended=int(JOBS[job_of[pid]][1]),
+            extra={"uid": 1000, "cgroup": f"/system.slice/slurmstepd.scope/job_{job_of[pid]}/step_batch/user/task_0"},
+        )
+        for pid, rate in rates.items()
+    ]
+    processes.append(Process(105, [0.5] * SECONDS, extra={"uid": 0, "cgroup": "/system.slice/sshd.service"}))
+    busy = [sum(rate[second] for rate in rates.values()) + 0.5 for second in range(SECONDS)]
+    watts = {
+        "cpu.0": [IDLE_W + CPU_W * cpus for cpus in busy],
+        "gpu.0": [CARD_IDLE_W + CARD_W * on for on in while_alive(*JOBS[1])],
+    }
+    folder.mkdir()
+    for number, between in enumerate(((0, DEAD[0]), (DEAD[1], SECONDS))):
+        write_machine(
+            folder / f"box-{number:04}.tape",
+            watts,
+            processes,
+            seconds=SECONDS,
+            everything=True,
+            gauges=gauges,
+            between=between,
+            seal=bool(number),
+        )
+
+
+def drop(spool: Path, kind: str, job: int, at: float, **values: object) -> None:
+    lines = {"event": kind, "job_id": job, "node": "n1", "cluster": "c", **values, "whole": "yes"}
+    path = spool / "events" / f"{kind}-{job}.event"
+    path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    os.utime(path, (T0 + at, T0 + at))
+
+
+def node_at(folder: Path, now: float, cpu_s: Mapping[int, float], boot: str = "b") -> Node:
+    make_spool(folder / "spool")
+    node = Node(
+        "n1",
+        folder / "spool",
+        Store(folder / "store"),
+        tapes_in(folder / "tape"),
+        ask=lambda jobs, node, conf: {job: {} for job in jobs},
+        cpu_time_s=lambda job, conf: cpu_s.get(job),
+        clock=FakeClock(round(now * NS), utc_offset_ns=round(T0 * NS)),
+        boot=boot,
+    )
+    node.state.idle |= {"cpu.0": Idle(IDLE_W, 0.0, "baseline"), "gpu.0": Idle(CARD_IDLE_W, 0.0, "baseline")}
+    return node
+
+
+def recorded(folder: Path, cpu_s: Mapping[int, float]) -> dict[int, JobOnNode]:
+    """What is stored of jobs after the node recorder was killed with the recorder, and started again with it."""
+    before = node_at(folder, DEAD[0], cpu_s)
+    for job in (1, 2):
+        drop(folder / "spool", "start", job, JOBS[job][0], cpus=2 if job == 1 else 1, gpus="0" if job == 1 else "")
+    before.listen()
+    before.settle()
+    for job in (2, 3):
+        if job == 3:
+            drop(folder / "spool", "start", job, JOBS[job][0], cpus=1)
+        drop(folder / "spool", "end", job, JOBS[job][1], exit_code="0:0")
+    after = node_at(folder, 24, cpu_s)
+    after.listen()
+    after.settle()
+    drop(folder / "spool", "end", 1, JOBS[1][1], exit_code="0:0")
+    last = node_at(folder, SECONDS, cpu_s)
+    last.listen()
+    last.settle()
+    return {row["job_id"]: JobOnNode.of_row(row) for row in Store(folder / "store").jobs(0, 1e12).to_pylist()}
+
+
+def hours(folder: Path) -> list[dict[str, float]]:
+    rows: list[dict[str, float]] = Store(folder / "store").query("SELECT * FROM nodes", [], 0, 1e11).to_pylist()
+    assert all(row["jobs_uj"] + row["idle_uj"] + row["system_uj"] == row["total_uj"] for row in rows)
+    return rows
+
+
+def true_j(job: int) -> float:
+    return CPU_W * TRUE_CPU_S[job] + (CARD_W * 26 if job == 1 else 0.0)
+
+
+def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_path: Path) -> None:
+    tapes(tmp_path / "tape")
+    found = recorded(tmp_path, TRUE_CPU_S)
+    for job, row in found.items():
+        assert row.low_uj / 1e6 <= true_j(job) <= row.high_uj / 1e6
+        assert row.energy_uj / 1e6 == pytest.approx(true_j(job), rel=0.05), job
+        assert row.coverage == pytest.approx(1.0, abs=0.02)
+        assert row.cpu_s == pytest.approx(TRUE_CPU_S[job], rel=0.05)
+    rows = hours(tmp_path)
+    # From when jobs are known to the last look at processes.
+    for row in rows:
+        true_uj = {"cpu.0": (IDLE_W + 5.0) * 27 + CPU_W * sum(TRUE_CPU_S.values()), "gpu.0": 40.0 * 27 + 2600.0}
+        assert row["total_uj"] / 1e6 == pytest.approx(true_uj[row["device"]], rel=0.01)
+        assert row["coverage"] == pytest.approx(1.0, abs=0.01)
+    assert sum(row["jobs_uj"] for row in rows) == sum(row.energy_uj for row in found.values())
+    assert set(found) == set(JOBS)
+
+
+def test_a_job_that_ended_meanwhile_and_whose_cpu_time_is_unknown_has_an_interval_that_says_so(tmp_path: Path) -> None:
+    tapes(tmp_path / "tape")
+    found = recorded(tmp_path, {})
+    for job in JOBS:
+        row = found[job]
+        if row.energy_uj is not None:
+            assert row.low_uj / 1e6 <= true_j(job) <= row.high_uj / 1e6, job
+    assert found[1].coverage == pytest.approx(1.0, abs=0.02)
+    assert found[2].coverage == pytest.approx(8 / 12, abs=0.02)
+    assert found[3].energy_uj is None and "none of its processes" in (found[3].refused or "")
+    assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj or 0 for row in found.values())
+
+
+def test_what_only_gauges_measure_is_not_covered_and_widens_the_interval(tmp_path: Path) -> None:
+    tapes(tmp_path / "tape", gauges=("gpu.0",))
+    found = recorded(tmp_path, TRUE_CPU_S)
+    row = found[1]
+    assert row.coverage < 0.9
+    assert row.energy_uj / 1e6 < true_j(1) - 700
+    assert row.low_uj / 1e6 <= true_j(1) <= row.high_uj / 1e6
+    assert found[2].coverage == pytest.approx(1.0, abs=0.02), "it has no card"
+    covered = {row["device"]: row["coverage"] for row in hours(tmp_path)}
+    assert covered["cpu.0"] == pytest.approx(1.0, abs=0.01)
+    assert covered["gpu.0"] == pytest.approx(19 / 27, abs=0.02)
+
+
+def test_another_boot_is_not_bridged(tmp_path: Path) -> None:
+    """The job ended with the boot: nothing of what came after it is its own, and the hour says what is missing."""
+    tapes(tmp_path / "tape")
+    before = node_at(tmp_path, DEAD[0], {})
+    drop(tmp_path / "spool", "start", 1, 2.0, cpus=2)
+    before.listen()
+    before.settle()
+    (tmp_path / "tape" / "box-0000.tape").unlink()  # as good as of another boot: nothing to count on from
+    after = node_at(tmp_path, SECONDS, {}, boot="another")
+    after.listen()
+    after.settle()
+    covered = {row["device"]: row["coverage"] for row in hours(tmp_path)}
+    # The second for which hooks are waited for was lost with the tape.
+    assert covered["cpu.0"] == pytest.approx(18 / 27, abs=0.02)
+
+
+def test_hours_stay_open_for_a_job_whose_start_comes_late(tmp_path: Path) -> None:
+    """Its processes were charged to the system until then."""
+    tapes(tmp_path / "tape")
+    before = node_at(tmp_path, 9, {})
+    drop(tmp_path / "spool", "start", 2, 2.0, cpus=1)
+    before.listen()
+    before.settle()
+    drop(tmp_path / "spool", "start", 1, 2.0, cpus=2)  # the hook was slow
+    drop(tmp_path / "spool", "end", 1, 7.0)
+    drop(tmp_path / "spool", "end", 2, 7.0)
+    after = node_at(tmp_path, 11, {})
+    after.listen()
+    after.settle()
+    found = {row["job_id"]: JobOnNode.of_row(row) for row in Store(tmp_path / "store").jobs(0, 1e12).to_pylist()}
+    assert found[1].cpu_s == pytest.approx(2.0 * 5, abs=2.1)
+    assert found[1].devices[0].energy_uj / 1e6 == pytest.approx(CPU_W * 2.0 * 5, abs=21)
+    assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj or 0 for row in found.values())
