@@ -284,7 +284,6 @@ def test_a_receiver_that_is_away_for_a_minute_gets_everything_then(world) -> Non
         assert len(receiver) >= sum(len(samples) for samples in stored.values())
 
 
-@pytest.mark.xfail(strict=True, reason="it ends while the segment before is being sealed, and the last one waits")
 def test_an_end_right_after_a_rotation_sends_the_last_segment_too(world) -> None:
     """The segment before the last is still being sealed then."""
     with Receiver() as receiver:

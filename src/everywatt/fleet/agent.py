@@ -462,9 +462,9 @@ class Agent:
                 if source.outage is None:
                     source.read()
             session.flush_now(self.clock.monotonic_ns())
+        self._finish_sealing()  # first: the sender passes a segment only once that is sealed
         if self.sender is not None:
             self.sender.close(drain_s=5.0)
-        self._finish_sealing()
         if session is not None:
             meter = self.loop.cost_of_session()
             for source in self.watcher.sources:

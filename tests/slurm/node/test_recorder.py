@@ -494,7 +494,6 @@ def test_a_requeued_run_without_a_prolog_begins_with_its_first_process(tape: Pat
     assert sum(row["jobs_uj"] for row in hours) == sum(row.energy_uj or 0 for row in rows)
 
 
-@pytest.mark.xfail(strict=True, reason="the second run takes what the first used before its Prolog was heard")
 def test_a_requeued_run_without_a_prolog_does_not_begin_before_the_run_before_it(tape: Path, tmp_path: Path) -> None:
     """The processes of the first run are seen for three seconds before its Prolog says that it starts."""
     spool = tmp_path / "spool"

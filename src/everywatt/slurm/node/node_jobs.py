@@ -106,6 +106,11 @@ class NodeJobs:
         """Whether an earlier run of a job is known here."""
         return any(f"{job.job_id}/{n}" in {*self.jobs, *self.recorded} for n in range(job.restart))
 
+    def end_before_s(self, job: NodeJob) -> float:
+        """When the last earlier run of a job ended, as far as it is still known here; else 0."""
+        earlier = (one for one in self.jobs.values() if one.job_id == job.job_id and one.restart < job.restart)
+        return max((one.end_s or one.start_s for one in earlier), default=0.0)
+
     def take(self, event: Event, node: str = "") -> NodeJob | None:
         """Bring the jobs up to date with an event; gives the job, None where the event is of nobody here.
 

@@ -287,6 +287,7 @@ class Node:
             before = tape
         if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
             self.state.booked_s = told_s
+        self._adopt_late(known)
         done = [
             job
             for job in known
@@ -324,24 +325,31 @@ class Node:
             return False
         if account is None or not account.steps_s:
             return True
-        job.start_s = min(job.start_s, *(start_s for start_s, _ in account.steps_s.values()))
+        first_s = min(start_s for start_s, _ in account.steps_s.values())
+        job.start_s = min(job.start_s, max(first_s, self._jobs.end_before_s(job)))
         account.observed_s = account.covered_s = (job.end_s or job.start_s) - job.start_s
         job.complete, job.note = True, f"{NO_START}, and is that of its first process"
         return False
 
     def _adopt_late(self, known: Iterable[NodeJob]) -> None:
-        """Give jobs that hooks told of late what was charged for them to the system; forget what nobody asked for."""
+        """Give jobs what was charged to the system before a hook reported them; drop what no job claims.
+
+        That is all there is of a run whose start was heard late or never. Of others it is what the processes of a first
+        run did before its Prolog was called: what there is before a later run may be of an earlier one.
+        """
         booked_s = self.state.booked_s or 0.0
         for job in known:
-            if job.key in self.state.accounts or (job.start_s >= booked_s and job.note != NO_START):
-                continue
-            for late in (self.state.late.pop(name, None) for name in (str(job.job_id), job.sluid)):
-                if late is not None:
-                    account = self.state.accounts.setdefault(job.key, Account())
-                    account.adopt(late)
+            unheard = job.key not in self.state.accounts and (job.start_s < booked_s or job.note == NO_START)
+            for name in (str(job.job_id), job.sluid):
+                late = self.state.late.get(name)
+                if late is None or not (unheard or (not job.restart and late.charged_s <= job.start_s)):
+                    continue
+                account = self.state.accounts.setdefault(job.key, Account())
+                account.adopt(self.state.late.pop(name))
+                if unheard:
                     account.observed_s = max(min(job.end_s or booked_s, booked_s) - job.start_s, 0.0)
                     account.covered_s = account.observed_s
-                    self.state.hours = move_to_jobs(self.state.hours, late)
+                self.state.hours = move_to_jobs(self.state.hours, late)
         for job_id, late in list(self.state.late.items()):
             oldest_s = min((int(place.partition(" ")[0]) for place in late.hours_uj), default=booked_s)
             if late.charged_s < booked_s - LATE_S or oldest_s < booked_s - OPEN_S:
