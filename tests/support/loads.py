@@ -49,6 +49,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def group(number: int) -> list[int]:
+    """The processes of a process group, zombies too."""
+    stats = ((path.name, path / "stat") for path in Path("/proc").iterdir() if path.name.isdecimal())
+    return [int(pid) for pid, stat in stats if _group_of(stat) == number]
+
+
+def _group_of(stat: Path) -> int | None:
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[2])
+    except OSError:
+        return None
+
+
 def gone(pids: list[int], within_s: float = 240.0) -> bool:
     """Whether all of them are gone, now or soon."""
     deadline = time.monotonic() + within_s

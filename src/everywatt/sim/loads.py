@@ -266,6 +266,7 @@ class Following:
         self._stat = HostStat(folder / HOST_STAT, self._t0_ns) if self._cpus else None
         self._weights: dict[int, float] = {}
         self._shares = {name: _shares(table) for name, table in self._cards.items()}
+        self._declared: dict[str, float] = {}
         self._late: dict[int, int] = {}
         self._joules: dict[str, float] = {}
         self._number = 0
@@ -294,8 +295,11 @@ class Following:
             _set(self._logs[name], at, self._loads[name].at_share_w(self._share))
         self._at = at
         for name, table in self._cards.items():
-            table.sweep()
-            _set(self._logs[name], at, self._loads[name].at_share_w(table.share()))
+            gone, share = table.sweep(), table.share()
+            # What a process declares it writes into the log itself, a moment after the table: only what stays is set.
+            if gone or share == self._declared.get(name):
+                _set(self._logs[name], at, self._loads[name].at_share_w(share))
+            self._declared[name] = share
             self._shares[name] = _shares(table)
         if busy or not self._share:  # else this step draws what those of the one before are still owed
             self._weights = {pid: spent / 1e9 / busy for pid, spent in used.items() if busy and spent}

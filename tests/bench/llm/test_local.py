@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from waiting import until
+from loads import gone
 
 from everywatt.bench.llm import packaged_model
 from everywatt.bench.llm.clients import Connection, make
@@ -79,15 +79,6 @@ def test_the_key_is_in_no_answer(module):
         assert KEY not in json.dumps(answer.to_dict())
 
 
-def gone(pid):
-    """Whether a process has ended; one that nobody waited for has too."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
 @pytest.mark.parametrize("how", ["too long", "cancelled"])
 def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, how):
     told = tmp_path / "pids"
@@ -109,8 +100,7 @@ def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, ho
     else:
         assert asyncio.run(asked()).status == "timeout"
     pids = [int(word) for word in told.read_text().split()]
-    until(lambda: all(map(gone, pids)))
-    assert all(map(gone, pids))
+    assert gone(pids)
 
 
 def test_a_packaged_model_that_is_missing_names_the_command_that_installs_it(monkeypatch):

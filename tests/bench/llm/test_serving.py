@@ -1,12 +1,11 @@
 """A server that the benchmark starts ends with it, however the benchmark itself ends."""
 
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
-from waiting import until
+from loads import gone, group
 
 from everywatt.bench.llm.serving import Serving
 
@@ -21,14 +20,6 @@ signal.pause()
 """
 
 
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_where_the_benchmark_is_killed(number):
     program = PROGRAM.format(command="sleep 600{port}")
@@ -36,13 +27,13 @@ def test_it_ends_where_the_benchmark_is_killed(number):
         pid = int(benchmark.stdout.readline())
         benchmark.send_signal(number)
         benchmark.wait()
-    until(lambda: gone(pid), "the end of the server")
+    assert gone([pid])
 
 
 def test_stop_leaves_nothing(tmp_path):
     server = Serving("sleep 600{port}")
     shell = server.prepare()
     server.start()
-    assert server.alive
+    assert server.alive and group(shell)
     server.stop(tmp_path)
-    until(lambda: gone(-shell), "the end of the whole group")
+    assert gone(group(shell))
