@@ -76,7 +76,6 @@ def test_few_degrees_of_freedom_count_by_their_share():
     assert Budget.from_list(Budget((few, many)).to_list()) == Budget((few, many))
 
 
-@pytest.mark.xfail(strict=True, reason="the freedom of one sample counts once for each error that was found from it")
 @given(st.floats(0.1, 1e3), st.floats(0.1, 1e3), st.integers(3, 40))
 def test_errors_that_were_found_from_one_sample_share_its_freedom(gain, offset, freedom):
     """Of n sensors: any sum of gain and offset has n degrees of freedom, however it is split into independent errors
