@@ -101,7 +101,6 @@ def test_a_killed_tape_is_sealed_when_it_is_loaded(recorder, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tape"]
 
 
-@pytest.mark.xfail(strict=True, reason="a run without a date in its name is as old as its folder's last change")
 def test_a_run_that_is_repaired_or_reported_on_is_not_the_last_one(recorder, tmp_path):
     """Of two runs with names of their own, the older one stays the older."""
     older, newer = tmp_path / "mine", tmp_path / "yours"
