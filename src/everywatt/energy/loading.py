@@ -175,8 +175,10 @@ def _read_share(piece: Columns, channel: Channel, at_ns: int) -> float:
         return 1.0
     first = max(int(np.searchsorted(piece.published, at_ns)) - ENDS_PERIODS, 0)
     steps = np.diff(piece.published[first : first + 2 * ENDS_PERIODS]) / NS
-    shortest, usual = publishing_s(steps), spacing_s(steps)
-    return min(shortest / usual, 1.0) if usual > 1.5 * shortest else 1.0
+    period_s, known_s, usual_s = publishing_s(steps), channel.facts.period_s, spacing_s(steps)
+    if known_s is not None and abs(period_s - known_s) >= 0.1 * known_s:  # as `Ticks.period_s`
+        period_s = known_s
+    return min(period_s / usual_s, 1.0) if usual_s > 1.5 * period_s else 1.0
 
 
 def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:
