@@ -23,7 +23,7 @@ from everywatt.energy.loading import (
     load_ticks,
     rough_energy,
 )
-from everywatt.energy.sources import Source, addable, scope_of, systematic_terms
+from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
 from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Gap
@@ -262,7 +262,7 @@ def _budget(
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
-            terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
+            terms.append(Term("edges", edge_key(source, at_ns), sign * width_j))
     if reading.aliasing_j:
         # Cards of one model look at the same part of each period, and often work in step: they miss the same.
         terms.append(Term("aliasing", f"aliasing:{facts.cards or device}", reading.aliasing_j))
