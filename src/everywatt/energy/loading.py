@@ -151,7 +151,7 @@ def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | No
     """
     group, channel = source.group, source.channel
     kept = _kept(source) if _keeps(source) else None
-    if not _surely_plain(channel) and not _long(group, start_ns, end_ns):
+    if not _plain(channel, unknown=kept is None) and not _long(group, start_ns, end_ns):
         window_ns = start_ns, end_ns
         ticks = kept.ticks() if kept else _read(source, *window_ns).ticks(window_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(*window_ns)
@@ -198,11 +198,12 @@ def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -
     return count + share * (more - count), observed + share * (later - observed)
 
 
-def _surely_plain(channel: Channel) -> bool:
+def _plain(channel: Channel, *, unknown: bool) -> bool:
+    """Whether lines between accumulated values are right; `unknown` where the averaging window is not known."""
     window_s, period_s = channel.facts.window_s, channel.facts.period_s
-    if channel.kind is Kind.COUNTER or window_s is None:
+    if channel.kind is Kind.COUNTER:
         return True
-    return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
+    return unknown if window_s is None else period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
 def _keeps(source: Source) -> bool:

@@ -390,7 +390,8 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: 
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
         # what they show to the board's limit.
-        within = np.where(inner[part].any(axis=1)[:, None], inner[part], among[part]) > 0
+        enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
+        within = np.where(enough, inner[part], among[part]) > 0
         top = np.where(within, wide[part], -np.inf).max(axis=1)
         bottom = np.where(within, wide[part], np.inf).min(axis=1)
         locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
