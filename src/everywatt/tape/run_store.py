@@ -136,8 +136,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _age(path: Path) -> tuple[str, int, str]:
-    """By the start in its name, else by the last change of its tapes: a report beside them makes a run no newer."""
-    changed_ns = max(tape.stat().st_mtime_ns for tape in segments(path))
+    changed_ns = path.stat().st_mtime_ns
     match = _STAMP.match(path.name)
     stamp = match.group() if match else datetime.fromtimestamp(changed_ns / 1e9, UTC).strftime("%Y%m%d-%H%M%S")
     return stamp, changed_ns, path.name
