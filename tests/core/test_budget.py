@@ -76,6 +76,14 @@ def test_few_degrees_of_freedom_count_by_their_share():
     assert Budget.from_list(Budget((few, many)).to_list()) == Budget((few, many))
 
 
+@given(st.floats(0.1, 1e3), st.floats(0.1, 1e3), st.integers(3, 40))
+def test_errors_that_were_found_from_one_sample_share_its_freedom(gain, offset, freedom):
+    """Of n sensors: any sum of gain and offset has n degrees of freedom, however it is split into independent errors
+    (aᵀSa / aᵀΣa of a Wishart matrix S is χ² over n)."""
+    both = Budget((Term("gain", "g", gain, freedom), Term("offset", "o", offset, freedom)))
+    assert both.sides()[0] == pytest.approx(math.hypot(gain, offset))
+
+
 def test_a_gain_that_was_found_over_sensors_reaches_further_up():
     """Readings 10 % low at most come from 1 / 0.9 of them at most: with a lean to first order, 11 %."""
     gain = Budget((Term("gain", "g", 10.0, 19),))

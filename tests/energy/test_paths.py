@@ -176,6 +176,48 @@ def test_equal_cards_in_lock_step_miss_the_same(product, tmp_path, load):
         assert answers.holds() >= HONEST, (length, answers)
 
 
+def test_equal_counters_in_lock_step_are_cut_at_the_same_place(product, tmp_path):
+    """Eight counters that publish together under one load: what an edge takes from one it takes from all."""
+    found = None
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        made = [product.pulses(0.05, 0.13, 90.0, 330.0)(rng)] * 8
+        sensor = product.Sensor(counter=True, model="A100")
+        recorded = product.record(made, [sensor] * 8, tmp_path / f"{seed}.tape", rng, in_phase=True)
+        answers = product.by_windows(recorded, 0.5, 60, rng)
+        found = answers if found is None else found + answers
+    assert found.holds() >= HONEST_FEW, found
+
+
+def test_a_load_in_step_with_the_sensor_near_its_pauses(product, tmp_path):
+    """On and off at half the period of a sensor that looks at a quarter of it, up to 4 s beside a pause of 3 s."""
+    low = {}
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        recorded = product.record(
+            product.LOADS["on/off 50 ms"](rng), product.SENSORS["gauge 25 of 100 ms"], tmp_path / f"{seed}.tape", rng
+        )
+        starts = np.concatenate((rng.uniform(23.0, 26.0, 15), rng.uniform(32.0, 35.0, 15)))
+        figures = [recorded.run.energy(between=(float(a), float(a) + 1.0)) for a in starts]
+        answers = product.Answers.of(recorded.truth(starts, starts + 1.0), figures)
+        if answers.holds() < HONEST_FEW:
+            low[seed] = str(answers)
+    assert not low
+
+
+@pytest.mark.parametrize("on_s", [0.1, 0.05])
+def test_a_load_that_a_fast_sensor_resolves_and_utilisation_does_not(product, tmp_path, on_s):
+    """Pulses that come every 2.6 times their length: several readings of a sensor of 20 ms, one of utilisation."""
+    sensor = product.Sensor(period_s=0.02, window_s=0.01)
+    found = None
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        made = product.pulses(on_s, 2.6 * on_s, 90.0, 330.0)(rng)
+        answers = product.by_windows(product.record(made, sensor, tmp_path / f"{seed}.tape", rng), 0.5, 60, rng)
+        found = answers if found is None else found + answers
+    assert found.holds() >= HONEST_FEW, found
+
+
 @pytest.mark.parametrize("quantum_j", [0.001, 1.0])
 def test_a_counter_that_stalls_leaves_a_gap(product, tmp_path, quantum_j):
     """What it counted is known when it goes on, and when it was counted is not."""

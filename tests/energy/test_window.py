@@ -266,6 +266,37 @@ def test_spans_of_a_name_of_which_one_lies_outside_of_all_readings(tmp_path):
     assert any("1 of 2 windows have no energy" in note for note in energy.notes)
 
 
+HALF_SEEN = rows(lambda t: 100.0, 0, 5, 0.1) + rows(lambda t: 100.0, 7, 12, 0.1)  # 1.9 s of 12 s are not observed
+
+
+@pytest.mark.parametrize(
+    ("count", "length_s", "unseen_s"),
+    [
+        (3, 3.0, 1.9),
+        (24, 0.25, 1.0),
+    ],
+)
+def test_coverage_of_spans_is_the_share_of_their_time(tmp_path, count, length_s, unseen_s):
+    """Nothing was observed between 5.0 and 6.9 s, whether 3 spans or 24 share the 12 s."""
+    starts = [12 * i / count for i in range(count)]
+    spans = [("epoch", start, start + length_s, None, {}) for start in starts]
+    run = run_of(write_tape(tmp_path / "a.tape", [(gauge_group(max_w=150.0), 0.1, HALF_SEEN)], spans))
+    whole, alone = run.energy(span="epoch"), run.energy(span="epoch", device="gpu.0")
+    for energy in (whole, whole.part("gpu.0"), alone):
+        assert energy.coverage == pytest.approx(1 - unseen_s / (count * length_s), abs=1e-6)
+
+
+def test_coverage_of_segments_is_the_share_of_their_time(tmp_path):
+    """12 s of which 10.1 were observed, then 8 s that all were; a second host that was observed throughout."""
+    last = rows(lambda t: 100.0, 20, 28, 0.1)
+    write_tape(tmp_path / "h-0001.tape", [(gauge_group(), 0.1, HALF_SEEN)], [("run", 0, 12, None, {})])
+    write_tape(tmp_path / "h-0002.tape", [(gauge_group(), 0.1, last)], [("run", 20, 28, None, {})])
+    for energy in (run_of(tmp_path).energy(), run_of(tmp_path).energy(device="gpu.0")):
+        assert energy.coverage == pytest.approx(18.1 / 20, abs=1e-6)
+    write_tape(tmp_path / "i-0001.tape", [(gauge_group(), 0.1, last)], [("run", 20, 28, None, {})], host="other")
+    assert run_of(tmp_path).energy().coverage == pytest.approx(18.1 / 20, abs=1e-6), "the least of the hosts"
+
+
 @pytest.mark.parametrize("busy", [0.95, 0.05])
 def test_net_energy_needs_a_machine_that_was_idle(tmp_path, busy):
     """Net of a machine that was at work all the time would be about nothing, which is not what it used."""

@@ -15,6 +15,7 @@ from everywatt.api.run import load
 from everywatt.tape.columns import load_columns
 from everywatt.tape.mending import empty_spool, seal_left
 from everywatt.tape.reader import Tape
+from everywatt.tape.run_store import find_run, list_runs
 
 # A recorder: 50 rows of 1 kJ each, written, and 50 more when it is told. With a spool its folder is as if on a network.
 RECORDER = """
@@ -98,6 +99,20 @@ def test_a_killed_tape_is_sealed_when_it_is_loaded(recorder, tmp_path):
     assert any("The recorder ended without sealing" in text for text in run.quality()["warnings"])
     assert run.meta["sealed_later"]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.tape"]
+
+
+def test_a_run_that_is_repaired_is_not_the_last_one(recorder, tmp_path):
+    """Of two runs with names of their own, the older one stays the older."""
+    older, newer = tmp_path / "mine", tmp_path / "yours"
+    for run, seconds in ((older, 120), (newer, 60)):
+        run.mkdir()
+        kill(recorder(run / "here-0001.tape"))
+        age(run / "here-0001.tape", seconds)
+        os.utime(run, (time.time() - seconds,) * 2)
+    assert list_runs(tmp_path) == [older, newer]
+    assert sealed_by_load(older)
+    assert list_runs(tmp_path) == [older, newer]
+    assert find_run("last", tmp_path) == newer
 
 
 def test_a_tape_that_is_being_written_is_left_alone(recorder, tmp_path):

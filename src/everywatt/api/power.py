@@ -10,10 +10,9 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, combine
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import repeated
-from everywatt.energy.combine import combine
 from everywatt.energy.medians import median
 from everywatt.energy.sources import Source, sources
 from everywatt.energy.ticks import WHOLE_ROWS
@@ -72,15 +71,15 @@ def device_table(tapes: Sequence[Tape], windows: Sequence[Windows]) -> dict[str,
             label = f"{host} {source.label}" if several else source.label
             entry = table.setdefault(label, _entry(source))
             entry["_energy"] += [(host, source_energy(source, start, end)) for start, end in asked]
-            entry["_seconds"] += sum(end - start for start, end in asked) / NS
+            entry["_seconds"] += [(end - start) / NS for start, end in asked]
             line = power_line(source)
             entry["_watts"] += [line.inside(asked)] if line is not None else []
     for entry in table.values():
         figures: list[tuple[str, Energy]] = entry.pop("_energy")
         watts, seconds = np.concatenate([np.empty(0), *entry.pop("_watts")]), entry.pop("_seconds")
-        energy = combine(figures) if figures else None
+        energy = combine(figures, seconds) if figures else None
         entry["energy"] = None if energy is None else energy.to_dict()
-        entry["power"] = power_statistics(watts, energy, seconds)
+        entry["power"] = power_statistics(watts, energy, sum(seconds))
     return table
 
 
@@ -94,7 +93,7 @@ def _entry(source: Source) -> dict[str, Any]:
         "period_s": facts.period_s,
         "window_s": facts.window_s,
         "_energy": [],
-        "_seconds": 0.0,
+        "_seconds": [],
         "_watts": [],
     }
 

@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.power import device_table
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, length_s
 from everywatt.core.config import resolve
-from everywatt.core.energy import Energy, total
+from everywatt.core.energy import Energy, combine, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document
 from everywatt.core.spans import Point, Span
-from everywatt.energy.combine import combine
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
 from everywatt.energy.window import source_energies, windows_energy, windows_joules
@@ -108,30 +107,24 @@ class Run:
         Spans of one name are taken together; time in several of them counts once. `device` asks for one part, e.g.
         `gpu.0`, also for one that is not in the total, e.g. `cpu.0 core` or `psys`.
         """
-        figures = []
-        observed_ns = asked_ns = 0.0
-        lost = False
+        figures, seconds = [], []
         for tape, windows in zip(self.tapes, self._windows(span, between), strict=True):
             found = sources(tape)
             if windows:
                 energy = self._asked(found, windows, device)
-                figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
-                length_ns = sum(end - start for start, end in windows)
+                seconds.append(length_s(windows))
                 lacking = device is None and self._lacks_devices(tape, found)
-                unseen_ns = length_ns if lacking else self._before_it_began(tape, windows)
-                asked_ns += length_ns
-                observed_ns += energy.coverage * (length_ns - unseen_ns) if energy.joules is not None else 0.0
-                lost = lost or unseen_ns > 0 or (energy.joules is None and len(self._recording_of(tape)) > 1)
+                unseen_s = seconds[-1] if lacking else self._before_it_began(tape, windows) / NS
+                if unseen_s:  # what a segment should have reported and has no reading of
+                    energy = replace(energy, coverage=energy.coverage * (1 - unseen_s / seconds[-1]))
+                figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
-        combined = combine(figures)
+        combined = combine(figures, seconds)
         if others := len(self.shared_with):
             programs = "another program" if others == 1 else f"{others} other programs"
             note = f"{programs} recorded the same devices meanwhile: this energy is theirs as well, so count it once"
             combined = replace(combined, notes=(*combined.notes, note))
-        if lost and combined.joules is not None and asked_ns:
-            # What a segment should have told and has no reading of is time that was not observed.
-            combined = replace(combined, coverage=min(combined.coverage, observed_ns / asked_ns))
         return combined
 
     def _lacks_devices(self, tape: Tape, found: Sequence[Source]) -> bool:
@@ -166,17 +159,18 @@ class Run:
 
     def energy_net(self, span: str | Span | None = None, *, between: tuple[float, float] | None = None) -> Energy:
         """Energy above idle: gross minus idle power over the same time. Refused where idle was not observed."""
-        figures = []
+        figures, seconds = [], []
         for tape, levels, windows in zip(self.tapes, self._idle_levels(), self._windows(span, between), strict=True):
             if windows:
                 gross = windows_energy(sources(tape), windows)
-                net = net_energy(gross, levels, sum(end - start for start, end in windows) / NS)
+                seconds.append(length_s(windows))
+                net = net_energy(gross, levels, seconds[-1])
                 if net.joules is None:
                     return (
                         net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
                     )
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
-        return combine(figures) if figures else Energy.refuse("nothing was recorded in that window")
+        return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 
     def _how_to_idle(self) -> str:
         """What to do for an idle level that is accepted."""
@@ -237,7 +231,7 @@ class Run:
     @property
     def duration_s(self) -> float:
         """Total duration of the run's own windows, in seconds, without gaps between appended segments."""
-        return sum(end - start for windows in self.windows() for start, end in windows) / NS
+        return sum(length_s(windows) for windows in self.windows())
 
     def windows(self) -> list[list[tuple[int, int]]]:
         """For each tape the disjoint windows (ns on its clock) that the run's own figures cover: without `--idle`."""

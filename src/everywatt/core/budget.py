@@ -136,9 +136,13 @@ class Budget:
             return math.hypot(*widths.values())
         standard = {key: width / _student(freedom.get(key, math.inf)) for key, width in widths.items()}
         combined = math.hypot(*standard.values())
-        fourth = sum(standard[key] ** 4 / free for key, free in freedom.items())
+        # Estimates of equal freedom are taken as one: those of all sensors of a kind come from the same measured ones.
+        squares: dict[float, float] = {}
+        for key, free in freedom.items():
+            squares[free] = squares.get(free, 0.0) + standard[key] ** 2
+        fourth = sum(square**2 / free for free, square in squares.items())
         # The effective number is rounded down (G.4.2), which also keeps the quantiles to be computed few.
-        return combined * _student(math.floor(min(combined**4 / fourth, MANY)) if fourth > 0 else math.inf)
+        return combined * _student(math.floor(min(combined**4 / fourth + 1e-6, MANY)) if fourth > 0 else math.inf)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Plain data for JSON."""

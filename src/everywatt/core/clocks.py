@@ -157,3 +157,8 @@ def take_anchor(clock: Clock) -> Anchor:
             best = Anchor((before + after) // 2, utc, boot, after - before)
     assert best is not None
     return best
+
+
+def length_s(windows: Iterable[tuple[int, int]]) -> float:
+    """Seconds of all windows (start and end in nanoseconds) together."""
+    return sum(end - start for start, end in windows) / NS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from operator import add
@@ -268,3 +268,52 @@ def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ())
         signed=any(part.signed for part in counted.values()),
         sampling_only=any(part.sampling_only for part in counted.values()),
     )
+
+
+def over_time(whole: Energy, figures: Sequence[Energy], seconds: Sequence[float]) -> Energy:
+    """The sum of the figures of windows of these lengths with their coverage: the share of all that time.
+
+    A window without a figure was not observed.
+    """
+    asked_s = sum(seconds)
+    if len(figures) < 2 or asked_s <= 0:
+        return whole
+    seen_s = sum(one.coverage * length for one, length in zip(figures, seconds, strict=True) if one.joules is not None)
+    parts = []
+    for name, part in whole.parts:
+        has = [(dict(one.parts).get(name), one, length) for one, length in zip(figures, seconds, strict=True)]
+        own = [(one if same is None else same, length) for same, one, length in has if same or one.joules is None]
+        parts.append((name, over_time(part, [one for one, _ in own], [length for _, length in own])))
+    return replace(whole, coverage=seen_s / asked_s, parts=tuple(parts))
+
+
+def combine(figures: Sequence[tuple[str, Energy]], seconds: Sequence[float] | None = None) -> Energy:
+    """The sum over (host, energy) pairs.
+
+    On one host with one scope the parts are added device by device; otherwise each host's figure is a part of its own,
+    and the scope names what all of them cover. With `seconds`, the lengths of their windows, coverage is the share of a
+    host's time; without, and of several hosts, it is the least.
+    """
+    if len(figures) == 1:
+        return figures[0][1]
+    counted = [number for number, (_, energy) in enumerate(figures) if energy.joules is not None]
+    if not counted:
+        return figures[0][1]
+    missing = [f"{host}: {energy.refused}" for host, energy in figures if energy.joules is None]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number in counted:
+        groups.setdefault((figures[number][0], figures[number][1].scope), []).append(number)
+    by_host: dict[str, Energy] = {}
+    for (host, _), numbers in groups.items():
+        energy = sum_energies(figures[number][1] for number in numbers)
+        if seconds is not None:
+            same = [
+                n for n, (other, one) in enumerate(figures) if n in numbers or (other == host and one.joules is None)
+            ]
+            energy = over_time(energy, [figures[n][1] for n in same], [seconds[n] for n in same])
+        by_host[f"{host} #{counted.index(numbers[0]) + 1}" if host in by_host else host] = energy
+    if len(by_host) == 1:
+        return replace(energy, notes=(*energy.notes, *missing))
+    scopes = sorted({scope for _, scope in groups})
+    notes = [*missing, *(["hosts or segments cover different scopes"] if len(scopes) > 1 else [])]
+    return total(by_host, scope=join_labels(scopes), notes=notes)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 Z95 = 1.959963984540054  # normal_quantile(0.975): half-width of 95 % in standard deviations
+TO_95 = 1.96 / 1.645  # of a normal law: a half-width of 90 %, as models state it, as one of 95 %
 RESAMPLES = 2000
 SEED = 20261115
 FEWEST_GROUPS = 5  # fewer groups do not show how groups differ

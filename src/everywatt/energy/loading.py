@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
@@ -148,33 +150,35 @@ def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | No
     window is so long that its ends do not matter.
     """
     group, channel = source.group, source.channel
-    if _keeps(source):
-        ticks = _kept(source).ticks()
-        return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
-    if not _surely_plain(channel) and not _long(group, start_ns, end_ns):
-        ticks = _read(source, start_ns, end_ns).ticks((start_ns, end_ns))
-        return (None, 0.0) if ticks is None else ticks.roughly(start_ns, end_ns)
+    kept = _kept(source) if _keeps(source) else None
+    if not _plain(channel, unknown=kept is None) and not _long(group, start_ns, end_ns):
+        window_ns = start_ns, end_ns
+        ticks = kept.ticks() if kept else _read(source, *window_ns).ticks(window_ns)
+        return (None, 0.0) if ticks is None else ticks.roughly(*window_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
-    pieces = _pieces(source, [channel.name], start_ns, end_ns, ends=True)
+    pieces = kept.pieces if kept else _pieces(source, [channel.name], start_ns, end_ns, ends=True)
     ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
     found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
     if found[0] is not None and found[1] is not None and end_ns > start_ns:
         count, observed_ns = (after - before for before, after in zip(*found, strict=True))
         unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
-        coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel)
+        coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel, start_ns)
         return count * unit + channel.facts.bias_w * observed_ns / NS, coverage
     near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
     ticks = ticks_of(merged_rows(near, [], channel, False), channel, group.expected_period_s)
     return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
 
 
-def _read_share(piece: Columns, channel: Channel) -> float:
+def _read_share(piece: Columns, channel: Channel, at_ns: int) -> float:
     """The share of a gauge's publications that was read: a small one cannot be held against another path."""
     if channel.kind is Kind.COUNTER or len(piece.published) < 2:
         return 1.0
-    steps = np.diff(piece.published) / NS
-    shortest, usual = publishing_s(steps), spacing_s(steps)
-    return min(shortest / usual, 1.0) if usual > 1.5 * shortest else 1.0
+    first = max(int(np.searchsorted(piece.published, at_ns)) - ENDS_PERIODS, 0)
+    steps = np.diff(piece.published[first : first + 2 * ENDS_PERIODS]) / NS
+    period_s, known_s, usual_s = publishing_s(steps), channel.facts.period_s, spacing_s(steps)
+    if known_s is not None and abs(period_s - known_s) >= 0.1 * known_s:  # as `Ticks.period_s`
+        period_s = known_s
+    return min(period_s / usual_s, 1.0) if usual_s > 1.5 * period_s else 1.0
 
 
 def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:
@@ -194,11 +198,12 @@ def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -
     return count + share * (more - count), observed + share * (later - observed)
 
 
-def _surely_plain(channel: Channel) -> bool:
+def _plain(channel: Channel, *, unknown: bool) -> bool:
+    """Whether lines between accumulated values are right; `unknown` where the averaging window is not known."""
     window_s, period_s = channel.facts.window_s, channel.facts.period_s
-    if channel.kind is Kind.COUNTER or window_s is None:
+    if channel.kind is Kind.COUNTER:
         return True
-    return period_s is not None and abs(window_s - period_s) < 0.01 * period_s
+    return unknown if window_s is None else period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
 def _keeps(source: Source) -> bool:
@@ -234,14 +239,22 @@ class _Kept:
     """
 
     def __init__(self, loaded: _Loaded) -> None:
-        rows = loaded.around
+        self.pieces = loaded.around.pieces
         self._loaded = loaded
-        self._raw = merged_rows(rows.pieces, loaded.edges, rows.channel, rows.tracked)
-        self._near = near_reads(self._raw, [row.read_ns for row, _ in loaded.edges]) if loaded.edges else NONE
-        if len(self._near) > MOST_PLACED:
-            self._near = NONE
         self._placed = NONE
         self._ticks: Ticks | None = None
+
+    @cached_property
+    def _raw(self) -> Raw:
+        rows = self._loaded.around
+        return merged_rows(rows.pieces, self._loaded.edges, rows.channel, rows.tracked)
+
+    @cached_property
+    def _near(self) -> npt.NDArray[np.intp]:
+        """Numbers of the rows to place by their neighbours."""
+        edges = self._loaded.edges
+        near = near_reads(self._raw, [row.read_ns for row, _ in edges]) if edges else NONE
+        return near if len(near) <= MOST_PLACED else NONE
 
     def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
         """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""

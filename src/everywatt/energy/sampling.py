@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps
+from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps
 from everywatt.energy.medians import median
 from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.unseen_power import (
@@ -59,6 +59,8 @@ LONE_ERROR = 0.1
 # for the sensor to show their level.
 BLURRED = 2.0
 FEWEST_BEATS = 10
+# Readings of one beat from which on they show the load's own course.
+RESOLVED = 3.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
@@ -245,7 +247,7 @@ def _partial(
     common = recurring(y, random) / np.maximum(length, 1e-9)
     below = above = None
     if beside.state is not None:
-        found = _levels(mean, y, beside, median(length))
+        found = _levels(mean, y, beside, median(length), common)
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(beside.state.maybe, found.toggle, toggle)
         common = np.where(beside.state.sure, found.doubt, common)
@@ -325,14 +327,20 @@ class _Levels:
     above: Array
 
 
-def _levels(mean: Array, y: Array, beside: _Beside, period: float) -> _Levels:
-    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open."""
+def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: Array) -> _Levels:
+    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
+
+    `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it.
+    """
     state = beside.state
     assert state is not None
     found = _Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
     reach = max(1, round(SLOW_BEAT_S / period))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
-    among = around(state.sure.astype(np.float64), reach)
+    flags = state.sure.astype(np.float64)
+    among = around(flags, reach)
+    # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
+    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
     limit = max(most, UNSEEN_LIMIT * most if beside.limit_w is None else beside.limit_w)
@@ -357,6 +365,7 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float) -> _Levels:
         same = (all_by_share[part] * among[part]).sum(axis=1) / np.maximum(among[part].sum(axis=1), 1.0)
         beyond = np.where(np.isfinite(plain_sd), (plain - same) / np.hypot(plain_sd, weighted_sd), 0.0)
         blurred = (beyond > BLURRED) & (beats >= FEWEST_BEATS)
+        plain_sd = np.hypot(plain_sd, recurring_w[part] / Z95)
         grown = np.where(blurred, (plain - least) / np.maximum(same - least, 1e-9), 1.0)
         weighted = least + grown * (weighted - least)
         weighted_sd = np.where(blurred, np.hypot(weighted_sd, plain_sd), weighted_sd)
@@ -374,12 +383,17 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float) -> _Levels:
         shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
         found.mean[part] = np.where(sure, level + shape, mean[part])
         found.doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
-        found.toggle[part] = state.swing[part] * (high - low)
+        # Readings that come so often that they follow the load show how slow it is, up to what utilisation averages.
+        beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
+        slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
+        found.toggle[part] = state.swing[part] * (high - low) * slower
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
         # what they show to the board's limit.
-        top = np.where(among[part] > 0, wide[part], -np.inf).max(axis=1)
-        bottom = np.where(among[part] > 0, wide[part], np.inf).min(axis=1)
+        enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
+        within = np.where(enough, inner[part], among[part]) > 0
+        top = np.where(within, wide[part], -np.inf).max(axis=1)
+        bottom = np.where(within, wide[part], np.inf).min(axis=1)
         locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
         shown, allowed = least + share * (top - least), least + share * (limit - least)
         found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)

@@ -12,7 +12,6 @@ from everywatt.core.domains import in_total
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.reader import StoredGroup, Tape
 
-TO_95 = 1.96 / 1.645  # an interval of 90 %, as models tell them, as one of 95 %
 _FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
 
 
@@ -100,6 +99,15 @@ def scope_of(parts: Sequence[Source]) -> str:
     order = ("machine", "module", "cpu", "soc", "dram", "gpu", "gpu-memory", "rail", "psys", "node", "psu", "wall")
     families = {source.family for source in parts}
     return "+".join(sorted(families, key=lambda f: order.index(f) if f in order else len(order)))
+
+
+def edge_key(source: Source, at_ns: int) -> str:
+    """Whose error it is where an edge of a window lies inside a cell: one of all cards of a model.
+
+    They often work in step: cards under one load that publish together are off by the same, which a total adds up.
+    """
+    host, channel = source.tape.meta.get("host", {}).get("name", ""), source.channel
+    return f"edge:{host}:{channel.facts.cards or channel.name}:{at_ns}"
 
 
 def error_family(channel: Channel, device: str) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy, sum_energies, total
+from everywatt.core.energy import Energy, over_time, sum_energies, total
 from everywatt.core.format import format_joules
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.stats import TO_95
 from everywatt.energy.loading import (
     checked_by,
     load_joules,
@@ -22,7 +23,7 @@ from everywatt.energy.loading import (
     load_ticks,
     rough_energy,
 )
-from everywatt.energy.sources import TO_95, Source, addable, scope_of, systematic_terms
+from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
 from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Gap
@@ -86,15 +87,12 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
     found = [figure for figure in figures if figure.joules is not None]
     if not found:
         return figures[0]
-    whole = sum_energies(found)
+    whole = over_time(sum_energies(found), figures, [(end - start) / NS for start, end in windows])
     if len(found) == len(figures):
         return whole
-    lengths = [(end - start) / NS for start, end in windows]
-    seen_s = sum(length for figure, length in zip(figures, lengths, strict=True) if figure.joules is not None)
     missing = next(figure.refused for figure in figures if figure.joules is None)
     note = f"{len(figures) - len(found)} of {len(figures)} windows have no energy: {missing}"
-    coverage = whole.coverage * seen_s / sum(lengths) if sum(lengths) else 0.0
-    return replace(whole, coverage=coverage, notes=(*whole.notes, note))
+    return replace(whole, notes=(*whole.notes, note))
 
 
 def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
@@ -139,6 +137,8 @@ def window_energy(
 
 def source_energies(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     """Joules of one device in several disjoint windows together, with its budget, coverage and notes."""
+    if len(windows) > FEW_WINDOWS:
+        return _many(source, windows)
     read = [(load_readings([source], *window)[0], *window) for window in windows]
     return together([_window(source, *one, load_ns=_extent(windows)) for one in read], windows)
 
@@ -262,7 +262,7 @@ def _budget(
     # A window's start counts with the opposite sign of the same instant as another window's end.
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
-            terms.append(Term("edges", f"edge:{device}:{source.channel.name}:{at_ns}", sign * width_j))
+            terms.append(Term("edges", edge_key(source, at_ns), sign * width_j))
     if reading.aliasing_j:
         # Cards of one model look at the same part of each period, and often work in step: they miss the same.
         terms.append(Term("aliasing", f"aliasing:{facts.cards or device}", reading.aliasing_j))

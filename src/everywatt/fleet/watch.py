@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Domain, Pedigree, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.format import format_duration, format_joules
-from everywatt.energy.sources import TO_95
+from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
 from everywatt.fleet.use import CpuBook, GpuBook

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.budget import Budget
-from everywatt.core.energy import Energy, join_labels
+from everywatt.core.clocks import length_s
+from everywatt.core.energy import Energy, combine, join_labels
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.combine import combine
 from everywatt.ledger import idle as idling
 from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS
 from everywatt.ledger.groups import describer, grouper
@@ -81,15 +81,20 @@ def ledger(
                 tape, asked, host=prefix, own=own, about=about, levels=level, policy=idle_policy, notes=notes
             )
             pages.append(made)
-    return close(by, pages, [host for host, asked in zip(hosts, windows, strict=True) if asked], idle_policy)
+    used = [(host, length_s(asked)) for host, asked in zip(hosts, windows, strict=True) if asked]
+    return close(by, pages, used, idle_policy)
 
 
-def close(by: str, pages: Sequence[TapeShares], hosts: Sequence[str], idle_policy: str) -> Ledger:
-    """One ledger of what each tape says. Checks the conservation law, and says where it does not hold."""
+def close(by: str, pages: Sequence[TapeShares], used: Sequence[tuple[str, float]], idle_policy: str) -> Ledger:
+    """One ledger of what each tape says, each of a host and so many seconds.
+
+    Checks the conservation law, and says where it does not hold.
+    """
     if not pages:
         total = Energy.refuse("nothing was recorded in that window")
         return Ledger(by, total, (), Checks(0, 0.0, 0.0), idle_policy, notes=(total.refused or "",))
-    total = combine([(host, page.total) for host, page in zip(hosts, pages, strict=True)])
+    figures = [(host, page.total) for (host, _), page in zip(used, pages, strict=True)]
+    total = combine(figures, [seconds for _, seconds in used])
     if total.joules is None:
         return Ledger(by, total, (), Checks(0, 0.0, 0.0), idle_policy, notes=(total.refused or "",))
     total = in_microjoules(total)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError, UsageError
-from everywatt.core.stats import wilson
+from everywatt.core.stats import TO_95, wilson
 from everywatt.models.features import History
 from everywatt.models.form import Model, along
 from everywatt.models.modelfile import load_model
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 NAME = "model"
 SOURCES = ("use", "nvml", "jetson", "tegrastats", "hwmon")
 WITNESSES = ("rapl", "nvml", "jetson", "hwmon")
-TO_95 = 1.96 / 1.645  # an interval of 90 % as one of 95 %
 DOMAINS = (
     ("package", Domain.PACKAGE),
     ("dram", Domain.DRAM),

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sqlite3
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -71,16 +72,14 @@ def _out_of_spool(path: Path, clock: Clock, quiet_s: float) -> Path | None:
     target = Path(place)
     if target.suffix != SUFFIX or not target.parent.is_dir() or os.path.lexists(target):
         return None
-    places.move_into_place(path, target)
+    with _times_kept(target, path.stat().st_mtime_ns):
+        places.move_into_place(path, target)
     return target
 
 
 def at_rest(path: Path, clock: Clock | None = None, quiet_s: float = QUIET_S) -> bool:
     """True for a file of our own, neither too large nor lately touched, in a local folder that can be written."""
-    stats = []
-    for side in ("", "-wal"):
-        with contextlib.suppress(OSError):
-            stats.append(Path(f"{path}{side}").lstat())
+    stats = _stats(path)
     if not stats or path.is_symlink() or any(stat.st_uid != user_id() for stat in stats):
         return False
     if sum(stat.st_size for stat in stats) > MOST_BYTES:
@@ -88,6 +87,25 @@ def at_rest(path: Path, clock: Clock | None = None, quiet_s: float = QUIET_S) ->
     if (clock or SystemClock()).utc_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
         return False
     return os.access(path.parent, os.W_OK | os.X_OK) and not places.is_network(places.filesystem(path))
+
+
+@contextlib.contextmanager
+def _times_kept(path: Path, changed_ns: int) -> Iterator[None]:
+    """Leave the times of a tape and its folder as its recorder set them: `last` is the run that was recorded last."""
+    folder_ns = path.parent.stat().st_mtime_ns
+    yield
+    for one, time_ns in ((path, changed_ns), (path.parent, folder_ns)):
+        with contextlib.suppress(OSError):
+            os.utime(one, ns=(time_ns, time_ns))
+
+
+def _stats(path: Path) -> list[os.stat_result]:
+    """Of the tape and of the log beside it, as far as they are there."""
+    stats = []
+    for side in ("", "-wal"):
+        with contextlib.suppress(OSError):
+            stats.append(Path(f"{path}{side}").lstat())
+    return stats
 
 
 def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
@@ -100,9 +118,10 @@ def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
         if path.stat().st_ino != inode or db.execute("SELECT count(*) FROM seal").fetchone()[0]:
             db.execute("ROLLBACK")
             return False
-        _say_so(db, last_ns, clock)
-        db.execute("COMMIT")
-        sealing.seal(db, path, last_ns)
+        with _times_kept(path, max(stat.st_mtime_ns for stat in _stats(path))):
+            _say_so(db, last_ns, clock)
+            db.execute("COMMIT")
+            sealing.seal(db, path, last_ns)
         return True
     finally:
         db.close()

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from everywatt.core.clocks import length_s
 from everywatt.core.device import Device, is_gpu
-from everywatt.core.energy import Energy
+from everywatt.core.energy import Energy, combine
 from everywatt.core.errors import UsageError
-from everywatt.energy.combine import combine
 from everywatt.energy.sources import sources, splittable
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_order
@@ -36,7 +36,7 @@ def span_book(
             "Spans share idle energy by overlap: each gets what the devices drew while it was open.",
             cure="leave --idle-policy out, or group by process",
         )
-    pages = []
+    pages, seconds = [], []
     for tape, asked, level in zip(tapes, windows, levels, strict=True):
         if asked:
             idle_w = {label: idle.watts for label, idle in level.items()}
@@ -44,10 +44,11 @@ def span_book(
                 splittable(sources(tape)), asked, tape.spans(), use=UseOfPids(tape_use(tape)), idle_w=idle_w
             )
             pages.append((str(tape.meta.get("host", {}).get("name", "")), page))
+            seconds.append(length_s(asked))
     if not pages:
         total = Energy.refuse("nothing was recorded in that window")
         return Ledger("span", total, (), Checks(0, 0.0, 0.0), BY_OVERLAP, notes=(total.refused or "",))
-    book = pages[0][1] if len(pages) == 1 else _joined(pages)
+    book = pages[0][1] if len(pages) == 1 else _joined(pages, seconds)
     several = len({host for host, _ in pages}) > 1
     idle = {
         f"{tape.meta['host']['name']}/{label}" if several else label: level.to_dict()
@@ -57,9 +58,9 @@ def span_book(
     return replace(book, idle=idle, notes=tuple(dict.fromkeys((*notes, *book.notes))))
 
 
-def _joined(pages: Sequence[tuple[str, Ledger]]) -> Ledger:
+def _joined(pages: Sequence[tuple[str, Ledger]], seconds: Sequence[float]) -> Ledger:
     """One ledger of several: a span that goes on in another segment is one owner."""
-    total = in_microjoules(combine([(host, page.total) for host, page in pages]))
+    total = in_microjoules(combine([(host, page.total) for host, page in pages], seconds))
     found: dict[str, list[tuple[str, Entry]]] = {}
     for host, page in pages:
         for entry in page.entries:

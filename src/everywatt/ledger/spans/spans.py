@@ -19,7 +19,7 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.spans import Span
-from everywatt.energy.sources import Source, addable
+from everywatt.energy.sources import Source, addable, edge_key
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import FEW_WINDOWS, source_ticks, windows_energy
 from everywatt.ledger.owners import (
@@ -179,7 +179,7 @@ def _edges(
     exact = len(owners.spans) <= EXACT_SPANS
     for start_ns, end_ns in windows:
         cut = Stretches.cut(pieces, start_ns, end_ns)
-        keys = [f"edge:{device}:{source.channel.name}:{edge_ns}" for edge_ns in cut.edges_ns.tolist()]
+        keys = [edge_key(source, edge_ns) for edge_ns in cut.edges_ns.tolist()]
         width = ticks.curve.edge_half_width((cut.edges_ns - ticks.origin_ns) / NS)
         for end in (0, -1):
             if len(windows) <= FEW_WINDOWS:

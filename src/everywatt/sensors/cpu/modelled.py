@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.core.stats import TO_95
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
 from everywatt.sensors.cpu.identity import MachineFacts, identify
@@ -55,7 +56,6 @@ CHANNEL = "host.power"
 _GLANCE_NS = NS // 20
 RECENT_NS = 60 * NS  # a look at the CPUs that is this old still shows how busy they are
 _last_look: dict[Path, tuple[int, procfs.HostTimes]] = {}  # by root of /proc: when, and the CPU times there
-TO_90 = 1.645 / 1.96  # intervals beside the watts are of 90 %, as those of a fitted model
 
 
 class Curve(NamedTuple):
@@ -200,7 +200,7 @@ class ModelledPower:
                 self._before = times
             return ()
         self._before = times
-        low, high = self._line.interval_w(load, TO_90)
+        low, high = self._line.interval_w(load, 1 / TO_95)  # of 90 %, as a fitted model states it
         return (fresh(read_ns, (self._line.at(load), low, high, 0.0)),)
 
     def close(self) -> None:
