@@ -66,9 +66,8 @@ def test_a_program_that_does_not_answer(site: Site, monkeypatch: pytest.MonkeyPa
     assert os.strerror(2) in wrong(site)["program"]
 
 
-@pytest.mark.xfail(strict=True, reason="a site that follows our own advice is never in order")
 def test_a_site_with_hooks_of_its_own_beside_ours_is_in_order(site: Site) -> None:
-    """As `slurm install` advises: both in a folder that Slurm is given as a pattern, and a TaskProlog that calls ours."""
+    """As `slurm install` advises: both in a folder given to Slurm as a pattern, and a TaskProlog that calls ours."""
     for name in ("prolog", "epilog"):
         folder = site.store.parent / f"{name}.d"
         folder.mkdir()
@@ -87,7 +86,6 @@ def test_a_site_with_hooks_of_its_own_beside_ours_is_in_order(site: Site) -> Non
     assert "Epilog is" not in found
 
 
-@pytest.mark.xfail(strict=True, reason="the lines to add are printed as what was seen too")
 def test_what_is_seen_in_slurm_conf_is_not_the_cure(site: Site) -> None:
     conf = site.store.parent / "slurm.conf"
     conf.write_text("ClusterName=x\nEpilog=/etc/site.sh\n")
@@ -113,7 +111,6 @@ def with_srun(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     return run
 
 
-@pytest.mark.xfail(strict=True, reason="clocks of nodes are not compared")
 def test_a_node_whose_clock_is_off_is_named(with_srun) -> None:
     assert with_srun("n1", 0.0) == (0, {})
     code, found = with_srun("n1", 90.0)
@@ -122,12 +119,10 @@ def test_a_node_whose_clock_is_off_is_named(with_srun) -> None:
     assert code == 1 and re.fullmatch(r"behind this machine by (30|31)\.\d s", found["clock offset"])
 
 
-@pytest.mark.xfail(strict=True, reason="what is no list of nodes is checked as no node, and found in order")
 def test_what_is_no_list_of_nodes_is_refused(with_srun) -> None:
     assert with_srun("n[1", 0.0)[0] == 2
 
 
-@pytest.mark.xfail(strict=True, reason="SLURM_CONF is not looked at")
 def test_slurm_conf_is_where_slurm_looks_for_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

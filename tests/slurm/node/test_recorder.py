@@ -955,9 +955,6 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert main(["slurm", "top", "--spool", str(tmp_path / "nowhere")]) == 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="joules up to the last booking are shown beside the time and the waste until now"
-)
 def test_top_says_as_of_when_its_figures_are(tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_spool(tmp_path / "spool")
     drop(tmp_path / "spool", "start", 1, 1, node="n1", user="ada", cpus=2)

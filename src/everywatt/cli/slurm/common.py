@@ -13,6 +13,7 @@ import click
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.jobs import user_name
+from everywatt.slurm.node.cards import DEFAULT_CONF
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import folder_of
@@ -24,6 +25,13 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 spool_option = click.option(
     "--spool", type=FOLDER, help="Where hooks put their events.  [default: /var/spool/everywatt/slurm]"
+)
+slurm_conf_option = click.option(
+    "--slurm-conf",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=DEFAULT_CONF,
+    envvar="SLURM_CONF",
+    help="The site's slurm.conf, which is read but never changed.  [default: SLURM_CONF, /etc/slurm/slurm.conf]",
 )
 store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 pseudonyms_option = click.option(

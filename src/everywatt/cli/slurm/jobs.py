@@ -78,7 +78,7 @@ def command(
         rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
         if output.json_to is None:
-            _print_jobs(rows, False, output)
+            _print_jobs(rows, False, wanted, output)
         return
     opened = readable_store(store)
     nodes = node_sums(opened, since_s, until_s)
@@ -92,7 +92,7 @@ def command(
         rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
-            _print_jobs(rows, waste, output)
+            _print_jobs(rows, waste, wanted, output)
     if opened.leave_out:
         output.warn(
             f"{len(opened.leave_out)} files of the store are damaged and were skipped: everywatt slurm validate"
@@ -106,9 +106,11 @@ def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[d
     return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
 
 
-def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:
+def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, wanted: Wanted, output: Output) -> None:
     if not rows:
-        output.text("No job ended in that period.")
+        filters = ((name, getattr(wanted, name)) for name in ("user", "account", "state", "partition", "node"))
+        given = ", ".join(f"{name} {value}" for name, value in filters if value is not None)
+        output.text(f"No job {f'with {given} ' if given else ''}ended in that period.")
         return
     headers = [*HEADERS[:-1], "WASTE", HEADERS[-1]] if waste else HEADERS
     shown = []

@@ -64,7 +64,7 @@ def command(
     output.json("slurm-reconcile", {"days": [day.to_dict() for day in days], "alerts": alerts, "ok": not alerts})
     if output.json_to is None:
         _print(days, output)
-        output.text(f"{format_count(len(days), 'day')} of nodes, {format_count(alerts, 'alert')}.")
+        output.text(f"{format_count(len(days), 'node-day')}, {format_count(alerts, 'alert')}.")
     return 1 if alerts else 0
 
 
@@ -99,9 +99,12 @@ def _print(days: Sequence[NodeDay], output: Output) -> None:
     )
     if rows:
         output.table(table)
+    if not any(len(day.figures) > 1 or day.slurm for day in days):
+        output.text("Nothing was compared: no sensor beside the chips. Try --from, --archive with --map, or --run.")
     scopes = sorted({day.figures[CHIPS].scope for day in days if CHIPS in day.figures})
     if scopes:
-        output.text(f"Chips: {' or '.join(scopes)}. Slurm's count is of jobs that had their node to themselves.")
+        slurm = " Slurm's count is of jobs that had their node to themselves." if any(day.slurm for day in days) else ""
+        output.text(f"Chips: {' or '.join(scopes)}.{slurm}")
 
 
 def _cell(figure: Figure | None) -> str | None:
