@@ -42,7 +42,6 @@ def train(world, meter, rng):
     return whole, epochs
 
 
-@pytest.mark.xfail(strict=True, reason="off by up to 3e-4: a read is placed by the window that asks")
 @pytest.mark.parametrize("seed", [0, 6, 11, 16, 17, 20, 28, 41, 56])
 def test_epochs_add_up_before_and_after_sealing(tmp_path, seed):
     with VirtualWorld(tmp_path, cpu="constant:50W", seed=seed) as world:
