@@ -945,7 +945,7 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     node = node_at(tmp_path, 12)
     node.listen()
     node.settle()
-    rows = [top._row(job) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
+    rows = [top._row(job, T0 + 11) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
     assert [row["job_id"] for row in rows] == ["1", "2"]
     assert rows[0]["power_w"] == pytest.approx(2 * rows[1]["power_w"], rel=0.02)
     assert rows[0]["energy_j"] == pytest.approx(10 * rows[0]["power_w"], rel=0.02)
@@ -966,5 +966,7 @@ def test_top_says_as_of_when_its_figures_are(tape: Path, tmp_path: Path, capsys:
     assert early == late, "a figure of another time than its joules"
     assert main(["slurm", "top", "--spool", str(tmp_path / "spool")]) == 0
     assert re.search(
-        r"^1 job running, [\d.]+ W, as of 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\.$", capsys.readouterr().out, re.MULTILINE
+        r"^1 job running, [\d.]+ W; energy as of 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\.$",
+        capsys.readouterr().out,
+        re.MULTILINE,
     )

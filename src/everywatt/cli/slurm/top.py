@@ -46,7 +46,7 @@ def command(url: str | None, limit: int | None, spool: Path | None, output: Outp
             raise UsageError(f"No jobs are recorded here: {path} is not there.", cure="--from URL, or run it on a node")
         state = State.read(path)
         as_of_s = min(state.booked_s or now_s, now_s)
-        rows = sorted((_row(job) for job in running(state, now_s)), key=lambda row: -(row["power_w"] or 0.0))
+        rows = sorted((_row(job, now_s) for job in running(state, now_s)), key=lambda row: -(row["power_w"] or 0.0))
     rows = rows[:limit]
     output.json("slurm-top", {"jobs": rows, "from": url, "as_of_s": as_of_s})
     if output.json_to is None:
@@ -55,10 +55,10 @@ def command(url: str | None, limit: int | None, spool: Path | None, output: Outp
         watts = [row["power_w"] for row in rows if row["power_w"] is not None]
         power = f", {format_watts(sum(watts))}" if watts else ""
         when = datetime.fromtimestamp(as_of_s, UTC)
-        output.text(f"{format_count(len(rows), 'job')} running{power}, as of {when:%Y-%m-%dT%H:%M:%S}Z.")
+        output.text(f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z.")
 
 
-def _row(job: JobOnNode) -> dict[str, Any]:
+def _row(job: JobOnNode, now_s: float) -> dict[str, Any]:
     seconds = (job.end_s - job.start_s) * job.coverage
     return {
         "job_id": job.shown_id,
@@ -66,7 +66,7 @@ def _row(job: JobOnNode) -> dict[str, Any]:
         "account": job.account,
         "partition": job.partition,
         "nodes": [job.node],
-        "elapsed_s": job.end_s - job.start_s,
+        "elapsed_s": now_s - job.start_s,
         "power_w": None if job.energy_uj is None or seconds <= 0 else job.energy_uj / UJ / seconds,
         "energy_j": None if job.energy_uj is None else job.energy_uj / UJ,
         "idle_j": None if job.idle_uj is None else job.idle_uj / UJ,
