@@ -103,10 +103,9 @@ def _print(job: Detail, output: Output) -> None:
         output.text(
             f"  CPU         {format_duration(whole['cpu_s'])}, {used} of {count:g} CPU{'' if count == 1 else 's'}"
         )
-    shares = [row.gpu_utilisation for row in job.rows if row.gpu_utilisation is not None]
-    if shares:
+    if whole["gpu_utilisation"] is not None:
         cards = format_count(sum(len(row.gpus) for row in job.rows), "GPU")
-        output.text(f"  GPU         {format_percent(sum(shares) / len(shares))} of {cards}")
+        output.text(f"  GPU         {format_percent(whole['gpu_utilisation'])} of {cards}")
     if first.memory_peak_bytes is not None:
         asked = "" if first.memory_bytes is None else f" of {format_bytes(first.memory_bytes)}"
         output.text(f"  memory      {format_bytes(first.memory_peak_bytes)}{asked}")
