@@ -279,7 +279,7 @@ class _Loaded:
 def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> npt.NDArray[np.intp]:
     """Of the rows near reads those that windows between these instants depend on."""
     places = np.searchsorted(raw.at, asked_ns)
-    return near[(np.abs(near - places[:, None]) <= BESIDE).any(axis=0)]
+    return np.asarray(near[(np.abs(near - places[:, None]) <= BESIDE).any(axis=0)])
 
 
 def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Loaded:
