@@ -264,6 +264,30 @@ def test_the_bmc_beside_the_chips(said: Any, own_site: Path, tmp_path: Path) -> 
     assert [(one["kind"], one["outer"], one["ratio"]) for one in day["findings"]] == [("scope", "slurm", 0.8)]
 
 
+def test_chips_alone_agree_with_nothing(said: Any, site: Path) -> None:
+    code, out = said("slurm", "reconcile", "--node", "n2", "--store", site, *SINCE)
+    assert code == 0 and "Nothing was compared: no sensor beside the chips." in out
+    assert "Slurm's count" not in out, "there is none"
+
+
+def test_a_filter_that_nothing_passes_is_named(said: Any, site: Path) -> None:
+    _, out = said("slurm", "jobs", "--state", "NOPE", "--user", "ada", "--store", site, *SINCE)
+    assert "No job with user ada, state NOPE ended in that period." in out
+    _, out = said("slurm", "jobs", "--store", site, "--since", "2020-01-01", "--until", "2020-01-02")
+    assert "No job ended in that period." in out
+
+
+def test_a_job_with_cards_shows_their_use(said: Any, site: Path) -> None:
+    assert re.search(
+        r"^  GPU         45\.0 % of \d+ GPUs?$", said("slurm", "job", "2", "--store", site)[1], re.MULTILINE
+    )
+
+
+def test_a_user_without_records_is_told_so(said: Any, own_site: Path) -> None:
+    _, out = said("slurm", "forget", "--user", "nemo", "--before", "2026-11-30", "--store", own_site, "--dry")
+    assert out == "There are no records of nemo before 2026-11-30T00:00Z.\n"
+
+
 def test_a_bmc_that_was_silent_for_long_gives_no_figure(said: Any, own_site: Path, tmp_path: Path) -> None:
     for name, minutes in (("half", [*range(10), *range(40, 124)]), ("most", [*range(10), *range(14, 124)])):
         assert said("import", "ipmi", bmc_log(tmp_path / name, minutes), "--out", tmp_path / f"{name}.run")[0] == 0

@@ -70,13 +70,21 @@ def test_tabs_and_columns_in_another_order(boxes):
     assert block.volts[0].tolist() == [0.0, 230.1, 0.0] and block.watts[4, 5] == boxes.watts(6, 4)
 
 
-def test_without_arrow_the_same_comes_out(boxes, monkeypatch):
-    text = boxes.text(50, 12)
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_line_by_line_the_same_comes_out(boxes, monkeypatch, separator):
+    text = boxes.text(50, 12).replace(",", separator)
     fast, _ = read(text)
-    monkeypatch.setattr(omegawatt_csv, "_by_arrow", lambda text, layout: None)
+    monkeypatch.setattr(omegawatt_csv, "read_tenths", lambda text, plugs: None)
     slow, _ = read(text)
     for name in ("utc_ns", "ok", "volts", "amps", "watts"):
         assert np.array_equal(getattr(fast, name), getattr(slow, name)), name
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_a_sign_that_the_box_does_not_print_is_a_torn_line(boxes, separator):
+    text = boxes.text(5, 6).replace(f",{boxes.watts(3, 2):.1f},", f",+{boxes.watts(3, 2):.1f},", 1)
+    block, odd = read(text.replace(",", separator))
+    assert len(block) == 4 and odd.torn_lines == 1
 
 
 def test_pieces_of_any_size_give_the_same_rows(boxes, monkeypatch):

@@ -25,7 +25,7 @@ ARRAY = "case $SLURM_ARRAY_TASK_ID in 1) d=0.5;; 2) d=0.3;; 3) d=0.6;; *) d=0.2;
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, with_slurm):
     """Two nodes of two CPUs and two simulated cards each; `slurm node` records each of them."""
-    with SlurmSite(tmp_path_factory.mktemp("site"), gpus=2) as made:
+    with SlurmSite(tmp_path_factory.mktemp("site"), gpus=2, every_s=1) as made:
         yield made
 
 
@@ -80,28 +80,28 @@ class Ran:
 def ran(site):
     cluster = site.cluster
     array = site.sbatch(
-        ARRAY, f"exec {site.burn('array-$SLURM_ARRAY_TASK_ID', '$d', 6)}", options=["--array=1-4", "--account=phys"]
+        ARRAY, f"exec {site.burn('array-$SLURM_ARRAY_TASK_ID', '$d', 4)}", options=["--array=1-4", "--account=phys"]
     )
     requeued = site.sbatch(
-        f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 5)}", options=["--requeue", "-w", "node1"]
+        f"exec {site.burn('run-$SLURM_RESTART_COUNT', 0.5, 4)}", options=["--requeue", "-w", "node1"]
     )
     cancelled = site.sbatch(
         f"exec {site.burn('cancelled', 0.3, 60)}", options=["-w", "node2", f"--job-name={FORGED}", "--account=own"]
     )
-    suspended = site.sbatch(f"exec {site.burn('suspended', 0.8, 9)}", options=["-w", "node2"])
+    suspended = site.sbatch(f"exec {site.burn('suspended', 0.8, 6)}", options=["-w", "node2"])
     for job in (requeued, cancelled, suspended):
         cluster.wait_for(job)
-    time.sleep(3)
+    time.sleep(2)
     # Two jobs with one card each on one node: one keeps it busy to a half, the other leaves it alone.
     cards = ["-w", "node1", "--gres=gpu:1"]
-    busy = site.sbatch(site.on_gpu("on-card", 0.5, 0, 5), options=[*cards, "--job-name=busy"])
-    still = site.sbatch("sleep 5", options=cards)
+    busy = site.sbatch(site.on_gpu("on-card", 0.5, 0, 4), options=[*cards, "--job-name=busy"])
+    still = site.sbatch("sleep 4", options=cards)
     before = time.monotonic()
     cluster.run("scontrol", "suspend", suspended)
     began = time.monotonic()
     cluster.cancel(cancelled)
     cluster.requeue(requeued)
-    time.sleep(5)
+    time.sleep(3)
     ended = time.monotonic()
     cluster.run("scontrol", "resume", suspended)
     held_s = (ended - began, time.monotonic() - before)
@@ -116,7 +116,7 @@ def ran(site):
         steps = site.sbatch(
             f"srun -n2 sh -c '{site.burn('wide-$SLURMD_NODENAME', 0.6, 3)}'",
             f"srun -N1 -n1 -w node1 {site.burn('narrow', 0.4, 3)}",
-            options=["-N2", "-n2", "--exclusive"],
+            options=["-N2", "-n2"],
         )  # fmt: skip
         inside.result()
     jobs = (array, requeued, cancelled, suspended, busy, still, parts, steps)
@@ -225,7 +225,7 @@ def test_the_tape_has_a_span_for_each_job(site, ran):
 
 def test_many_short_tasks(site):
     """Each has a record: a figure, or why there is none."""
-    many_tasks(site, 20)
+    many_tasks(site, 12)
 
 
 @pytest.mark.long
@@ -301,9 +301,9 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     site.until(lambda: site.recorder("node1") is not None, "the recorder's place is there")
     site.until(lambda: site.recorder("node1") is not None, "node1 is recorded")
     killed = site.recorder("node1")
-    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 14)}", options=["-w", "node1"])
+    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 10)}", options=["-w", "node1"])
     site.cluster.wait_for(job)
-    time.sleep(4)
+    time.sleep(2.5)
     os.kill(killed, signal.SIGKILL)
     python = site.started.rename(site.folder / "gone")
     try:
@@ -312,7 +312,7 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     finally:
         python.rename(site.started)
     assert site.recorder("node1") is None
-    again = site.sbatch("sleep 4", options=["-w", "node1"])
+    again = site.sbatch("sleep 2", options=["-w", "node1"])
     assert site.cluster.wait(again)[str(again)] == "COMPLETED"
     site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder", 240)
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"

@@ -72,11 +72,12 @@ def command(
     settings = settings_here(quiet=output.quiet)
     diagnosis = check_up(machine, settings.home, options=settings.options)
     if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
-        from everywatt.cli.slurm.check import SLURM_CONF, here
+        from everywatt.cli.slurm.check import here
+        from everywatt.slurm.node.cards import slurm_conf
         from everywatt.slurm.node.check import check_node
 
         site, node = here(settings.slurm_spool, settings.slurm_store)
-        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, SLURM_CONF)))
+        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, slurm_conf())))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     for line in outlook(diagnosis):
         output.text(line)

@@ -258,11 +258,7 @@ class _Kept:
 
     def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
         """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
-        wanted = self._near
-        if asked_ns is not None and len(wanted):
-            places = np.searchsorted(self._raw.at, asked_ns)
-            wanted = wanted[(np.abs(wanted - places[:, None]) <= BESIDE).any(axis=0)]
-        wanted = np.union1d(self._placed, wanted)
+        wanted = np.union1d(self._placed, self._near if asked_ns is None else _beside(self._near, self._raw, asked_ns))
         if self._ticks is None or len(wanted) > len(self._placed):
             self._placed = wanted
             self._ticks = self._loaded.finished(placed(self._raw, wanted) if len(wanted) else self._raw)
@@ -280,7 +276,8 @@ class _Loaded:
         """All of them as ticks, with inline reads at the instants `asked_ns` placed by their neighbours."""
         rows = self.around
         raw = merged_rows(rows.pieces, self.edges, rows.channel, rows.tracked)
-        which = near_reads(raw, asked_ns) if self.edges else NONE
+        near = near_reads(raw, [row.read_ns for row, _ in self.edges]) if self.edges else NONE
+        which = _beside(near, raw, asked_ns)
         return self.finished(placed(raw, which) if 0 < len(which) <= FEW_PLACED else raw)
 
     def finished(self, raw: Raw) -> Ticks | None:
@@ -289,6 +286,12 @@ class _Loaded:
         ticks = ticks_of(raw, rows.channel, rows.expected_s)
         low_w = idle_w(rows) if rows.wide else None
         return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
+
+
+def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> npt.NDArray[np.intp]:
+    """Of the rows near reads those that windows between these instants depend on."""
+    places = np.searchsorted(raw.at, asked_ns)
+    return np.asarray(near[(np.abs(near - places[:, None]) <= BESIDE).any(axis=0)])
 
 
 def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Loaded:

@@ -37,6 +37,32 @@ def blocks_of(
             yield chosen
 
 
+def blocks_of_files(
+    paths: Sequence[Path],
+    odd: Oddities,
+    start_ns: int | None = None,
+    end_ns: int | None = None,
+    plugs: Sequence[int] | None = None,
+) -> Iterator[Block]:
+    """Blocks of files of one meter, given in any order, as `blocks_of` gives those of each. UsageError where their
+    numbers of plugs differ."""
+    return iter(forwards(_in_order(paths, odd, start_ns, end_ns, plugs), odd))
+
+
+def _in_order(
+    paths: Sequence[Path], odd: Oddities, start_ns: int | None, end_ns: int | None, plugs: Sequence[int] | None
+) -> Iterator[Block]:
+    heads = []
+    for path in paths if len(paths) > 1 else ():
+        first = next(blocks_of(path, Oddities(), start_ns, end_ns, plugs), None)
+        if first is not None:
+            heads.append((int(first.utc_ns[0]), path, first.plugs))
+    if len({count for _, _, count in heads}) > 1:
+        raise UsageError("The files come from meters with different numbers of plugs.", cure="read one meter at a time")
+    for path in [path for _, path, _ in sorted(heads)] or paths:
+        yield from blocks_of(path, odd, start_ns, end_ns, plugs)
+
+
 def _chosen(blocks: Iterator[Block], plugs: Sequence[int] | None, path: Path) -> Iterator[Block]:
     for block in blocks:
         if plugs and max(plugs) > block.plugs:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
-from everywatt.meters.block import Block, Oddities, forwards
-from everywatt.meters.files import blocks_of
+from everywatt.meters.block import Block, Oddities
+from everywatt.meters.files import blocks_of_files
 from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
 
@@ -45,8 +46,8 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
         parse_utc_ns(str(options[key]), "iso", key) if options.get(key) else None for key in ("start", "end")
     )
     plugs = plug_numbers(options["plugs"]) if options.get("plugs") else None
-    blocks = forwards(_all(paths, odd, start_ns, end_ns), odd)
-    first = next(iter(blocks), None)
+    blocks = blocks_of_files(paths, odd, start_ns, end_ns)
+    first = next(blocks, None)
     if first is None:
         raise UsageError(f"{paths[0]} contains no rows{' in that period' if start_ns or end_ns else ''}.")
     names, change_ns = _names(first, plugs, options)
@@ -55,7 +56,7 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
     last = [int(first.utc_ns[-1])]
 
     def rows() -> Iterator[Row]:
-        for block in unchanged(_with(first, blocks), change_ns, "the meter"):
+        for block in unchanged(chain((first,), blocks), change_ns, "the meter"):
             last[0] = int(block.utc_ns[-1])
             yield from _rows(block, chosen, zero_ns)
 
@@ -65,26 +66,6 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
     anchors = [Anchor(at - zero_ns, at, at - zero_ns, 0) for at in (zero_ns + NS, last[0])]
     told = {"imported_from": [path.name for path in paths], "oddities": odd.sentences(), "plugs": first.plugs}
     return write_tape(out, [recording], meta={**told, **options.get("meta", {})}, anchors=anchors)
-
-
-def _all(paths: Sequence[Path], odd: Oddities, start_ns: int | None, end_ns: int | None) -> Iterator[Block]:
-    """Blocks of files by the time of their first row, so that a month may be given in any order."""
-    heads = []
-    for path in paths:
-        first = next(blocks_of(path, Oddities(), start_ns, end_ns), None)
-        if first is not None:
-            heads.append((int(first.utc_ns[0]), path, first.plugs))
-    if len({plugs for _, _, plugs in heads}) > 1:
-        raise UsageError(
-            "The files come from meters with different numbers of plugs.", cure="import one meter at a time"
-        )
-    for _, path, _ in sorted(heads, key=lambda head: head[0]):
-        yield from blocks_of(path, odd, start_ns, end_ns)
-
-
-def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
-    yield first
-    yield from rest
 
 
 def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> tuple[dict[int, str], int | None]:

@@ -2,8 +2,8 @@
 
 A file starts with a header `#timestamp,#frame_is_ok,#U1,#U2,#U3,#current1,#activepow1,…`, which a log line without an
 end may be glued to; log lines, bad frames (`…,false,,,,`) and torn lines lie in between, and the last line may be cut
-off. Rows are parsed a megabyte at a time by Arrow where it is installed, else line by line; a piece that holds
-something odd is cleaned line by line first.
+off. Rows are parsed a megabyte at a time (`read_tenths`); in a piece that holds something odd each other line is looked
+at by itself. pyarrow's CSV reader takes 1.4 times the CPU time of a whole import and needs the same checks.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.meters.bare_arrow import to_numpy
 from everywatt.meters.block import PHASES, Block, Oddities, join, of_rows
 from everywatt.meters.tenths import read_tenths
 
@@ -29,8 +28,7 @@ HEADER = re.compile(rb"#?timestamp[,\t;]#?frame_is_ok", re.IGNORECASE)
 _NUMBER = rb"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
 _TIME = re.compile(rb"\d{6,10}(?:\.\d{1,9})?\Z")
 _WHOLE = re.compile(rb"-?\d+\.\d")  # every value of a row has one decimal: less is a cut line
-_PLAIN = re.compile(rb"\d{10}\.\d{9},true(?:,-?\d+\.\d)+\Z")
-_STAMPED = re.compile(rb"\d{6,10}(?:\.\d{1,9})?[,\t;]true[,\t;]")
+_PLAIN = re.compile(rb"[0-8]\d{9}\.\d{9},true(?:,-?\d{1,8}\.\d)+\Z")  # what `read_tenths` reads
 _MOST: Final = 2**31 / 10  # what fits into an int32 of tenths, and far beyond any plug
 _CELL = re.compile(rb"(?:" + _NUMBER + rb"|-?nan|-?inf|)\Z", re.IGNORECASE)
 
@@ -182,98 +180,31 @@ def _without_cut_end(text: bytes, layout: Layout, odd: Oddities) -> bytes:
 
 
 def parse(text: bytes, layout: Layout, odd: Oddities) -> Block:
-    """Rows of whole lines."""
-    block: Block | None = None
-    if layout.plain and layout.separator == b",":
-        block = _by_tenths(text, layout, odd)
-    block = _by_arrow(text, layout) if block is None else block
-    return _line_by_line(text, layout, odd) if block is None else block
-
-
-def _by_tenths(text: bytes, layout: Layout, odd: Oddities) -> Block | None:
-    """Plain rows together as whole tenths, and others one by one; None where most are others."""
-    block = read_tenths(text, layout.plugs)
+    """Rows of whole lines: plain ones together as whole tenths, others one by one."""
+    block = read_tenths(_with_commas(text, layout), layout.plugs) if layout.plain else None
     if block is not None:
         return block
-    plain: list[tuple[int, bytes]] = []
-    others: list[tuple[int, bytes]] = []
-    for place, line in enumerate(text.split(b"\n")[:-1]):
-        (plain if _PLAIN.match(line) and line.count(b",") == layout.columns - 1 else others).append((place, line))
-    whole = read_tenths(b"".join(line + b"\n" for _, line in plain), layout.plugs) if len(plain) > len(others) else None
-    return None if whole is None else _merged(whole, plain, others, layout, odd)
-
-
-def _by_arrow(text: bytes, layout: Layout) -> Block | None:
-    """All rows at once; None where Arrow is missing or something in the text is not a plain row."""
-    try:
-        import pyarrow as pa
-        from pyarrow import csv as arrow_csv
-    except ImportError:
-        return None
-    if not layout.plain or not all(map(_STAMPED.match, text.split(b"\n")[:-1])):
-        return None
-    names = [str(place) for place in range(layout.columns)]
-    types: dict[str, Any] = dict.fromkeys(names, pa.float64())
-    types["0"], types["1"] = pa.decimal128(19, 9), pa.bool_()
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(text),
-            read_options=arrow_csv.ReadOptions(column_names=names, block_size=4 << 20, use_threads=False),
-            parse_options=arrow_csv.ParseOptions(delimiter=layout.separator.decode(), quote_char=False),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=types, null_values=[], true_values=["true"], false_values=[]
-            ),
-        )
-    except pa.ArrowInvalid:
-        return None
-    if table.num_rows != text.count(b"\n"):
-        return None  # blank lines: counted by the careful way
-    # A decimal with nine digits after the point is whole nanoseconds: the low word of each 16 bytes.
-    stamps = [
-        np.frombuffer(chunk.buffers()[1], dtype=np.int64)[::2][chunk.offset :][: len(chunk)]
-        for chunk in table["0"].chunks
-    ]
-    values = np.empty((table.num_rows, layout.columns - 2))
-    for place in range(2, layout.columns):
-        values[:, place - 2] = to_numpy(table[str(place)])
-    utc_ns = np.concatenate(stamps) if stamps else np.zeros(0, dtype=np.int64)
-    if not (np.abs(values) < _MOST).all() or (utc_ns < 0).any():  # NaN, infinity, a time of more than 63 bits
-        return None
-    good = np.ones(len(utc_ns), dtype=np.bool_)
-    return Block(utc_ns, good, values[:, :PHASES], values[:, PHASES::2], values[:, PHASES + 1 :: 2])
-
-
-def _line_by_line(text: bytes, layout: Layout, odd: Oddities) -> Block:
-    """Rows among other lines. Those that look whole go to Arrow together; the others are looked at one by one."""
-    commas = layout.columns - 1
-    plain: list[tuple[int, bytes]] = []
-    others: list[tuple[int, bytes]] = []
-    mark = layout.separator + b"true" + layout.separator
-    for place, line in enumerate(text.split(b"\n")):
-        line = line.rstrip(b"\r")
-        if line.count(layout.separator) == commas and 6 < line.find(mark) < 24:
-            plain.append((place, line))
-        elif line.strip():
-            others.append((place, line))
-    whole = _by_arrow(b"\n".join(line for _, line in plain) + b"\n", layout) if plain else None
+    lines = [(place, line.rstrip(b"\r")) for place, line in enumerate(text.split(b"\n")) if line.strip()]
+    plain = {place: row for place, line in lines if (row := _plain(line, layout)) is not None}
+    whole = read_tenths(b"".join(row + b"\n" for row in plain.values()), layout.plugs)
     if whole is None:
-        return _carefully(sorted(plain + others), layout, odd)[1]
-    return _merged(whole, plain, others, layout, odd)
-
-
-def _merged(
-    whole: Block,
-    plain: Sequence[tuple[int, bytes]],
-    others: Sequence[tuple[int, bytes]],
-    layout: Layout,
-    odd: Oddities,
-) -> Block:
-    """The rows of plain lines and, each at its place, those among the others."""
-    kept, rest = _carefully([(place, line) for place, line in others if line.strip()], layout, odd)
+        return _carefully(lines, layout, odd)[1]
+    kept, rest = _carefully([(place, line) for place, line in lines if place not in plain], layout, odd)
     if not kept:
         return whole
-    order = np.argsort(np.array([place for place, _ in plain] + kept), kind="stable")
+    order = np.argsort(np.array([*plain, *kept]), kind="stable")
     return join((whole, rest)).take(order.astype(np.int64))
+
+
+def _plain(line: bytes, layout: Layout) -> bytes | None:
+    """A good row as `wattmetre-read` prints it, with commas; None for any other line."""
+    row = _with_commas(line, layout) if layout.plain else b""
+    return row if _PLAIN.match(row) and row.count(b",") == layout.columns - 1 else None
+
+
+def _with_commas(text: bytes, layout: Layout) -> bytes:
+    """Text whose cells are separated by commas; as it is where a comma would then not be a separator."""
+    return text if layout.separator == b"," or b"," in text else text.replace(layout.separator, b",")
 
 
 def _carefully(lines: Sequence[tuple[int, bytes]], layout: Layout, odd: Oddities) -> tuple[list[int], Block]:

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -944,7 +945,7 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     node = node_at(tmp_path, 12)
     node.listen()
     node.settle()
-    rows = [top._row(job) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
+    rows = [top._row(job, T0 + 11) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
     assert [row["job_id"] for row in rows] == ["1", "2"]
     assert rows[0]["power_w"] == pytest.approx(2 * rows[1]["power_w"], rel=0.02)
     assert rows[0]["energy_j"] == pytest.approx(10 * rows[0]["power_w"], rel=0.02)
@@ -952,3 +953,20 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["1", "ada", "a1"], ["2", "ada", "a2"]]
     assert main(["slurm", "top", "--spool", str(tmp_path / "nowhere")]) == 2
+
+
+def test_top_says_as_of_when_its_figures_are(tape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_spool(tmp_path / "spool")
+    drop(tmp_path / "spool", "start", 1, 1, node="n1", user="ada", cpus=2)
+    node = node_at(tmp_path, 12)
+    node.listen()
+    node.settle()
+    state = State.read(tmp_path / "spool" / "node.json")
+    (early,), (late,) = running(state, state.booked_s), running(state, state.booked_s + 60)
+    assert early == late, "a figure of another time than its joules"
+    assert main(["slurm", "top", "--spool", str(tmp_path / "spool")]) == 0
+    assert re.search(
+        r"^1 job running, [\d.]+ W; energy as of 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\.$",
+        capsys.readouterr().out,
+        re.MULTILINE,
+    )

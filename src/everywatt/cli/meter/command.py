@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -22,9 +23,9 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration, format_percent
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.archive import read_archive, store
-from everywatt.meters.block import Block, Oddities, forwards
+from everywatt.meters.block import Block, Oddities
 from everywatt.meters.capture import Capture
-from everywatt.meters.files import blocks_of
+from everywatt.meters.files import blocks_of_files
 from everywatt.meters.importing import plug_numbers
 from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
@@ -87,7 +88,7 @@ def stats_command(
         _head(first, chosen, output)
         return
     with task(output, "statistics"):
-        found = stats(_with(first, blocks), [str(plug) for plug in chosen] if chosen else None, total)
+        found = stats(chain((first,), blocks), [str(plug) for plug in chosen] if chosen else None, total)
     assert found is not None
     _show(found, odd, output)
 
@@ -117,24 +118,7 @@ def _recording(
     missing = [path for path in files if not path.is_file()]
     if missing:
         raise UsageError(f"There is no file {missing[0]}.")
-    return iter(forwards(_files_in_order(files, odd, period, plugs), odd))
-
-
-def _files_in_order(
-    files: Sequence[Path], odd: Oddities, period: tuple[int | None, int | None], plugs: Sequence[int] | None
-) -> Iterator[Block]:
-    heads = []
-    for path in files if len(files) > 1 else ():
-        first = next(blocks_of(path, Oddities(), *period, plugs), None)
-        if first is not None:
-            heads.append((int(first.utc_ns[0]), path))
-    for _, path in sorted(heads) or [(0, path) for path in files]:
-        yield from blocks_of(path, odd, *period, plugs)
-
-
-def _with(first: Block, rest: Iterable[Block]) -> Iterator[Block]:
-    yield first
-    yield from rest
+    return blocks_of_files(files, odd, *period, plugs)
 
 
 def _head(block: Block, plugs: Sequence[int] | None, output: Output) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from everywatt.cli.common.options import TAG, TIME
+from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.jobs import user_name
+from everywatt.slurm.node.cards import DEFAULT_CONF
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import folder_of
@@ -20,10 +25,21 @@ from everywatt.slurm.site.users import folder_of
 if TYPE_CHECKING:
     from everywatt.footprint.carbon import Factors
 
+F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
+DAY_S = 86_400.0
+WEEK_S = 7 * DAY_S
 
 spool_option = click.option(
     "--spool", type=FOLDER, help="Where hooks put their events.  [default: /var/spool/everywatt/slurm]"
+)
+slurm_conf_option = click.option(
+    "--slurm-conf",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=DEFAULT_CONF,
+    envvar="SLURM_CONF",
+    help="The site's slurm.conf, which is read but never changed.  [default: SLURM_CONF, /etc/slurm/slurm.conf]",
 )
 store_option = click.option("--store", type=FOLDER, help="Store of the site's jobs.")
 pseudonyms_option = click.option(
@@ -33,6 +49,41 @@ pseudonyms_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",
 )
+
+
+def period_options(what: str, default_s: float, default: str) -> Callable[[F], F]:
+    """Adds --since and --until; the function gets `period_s`, unix seconds from and to."""
+
+    def decorate(function: F) -> F:
+        @click.option("--since", type=TIME, help=f"Only {what} after this time.  [default: {default}]")
+        @click.option("--until", type=TIME, help=f"Only {what} before this time.  [default: now]")
+        @functools.wraps(function)
+        def wrapped(*args: Any, since: int | None, until: int | None, **values: Any) -> Any:
+            until_s = time.time() if until is None else until / NS
+            since_s = until_s - default_s if since is None else since / NS
+            return function(*args, period_s=(since_s, until_s), **values)
+
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def meter_options(function: F) -> F:
+    """Adds the argument and options that name the meters of nodes; the function gets them as `meters`."""
+
+    @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
+    @click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
+    @click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
+    @click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
+    @click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
+    @functools.wraps(function)
+    def wrapped(*args: Any, **values: Any) -> Any:
+        from everywatt.slurm.site.node_meters import NodeMeters
+
+        names = ("files", "map_file", "archive", "meter", "runs")
+        return function(*args, meters=NodeMeters(*(values.pop(name) for name in names)), **values)
+
+    return wrapped  # type: ignore[return-value]
 
 
 def spool_of(flag: Path | None) -> Path:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from everywatt.cli.common.options import TIME, Verb, carbon_options, output_options
+from everywatt.cli.common.options import Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option, writing
-from everywatt.core.clocks import NS
+from everywatt.cli.slurm.common import DAY_S, period_options, pseudonyms_option, readable_store, store_option, writing
 from everywatt.core.config import Settings
 from everywatt.footprint.carbon import Factors, factors_of
 from everywatt.formats.labia.job_tree import write_job
@@ -24,15 +22,13 @@ from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name
 
 KINDS = {"labia-csv": "labia", "labia-csv-co2": "co2", "labia-tree": ""}
-LAST_S = 31 * 86_400.0
 
 
 @click.command(cls=Verb)
 @click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="Output format.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Output folder.")
 @click.option("--user", help="Only jobs of this user.")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: 31 days ago]")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
+@period_options("jobs that ended", 31 * DAY_S, "31 days ago")
 @pseudonyms_option
 @store_option
 @carbon_options
@@ -41,8 +37,7 @@ def command(
     kind: str,
     out: Path,
     user: str | None,
-    since: int | None,
-    until: int | None,
+    period_s: tuple[float, float],
     key_file: Path | None,
     store: Path | None,
     settings: Settings,
@@ -56,10 +51,8 @@ def command(
     """
     pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
-    until_s = time.time() if until is None else until / NS
-    since_s = until_s - LAST_S if since is None else since / NS
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[str]())
-    table = opened.jobs(since_s, until_s, where, values)
+    table = opened.jobs(*period_s, where, values)
     jobs = [JobOnNode.of_row(row) for row in table.to_pylist()]
     jobs = jobs if pseudonyms is None else [pseudonyms.job(job) for job in jobs]
     named = [is_name(job.user) for job in jobs]
@@ -68,7 +61,7 @@ def command(
             written = [write_job(out, job) for job, good in zip(jobs, named, strict=True) if good]
         added, left, files = sum(folder is not None for folder in written), named.count(False), len(written)
     else:
-        rates = _rates(opened, table, factors_of(settings), until_s)
+        rates = _rates(opened, table, factors_of(settings), period_s[1])
         rows: dict[str, list[list[str]]] = {}
         for job, rate, good in zip(jobs, rates, named, strict=True):
             if good and (row := row_of(job, KINDS[kind], rate)) is not None:

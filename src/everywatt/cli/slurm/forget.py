@@ -59,7 +59,10 @@ def command(
     output.json("slurm-forget", facts)
     for text in found.left:
         output.warn(f"left: {text}")
-    output.text(f"{_words(whose, found)}{': deleted' if deleted else ''}.")
+    if found.nothing:
+        output.text(f"There are no records of {_scope(whose)}.")
+    else:
+        output.text(f"{_words(whose, found)}{': deleted' if deleted else ''}.")
     return 1 if found.left else 0
 
 
@@ -70,10 +73,13 @@ def _ask(whose: Whose, found: Forgotten) -> None:
         raise UsageError("Nothing was deleted.")
 
 
+def _scope(whose: Whose) -> str:
+    who = "any user" if whose.user is None else whose.user
+    return f"{who} before {datetime.fromtimestamp(whose.before_s, UTC):%Y-%m-%dT%H:%M}Z"
+
+
 def _words(whose: Whose, found: Forgotten) -> str:
-    when = datetime.fromtimestamp(whose.before_s, UTC)
-    who = "all users" if whose.user is None else whose.user
-    parts = [f"{format_count(len(found.jobs), 'job')} of {who} before {when:%Y-%m-%dT%H:%M}Z"]
+    parts = [f"{format_count(len(found.jobs), 'job')} of {_scope(whose)}"]
     parts.append(f"{format_count(found.records, 'record')} in {format_count(found.files, 'file')}")
     parts += [format_count(found.folders, "day") + " in users' folders"] if found.folders else []
     parts += [format_count(found.events, "event") + " of this node"] if found.events else []

@@ -11,7 +11,7 @@ import click
 
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import FOLDER, spool_of, spool_option
+from everywatt.cli.slurm.common import FOLDER, slurm_conf_option, spool_of, spool_option
 from everywatt.core.config import resolve
 from everywatt.core.units import parse_duration_s
 from everywatt.doctor.diagnose import Verdict
@@ -45,12 +45,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
 )
 @click.option("--job-line", is_flag=True, help="Add a line with its energy to the output of each batch job.")
-@click.option(
-    "--slurm-conf",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("/etc/slurm/slurm.conf"),
-    help="The site's slurm.conf, which is read but never changed.",
-)
+@slurm_conf_option
 @click.option("--print", "print_only", is_flag=True, help="Print the files instead of writing them.")
 @output_options
 def command(

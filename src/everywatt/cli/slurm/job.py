@@ -13,7 +13,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import readable_store, store_option
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent
+from everywatt.core.format import format_bytes, format_count, format_duration, format_joules, format_percent
 from everywatt.core.tables import Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.site.detail import Detail, bars, find, hints, slurm_difference
@@ -103,6 +103,9 @@ def _print(job: Detail, output: Output) -> None:
         output.text(
             f"  CPU         {format_duration(whole['cpu_s'])}, {used} of {count:g} CPU{'' if count == 1 else 's'}"
         )
+    if whole["gpu_utilisation"] is not None:
+        cards = format_count(sum(len(row.gpus) for row in job.rows), "GPU")
+        output.text(f"  GPU         {format_percent(whole['gpu_utilisation'])} of {cards}")
     if first.memory_peak_bytes is not None:
         asked = "" if first.memory_bytes is None else f" of {format_bytes(first.memory_bytes)}"
         output.text(f"  memory      {format_bytes(first.memory_peak_bytes)}{asked}")

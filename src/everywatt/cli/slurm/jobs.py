@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everywatt.cli.common.options import TIME, Verb, output_options
+from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
+from everywatt.cli.slurm.common import WEEK_S, period_options, pseudonyms_option, readable_store, store_option
 from everywatt.cli.slurm.table import print_jobs
-from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
 from everywatt.ledger.split.amounts import UJ
-from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
+from everywatt.slurm.site.figures import cells, group_of, job_of, nodes_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key
-from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, shown_id, sums
+from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, sums
 
-WEEK_S = 7 * 86_400
 HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
 
 
@@ -33,8 +30,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @click.option("--state", help="Only jobs in these states: COMPLETED or a prefix of it, or FAILED,TIMEOUT.")
 @click.option("--partition", help="Only jobs of this partition.")
 @click.option("--node", help="Only the parts of jobs that ran on this node.")
-@click.option("--since", type=TIME, help="Only jobs that ended after this time.  [default: a week ago]")
-@click.option("--until", type=TIME, help="Only jobs that ended before this time.  [default: now]")
+@period_options("jobs that ended", WEEK_S, "a week ago")
 @click.option("--sort", type=click.Choice(list(SORTS)), default="end", help="Figure to sort by.")
 @click.option("--by", type=click.Choice(GROUPS), help="Add jobs up by this.")
 @click.option("--waste", is_flag=True, help="Show the energy that was allocated but not used, worst first.")
@@ -49,8 +45,7 @@ def command(
     state: str | None,
     partition: str | None,
     node: str | None,
-    since: int | None,
-    until: int | None,
+    period_s: tuple[float, float],
     sort: str,
     by: str | None,
     waste: bool,
@@ -67,9 +62,7 @@ def command(
     jobs, idle and system add up to what the nodes drew in those hours.
     """
     pseudonyms = None if key_file is None else read_key(key_file)
-    until_s = time.time() if until is None else until / NS
-    since_s = until_s - WEEK_S if since is None else since / NS
-    wanted = Wanted(since_s, until_s, user, account, state, partition, node)
+    wanted = Wanted(*period_s, user, account, state, partition, node)
     if url is not None:
         if by is not None or waste:
             raise UsageError(
@@ -78,21 +71,23 @@ def command(
         rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
         if output.json_to is None:
-            _print_jobs(rows, False, output)
+            _print_jobs(rows, False, wanted, output)
         return
     opened = readable_store(store)
-    nodes = node_sums(opened, since_s, until_s)
+    nodes = node_sums(opened, *period_s)
     if by is not None:
         rows = sums(opened, wanted, by)
         rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
         output.json("slurm-sums", {"by": by, "groups": [group_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
-            _print_groups(rows, by, waste, output)
+            heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if waste else []))
+            shown = [[row["group"] or "(none)", *cells(row, heads)] for row in rows]
+            output.table(Table.of(by.upper(), *heads, rows=shown, right=range(1, len(heads) + 1)))
     else:
         rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
         output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "nodes": nodes_of(nodes)})
         if output.json_to is None:
-            _print_jobs(rows, waste, output)
+            _print_jobs(rows, waste, wanted, output)
     if opened.leave_out:
         output.warn(
             f"{len(opened.leave_out)} files of the store are damaged and were skipped: everywatt slurm validate"
@@ -106,45 +101,11 @@ def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[d
     return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
 
 
-def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, output: Output) -> None:
+def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, wanted: Wanted, output: Output) -> None:
     if not rows:
-        output.text("No job ended in that period.")
+        filters = ((name, getattr(wanted, name)) for name in ("user", "account", "state", "partition", "node"))
+        given = ", ".join(f"{name} {value}" for name, value in filters if value is not None)
+        output.text(f"No job {f'with {given} ' if given else ''}ended in that period.")
         return
     headers = [*HEADERS[:-1], "WASTE", HEADERS[-1]] if waste else HEADERS
-    shown = []
-    for row in rows:
-        gpu = row["gpu_utilisation"]
-        cells = [
-            shown_id(row) + (f" r{row['restart']}" if row["restart"] else ""),
-            row["user"],
-            row["account"] or None,
-            row["state"],
-            len(row["nodes"]),
-            time_of(row),
-            short(row),
-            amount(row, "idle_uj"),
-            percent(row["cpu_s"], row["allocated_cpu_s"]),
-            percent(gpu, 1.0),
-            *([amount(row, "waste_uj")] if waste else []),
-            row["name"],
-        ]
-        shown.append(cells)
-    print_jobs(headers, shown, 4, output)
-
-
-def _print_groups(rows: Sequence[Mapping[str, Any]], by: str, waste: bool, output: Output) -> None:
-    headers = [by.upper(), "JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if waste else [])]
-    shown = [
-        [
-            row["group"] or "(none)",
-            row["jobs"],
-            row["refused"],
-            time_of(row),
-            short(row),
-            amount(row, "idle_uj"),
-            percent(row["cpu_s"], row["allocated_cpu_s"]),
-            *([amount(row, "waste_uj")] if waste else []),
-        ]
-        for row in rows
-    ]
-    output.table(Table.of(*headers, rows=shown, right=range(1, len(headers))))
+    print_jobs(headers, [cells(row, headers) for row in rows], 4, output)

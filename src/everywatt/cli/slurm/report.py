@@ -15,7 +15,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import factors_of
 from everywatt.report.html.site import site_page
-from everywatt.slurm.site.figures import amount, short
+from everywatt.slurm.site.figures import cells, short
 from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
 from everywatt.slurm.site.periods import month_of
 from everywatt.slurm.site.pseudonyms import read_key
@@ -69,10 +69,8 @@ def command(
 
 def _print(month: Month, output: Output) -> None:
     for by in ("user", "account", "state"):
-        rows = [
-            [row["group"] or "(none)", row["jobs"], short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
-            for row in month.groups[by]
-        ]
-        output.table(Table.of(by.upper(), "JOBS", "ENERGY", "IDLE SHARE", "WASTE", rows=rows, right=range(1, 5)))
+        heads = ("JOBS", "ENERGY", "IDLE SHARE", "WASTE")
+        rows = [[row["group"] or "(none)", *cells(row, heads)] for row in month.groups[by]]
+        output.table(Table.of(by.upper(), *heads, rows=rows, right=range(1, 5)))
         output.text()
     output.text(f"{month.month}: {month.total['jobs']} jobs, {short(month.total)}")

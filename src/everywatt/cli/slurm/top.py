@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import spool_of, spool_option
 from everywatt.core.errors import UsageError
-from everywatt.core.format import format_duration, format_joules, format_watts
+from everywatt.core.format import format_count, format_duration, format_joules, format_watts
 from everywatt.core.tables import Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.node.record import running
@@ -25,34 +26,39 @@ HEADERS = ("JOB", "USER", "ACCOUNT", "NODES", "TIME", "POWER", "ENERGY", "IDLE S
 
 
 @click.command(cls=Verb)
-@click.option("--from", "url", metavar="URL", help="A Prometheus or VictoriaMetrics that agents feed: the whole site.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many jobs.")
+@click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics fed by agents: the whole site.")
+@click.option("--limit", type=click.IntRange(min=1), help="List at most this many jobs.")
 @spool_option
 @output_options
 def command(url: str | None, limit: int | None, spool: Path | None, output: Output) -> None:
-    """List the jobs that run now, the most powerful first, with what they cost so far.
+    """List the running jobs, the most powerful first, with their energy so far.
 
-    On a node POWER is a job's mean since its start, and WASTE the idle power of what it was given and does not use.
-    With --from it is the power of the last two minutes on all nodes; series have no idle share and no waste.
+    On a node POWER is a job's mean since its start and WASTE the unused part of its idle share, both up to the last
+    update of `slurm node`. With --from it is the power of the last two minutes on all nodes; series have no idle share
+    and no waste.
     """
-    now_s = time.time()
+    now_s = as_of_s = time.time()
     if url is not None:
         rows = running_in_series(url, now_s)
     else:
         path = spool_of(spool) / STATE
         if not path.exists():
             raise UsageError(f"No jobs are recorded here: {path} is not there.", cure="--from URL, or run it on a node")
-        rows = sorted((_row(job) for job in running(State.read(path), now_s)), key=lambda row: -(row["power_w"] or 0.0))
+        state = State.read(path)
+        as_of_s = min(state.booked_s or now_s, now_s)
+        rows = sorted((_row(job, now_s) for job in running(state, now_s)), key=lambda row: -(row["power_w"] or 0.0))
     rows = rows[:limit]
-    output.json("slurm-top", {"jobs": rows, "from": url})
+    output.json("slurm-top", {"jobs": rows, "from": url, "as_of_s": as_of_s})
     if output.json_to is None:
         cells = [_cells(row) for row in rows]
         output.table(Table.of(*HEADERS, rows=cells, right=range(3, len(HEADERS))))
         watts = [row["power_w"] for row in rows if row["power_w"] is not None]
-        output.text(f"{len(rows)} jobs run" + (f", {format_watts(sum(watts))}." if watts else "."))
+        power = f", {format_watts(sum(watts))}" if watts else ""
+        when = datetime.fromtimestamp(as_of_s, UTC)
+        output.text(f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z.")
 
 
-def _row(job: JobOnNode) -> dict[str, Any]:
+def _row(job: JobOnNode, now_s: float) -> dict[str, Any]:
     seconds = (job.end_s - job.start_s) * job.coverage
     return {
         "job_id": job.shown_id,
@@ -60,7 +66,7 @@ def _row(job: JobOnNode) -> dict[str, Any]:
         "account": job.account,
         "partition": job.partition,
         "nodes": [job.node],
-        "elapsed_s": job.end_s - job.start_s,
+        "elapsed_s": now_s - job.start_s,
         "power_w": None if job.energy_uj is None or seconds <= 0 else job.energy_uj / UJ / seconds,
         "energy_j": None if job.energy_uj is None else job.energy_uj / UJ,
         "idle_j": None if job.idle_uj is None else job.idle_uj / UJ,

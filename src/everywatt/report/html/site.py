@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.format import format_duration, format_joules, format_money, format_quantity
+from everywatt.core.format import format_joules, format_money, format_quantity
 from everywatt.core.tables import Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import asset, policy
-from everywatt.slurm.site.figures import amount, percent, short, time_of
+from everywatt.slurm.site.figures import amount, cells, short
 from everywatt.slurm.site.monthly import Month
-from everywatt.slurm.site.totals import shown_id
 
 WIDTH = 720
 MOST = 40
@@ -144,28 +143,22 @@ def _marks(days: Sequence[date]) -> list[tuple[int, str]]:
 
 def _group(by: str, month: Month, currency: str) -> str:
     rows = month.groups[by]
-    heads = [by, "jobs", "time", "energy", "idle share", "waste"]
+    common = ("jobs", "time", "energy", "idle share", "waste")
+    heads = [by, *common]
     total = month.total
     carbon = [name for name in ("carbon_g", "carbon_varying_g") if total[name] is not None]
     heads += [{"carbon_g": "carbon", "carbon_varying_g": "carbon over time"}[name] for name in carbon]
     heads += [f"cost {currency}".strip()] if total["cost"] is not None else []
-    cells = []
+    shown = []
     for row in rows[:MOST]:
-        line = [row["group"] or "(none)", row["jobs"], format_duration(row["elapsed_s"] or 0.0), short(row)]
-        line += [amount(row, "idle_uj"), amount(row, "waste_uj")]
+        line = [row["group"] or "(none)", *cells(row, common)]
         line += [None if row[name] is None else format_quantity(row[name], "g CO2e") for name in carbon]
         line += [None if row["cost"] is None else format_money(row["cost"])] if total["cost"] is not None else []
-        cells.append(line)
+        shown.append(line)
     more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""
-    return table_html(Table.of(*heads, rows=cells)) + more
+    return table_html(Table.of(*heads, rows=shown)) + more
 
 
 def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
-    cells = []
-    for row in rows:
-        used = percent(row["cpu_s"], row["allocated_cpu_s"])
-        gpu = percent(row["gpu_utilisation"], 1.0)
-        line = [shown_id(row), row["user"], row["state"], time_of(row), short(row), amount(row, "waste_uj"), used, gpu]
-        cells.append([*line, row["name"]])
     heads = ("job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name")
-    return table_html(Table.of(*heads, rows=cells))
+    return table_html(Table.of(*heads, rows=[cells(row, heads) for row in rows]))

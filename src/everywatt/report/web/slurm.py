@@ -32,7 +32,7 @@ from everywatt.report.html.figures import table_html
 from everywatt.report.html.site import card, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
-from everywatt.slurm.site.figures import amount, group_of, job_of, nodes_of, percent, short, time_of
+from everywatt.slurm.site.figures import amount, cells, group_of, job_of, nodes_of, percent, short
 from everywatt.slurm.site.monthly import period_of_site
 from everywatt.slurm.site.periods import month_bounds_s
 from everywatt.slurm.site.store import Store
@@ -353,31 +353,27 @@ def _linked_table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[objec
 def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
-    heads = ["job", *(["user"] if viewer.admin else []), "account", "state", "end", "nodes", "time", "energy"]
-    heads += ["idle share", "waste", "CPU", "GPU", "name"]
+    who = [*(["user"] if viewer.admin else []), "account", "state"]
+    figures = ["nodes", "time", "energy", "idle share", "waste", "CPU", "GPU", "name"]
     shown = []
     for row in rows:
-        text = shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")
-        cells: list[object] = [row["user"]] if viewer.admin else []
-        cells += [row["account"] or None, row["state"], f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"]
-        cells += [len(row["nodes"]), time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
-        cells += [percent(row["cpu_s"], row["allocated_cpu_s"]), percent(row["gpu_utilisation"], 1.0), row["name"]]
-        shown.append((_link(text, f"/slurm/job/{quote(shown_id(row))}"), cells))
-    return _linked_table(heads, shown)
+        (text,) = cells(row, ["job"])
+        end = f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"
+        link = _link(str(text), f"/slurm/job/{quote(shown_id(row))}")
+        shown.append((link, [*cells(row, who), end, *cells(row, figures)]))
+    return _linked_table(["job", *who, "end", *figures], shown)
 
 
 def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
-    heads = (by, "jobs", "without energy", "time", "energy", "idle share", "waste", "CPU")
+    heads = ("jobs", "refused", "time", "energy", "idle share", "waste", "CPU")
     shown = []
     for row in rows:
         name = str(row["group"] or "")
         href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
-        cells = [row["jobs"], row["refused"], time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
-        cells.append(percent(row["cpu_s"], row["allocated_cpu_s"]))
-        shown.append((_link(name, href) if name else "(none)", cells))
-    return _linked_table(heads, shown)
+        shown.append((_link(name, href) if name else "(none)", cells(row, heads)))
+    return _linked_table((by, *("without energy" if head == "refused" else head for head in heads)), shown)
 
 
 def _detail(job: Detail) -> str:
@@ -393,6 +389,8 @@ def _detail(job: Detail) -> str:
         ["energy", energy],
         ["idle share", amount(whole, "idle_uj")],
         ["at the wall", amount(whole, "wall_uj")],
+        ["CPU", percent(whole["cpu_s"], whole["allocated_cpu_s"])],
+        ["GPU", percent(whole["gpu_utilisation"], 1.0)],
         ["scope", first.scope or None],
         ["coverage", format_percent(min(row.coverage for row in job.rows))],
     ]

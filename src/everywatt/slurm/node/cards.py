@@ -105,9 +105,14 @@ def _by_nvml() -> dict[str, int]:
     return found
 
 
+def slurm_conf(conf: str = "") -> Path:
+    """The site's slurm.conf, where Slurm's own commands look for it."""
+    return Path(conf or os.environ.get("SLURM_CONF") or DEFAULT_CONF)
+
+
 def gres_conf(conf: str = "") -> Path:
     """gres.conf lies beside slurm.conf."""
-    return Path(conf or os.environ.get("SLURM_CONF") or DEFAULT_CONF).with_name("gres.conf")
+    return slurm_conf(conf).with_name("gres.conf")
 
 
 def gres_files(text: str, node: str) -> list[str] | None:

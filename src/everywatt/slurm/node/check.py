@@ -16,10 +16,21 @@ from pathlib import Path
 from typing import Final
 
 from everywatt import __version__
+from everywatt.core.format import format_count
 from everywatt.core.machine import Machine
 from everywatt.doctor.diagnose import Check, Verdict
 from everywatt.slurm.node.cards import card_order, cards_here
-from everywatt.slurm.node.hooks import EVENTS, EVENTS_MODE, JOB_LINE, NAMES, TASKS_MODE, Site, hook, slurm_conf_lines
+from everywatt.slurm.node.hooks import (
+    EVENTS,
+    EVENTS_MODE,
+    JOB_LINE,
+    NAMES,
+    TASKS_MODE,
+    Site,
+    hook,
+    not_called,
+    slurm_conf_lines,
+)
 from everywatt.slurm.node.presence import AGENT, NODE, holder
 from everywatt.slurm.node.spool import quarantined
 from everywatt.slurm.schema import JobOnNode
@@ -70,13 +81,16 @@ def _hooks(site: Site, slurm_conf: Path) -> Iterator[Check]:
             asked = replace(site, period=period[1] if period else site.period, job_line=JOB_LINE in text)
             expected = hook(event, asked)
             known = text == expected and os.access(path, os.X_OK)
-            told, cure = (str(path), "") if known else (f"{path} is not what this version writes", INSTALL)
+            told, cure = (str(path), "") if known else (f"{path} is of another version, spool or store", INSTALL)
         except OSError as error:
             told, cure = f"{path}: {error.strerror}", INSTALL
         yield _check(f"hook {event}", told, cure)
     try:
-        lines = slurm_conf_lines(site, slurm_conf.read_text(encoding="utf-8", errors="replace"))
-        yield _check("slurm.conf", f"{slurm_conf} calls the hooks" if not lines else "; ".join(lines), "; ".join(lines))
+        text = slurm_conf.read_text(encoding="utf-8", errors="replace")
+        lines = slurm_conf_lines(site, text)
+        missing = [f"{slurm_conf} does not call {', '.join(names)}"] if (names := not_called(site, text)) else []
+        missing += ["PrologFlags lacks Alloc"] if len(lines) > len(names) else []
+        yield _check("slurm.conf", "; ".join(missing) or f"{slurm_conf} calls the hooks", "; ".join(lines))
     except OSError as error:
         yield _check("slurm.conf", f"{slurm_conf}: {error.strerror}", "--slurm-conf FILE")
 
@@ -121,7 +135,7 @@ def _store(store: Path, node: str) -> Check:
     place = store / f".check-{safe_node(node)}-{os.getpid()}"
     try:
         if not store.is_dir():
-            return _check("store", f"{store} is not there", "mount it, or --store DIR")
+            return _check("store", f"{store} is not there", "mount it, or name another with --store")
         (path,) = Store(place).append([JobOnNode(1, node, 0.0, 1.0)], node)
         whole = path.read_bytes().endswith(b"}\n")
     except OSError as error:
@@ -135,16 +149,19 @@ def _clock() -> Check:
     state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     if state == _TIME_ERROR:
         return _check(
-            "clock", "not synchronised: jobs and readings of nodes are joined by time", "chrony, or another NTP"
+            "clock",
+            "not synchronised: jobs and readings of nodes are joined by time",
+            "install chrony or another NTP service",
         )
-    return _check("clock", "synchronised" if state >= 0 else "not told by the kernel")
+    return _check("clock", "synchronised" if state >= 0 else "not reported by the kernel")
 
 
 def _cards(node: str, slurm_conf: Path) -> Check:
     machine = Machine.here()
     cards = cards_here(machine)
     order = card_order(cards, node, str(slurm_conf), machine)
-    return _check("GPUs", order.doubt or f"{len(cards)} cards, in the order {', '.join(order.cards) or '-'}",
+    there = f"{format_count(len(cards), 'card')}, in the order {', '.join(order.cards)}" if cards else "no cards"
+    return _check("GPUs", order.doubt or there,
                  "File= of gres.conf in the order of the device files" if order.doubt else "")  # fmt: skip
 
 

@@ -22,6 +22,7 @@ DEFAULT_STORE: Final = Path("/var/lib/everywatt/slurm")
 RUNTIME: Final = Path("/run/everywatt-slurm")  # of root's programs: in /tmp another user may make the folder first
 JOB_LINE: Final = "--job-line"
 EVENTS_MODE: Final = 0o700
+MOST_BYTES: Final = 1 << 20  # of a site's own hook that are searched for ours
 TASKS_MODE: Final = 0o711  # a task runs as its user, whose own folder in there the Prolog makes
 
 
@@ -71,20 +72,35 @@ def slurm_conf_lines(site: Site, existing: str = "") -> list[str]:
     for event, key in EVENTS.items():
         path = site.folder / NAMES[event]
         there = _value(existing, key)
-        if there == str(path):
-            continue
-        if there and key != "TaskProlog":
-            lines.append(
-                f"# {key} is {there} now. Slurm accepts several: put both into one folder and set it to FOLDER/*"
-            )
-        elif there:
-            lines.append(f"# {key} is {there} now, and Slurm accepts only one: call {path} at its end")
-        if not there:
+        if there is None:
             lines.append(f"{key}={path}")
+        elif not _calls(there, path):
+            several = "Slurm accepts several: put both into one folder and set it to FOLDER/*"
+            one = f"and Slurm accepts only one: call {path} at its end"
+            lines.append(f"# {key} is {there} now{', ' + one if key == 'TaskProlog' else '. ' + several}")
     flags = _value(existing, "PrologFlags") or ""
     if "alloc" not in flags.lower():
         lines.append(f"PrologFlags={flags + ',' if flags else ''}Alloc")
     return lines
+
+
+def not_called(site: Site, existing: str) -> list[str]:
+    """Which hooks this slurm.conf does not call, by file name."""
+    values = ((NAMES[event], _value(existing, key)) for event, key in EVENTS.items())
+    return [name for name, there in values if there is None or not _calls(there, site.folder / name)]
+
+
+def _calls(there: str, path: Path) -> bool:
+    """Whether a program or pattern of slurm.conf is our hook, is a link to it, or is a script that names it."""
+    if there == str(path):
+        return True
+    for found in sorted(Path("/").glob(there.lstrip("/"))) if there.startswith("/") else ():
+        try:
+            if found.samefile(path) or str(path).encode() in found.read_bytes()[:MOST_BYTES]:
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _value(conf: str, key: str) -> str | None:

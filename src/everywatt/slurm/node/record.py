@@ -78,8 +78,9 @@ def record(
 
 
 def running(state: State, now_s: float) -> list[JobOnNode]:
-    """Jobs of a node that run, as their records would be if they ended now."""
-    jobs = [replace(job, end_s=now_s) for job in state.jobs if job.end_s is None]
+    """Jobs of a node that run, as their records would be had they ended when the tape was last charged to them."""
+    as_of_s = now_s if state.booked_s is None else min(now_s, state.booked_s)
+    jobs = [replace(job, end_s=max(as_of_s, job.start_s)) for job in state.jobs if job.end_s is None]
     return [record(job, state.accounts.get(job.key), {}, "") for job in jobs]
 
 

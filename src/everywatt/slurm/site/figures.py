@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from everywatt.core.format import format_duration, format_joules, format_percent, print_quantity
@@ -104,6 +104,29 @@ def share(part: float | None, whole: float | None) -> float | None:
 def time_of(row: Mapping[str, Any]) -> str:
     """How long a job ran."""
     return format_duration(row.get("elapsed_s") or 0.0)
+
+
+_CELLS: Final[Mapping[str, Callable[[Mapping[str, Any]], str | int | None]]] = {
+    "job": lambda row: shown_id(row) + (f" r{row['restart']}" if row["restart"] else ""),
+    "user": lambda row: row["user"],
+    "account": lambda row: row["account"] or None,
+    "state": lambda row: row["state"],
+    "nodes": lambda row: len(row["nodes"]),
+    "jobs": lambda row: row["jobs"],
+    "refused": lambda row: row["refused"],
+    "time": time_of,
+    "energy": short,
+    "idle share": lambda row: amount(row, "idle_uj"),
+    "waste": lambda row: amount(row, "waste_uj"),
+    "cpu": lambda row: percent(row["cpu_s"], row["allocated_cpu_s"]),
+    "gpu": lambda row: percent(row["gpu_utilisation"], 1.0),
+    "name": lambda row: row["name"],
+}
+
+
+def cells(row: Mapping[str, Any], heads: Iterable[str]) -> list[str | float | None]:
+    """A job, or a sum of jobs, for people: the cells of a table's columns by their heads."""
+    return [_CELLS[head.lower()](row) for head in heads]
 
 
 def joules(row: Mapping[str, Any], name: str) -> float | None:

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.format import format_percent
+from everywatt.core.format import format_joules, format_percent, print_quantity
+from everywatt.core.tables import Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
@@ -121,6 +122,30 @@ class NodeDay:
             "slurm": slurm and {**slurm, "chips": self.ours and self.ours.to_dict()},
             "findings": findings,
         }
+
+
+def table_of(days: Sequence[NodeDay]) -> Table:
+    """Nodes and days with what each kind of sensor says; kinds that no node has are left out."""
+    heads = ("NODE", "DAY", "HOURS", "CHIPS", "NODE SENSOR", "POWER SUPPLY", "WALL", "SLURM", "ITS CHIPS", "FINDING")
+    rows = []
+    for day in days:
+        cells = [_cell(day.figures.get(name)) for name in (CHIPS, *ORDER)]
+        text = "; ".join(f"{'ALERT: ' if one.kind == ALERT else ''}{one.text}" for one in day.findings)
+        rows.append([day.node, day.day.isoformat(), day.hours, *cells, _cell(day.slurm), _cell(day.ours), text or None])
+    shown = [place for place in range(len(heads)) if place < 4 or any(row[place] is not None for row in rows)]
+    return Table.of(
+        *(heads[place] for place in shown),
+        rows=[[row[place] for place in shown] for row in rows],
+        right=[at for at, place in enumerate(shown) if 2 <= place <= 8],
+    )
+
+
+def _cell(figure: Figure | None) -> str | None:
+    if figure is None:
+        return None
+    if figure.low is None or figure.high is None:
+        return format_joules(figure.joules)
+    return str(print_quantity(figure.joules, "J", figure.joules - figure.low, figure.high - figure.joules))
 
 
 def reconcile(

@@ -90,7 +90,9 @@ def accounting(columns: Iterable[str], since_s: float, until_s: float, *options:
         said = done.stderr.decode("utf-8", "replace")
         why = said.split("\n") if said.strip() else ["no reason given"]
         last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
-        raise EverywattError(f"sacct failed: {last[:200].rstrip('.')}.", cure="sacct --allusers")
+        raise EverywattError(
+            f"sacct failed: {last[:200].rstrip('.')}.", cure="try `sacct --allusers`; without slurmdbd there is none"
+        )
     return done.stdout.decode("utf-8", "replace")
 
 

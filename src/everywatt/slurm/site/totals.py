@@ -199,6 +199,7 @@ def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
     observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
     whole = all(row.energy_uj is not None for row in rows)
     energies = {name: _all(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
+    busy = [row.gpu_utilisation for row in rows if row.gpu_utilisation is not None]
     return {
         **(energies if whole else dict.fromkeys(energies)),
         "idle_uj": _all(row.idle_uj for row in rows),
@@ -212,6 +213,7 @@ def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
         "cpus": _all(row.cpus for row in rows),
         "cpu_s": _all(row.cpu_s for row in rows),
         "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
+        "gpu_utilisation": sum(busy) / len(busy) if busy else None,
     }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.tables import Column, Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.meters.block import Block
 from everywatt.meters.integrate import held
@@ -97,6 +98,16 @@ class NodeWall:
         """Plain data for JSON."""
         names = ("node", "hours", "hours_left_out", "chips_j", "wall_j", "jobs_j", "jobs", "why")
         return {**{name: getattr(self, name) for name in names}, "unexplained": self.unexplained, "rule": RULE}
+
+
+def table_of(nodes: Iterable[NodeWall]) -> Table:
+    """Nodes with their chips, wall and jobs."""
+    energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
+    jobs = (Column("JOBS", ""), Column("WALL OF JOBS", "J"), "")
+    rows = [
+        [one.node, one.hours, one.chips_j, one.wall_j, one.unexplained, one.jobs, one.jobs_j, one.why] for one in nodes
+    ]
+    return Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows)
 
 
 def join_wall(
