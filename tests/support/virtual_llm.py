@@ -54,6 +54,7 @@ class VirtualServer:
     models: Sequence[str] = ("small", "large")
     flavour: str = "vllm"
     restart_s: float = float("inf")
+    drains: bool = False  # answers what is under way at the end
     ends_s: list[float] = field(default_factory=lambda: [0.0])  # of steps
     watts: list[float] = field(default_factory=lambda: [IDLE_W])
     before_j: list[float] = field(default_factory=lambda: [0.0])
@@ -70,7 +71,7 @@ class VirtualServer:
         waiting = [self._request(chance, self.start_s) for _ in range(self.streams)]
         active: list[Request] = []
         now: dict[tuple[str, str], float] = {}
-        while self.ends_s[-1] < self.end_s:
+        while self.ends_s[-1] < self.end_s or (self.drains and (active or waiting)):
             at_s = self.ends_s[-1]
             now = dict(now)
             if waiting:
@@ -102,7 +103,8 @@ class VirtualServer:
                     self._add(now, one.model, "ended", one.tokens)
                     self._add(now, one.model, "prefill time", one.first_s - one.began_s)
                     self._add(now, one.model, "decode time", at_s + seconds - one.first_s)
-                    waiting.append(self._request(chance, at_s + seconds))
+                    if not self.drains or at_s + seconds < self.end_s:
+                        waiting.append(self._request(chance, at_s + seconds))
             self._step(seconds, watts, now, len(active))
         self._step(1e6, IDLE_W, {**now})
 

@@ -8,19 +8,21 @@ that arrived.
 
 A query has three phases: the queue (and attempts that failed), prefill, in which the server reads the prompt just
 before the first token, and decode. Prefill lasts as long as the server says; where it does not say, as long as it takes
-if a query does not have to wait. It counts like tokens at the run's median rate; a query in the queue gets nothing and
-is charged idle alone. Amounts are whole microjoules and add up to the server's.
+if a query does not have to wait. It counts like tokens at the run's median rate, and alone where the decodes of others
+stand still meanwhile; a query in the queue gets nothing and is charged idle alone. Amounts are whole microjoules and
+add up to the server's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from everywatt.api.run import Run, union
-from everywatt.bench.llm.phases import PHASES, pieces_of, worked_pieces
+from everywatt.bench.llm.phases import PHASES, contested, phases_of
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
@@ -40,6 +42,7 @@ from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
+EDGE_TICKS = 1.0  # half of the reading in which a phase starts, and of that in which it ends, may be its neighbour's
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
 
 
@@ -47,7 +50,8 @@ OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing 
 class QueryEnergy:
     """The gross energy of one query, and its phases with how many ticks of the slowest sensor fell into each.
 
-    Failed attempts are in `queue_j`. `devices` are the joules by device.
+    Failed attempts are in `queue_j`. `devices` are the joules by device, `contested_j` those of its prefill and decode
+    that were drawn while the server also decoded, or read, for other queries.
     """
 
     energy: Energy
@@ -59,6 +63,7 @@ class QueryEnergy:
     queue_j: float = 0.0
     queue_ticks: int = 0
     devices: Mapping[str, float] = field(default_factory=dict)
+    contested_j: Mapping[str, float] = field(default_factory=dict)
 
     def phase(self, name: str) -> tuple[float, bool]:
         """Joules of `queue`, `prefill` or `decode`, and whether the sensor saw enough of it; no queue is 0 J."""
@@ -70,7 +75,8 @@ class QueryEnergy:
 class Bill:
     """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` everybody else.
 
-    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id.
+    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
+    far a phase may be off because its edge lies between two readings.
     """
 
     gross: Energy
@@ -81,6 +87,17 @@ class Bill:
     queries: Mapping[str, QueryEnergy]
     seconds: float
     tick_s: float | None = None
+    edge_j: float = 0.0
+
+    def phase_sides(self, name: str, covered: Sequence[QueryEnergy]) -> tuple[float, float]:
+        """How many joules of these queries' prefill or decode may be the other phase's, and of the other theirs."""
+        other = {"prefill": "decode", "decode": "prefill"}.get(name)
+        if other is None:
+            return 0.0, 0.0
+        edges_j = self.edge_j * len(covered)
+        mine = math.fsum(one.contested_j.get(name, 0.0) for one in covered)
+        theirs = math.fsum(one.contested_j.get(other, 0.0) for one in self.queries.values())
+        return mine + edges_j, theirs + edges_j
 
 
 Edges = Mapping[str, tuple[int, int]]
@@ -132,14 +149,17 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
-    tick_s = None
+    tick_s, edge_j = None, 0.0
     for one in asked:
         if one.records:
             share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
+            edge_j = max(edge_j, share.edge_j)
             accounts.add(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
-    return Bill(accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s)
+    return Bill(
+        accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s, edge_j
+    )
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
@@ -186,6 +206,7 @@ class _Weights:
     """Of one tape: what the phases of each query weigh, by device, active and idle; and the phases' ticks.
 
     `own` is what measuring leaves open of the time of each query, as far as the devices' energy is the query's.
+    `contested` is the part of the active weights in which the server read and decoded at once, `edge_j` of `Bill`.
     """
 
     spans: tuple[str, ...]
@@ -194,6 +215,8 @@ class _Weights:
     ticks: Ints
     own: tuple[Budget, ...]
     tick_s: float | None
+    contested: Mapping[str, Floats]
+    edge_j: float
 
 
 class _Accounts:
@@ -216,7 +239,7 @@ class _Accounts:
         active, idle = np.zeros(PHASES * count), np.zeros(PHASES * count)
         labels = sorted({label for one in self._weights for label in one.active})
         active_uj = {label: microjoules(part.joules or 0.0) for label, part in _parts(self.net).items()}
-        by_device = np.zeros((len(labels), count))
+        by_device, contested = np.zeros((len(labels), count)), np.zeros(PHASES * count)
         for place, label in enumerate(labels):
             one_active = np.concatenate([_of(label, one.active, one) for one in self._weights])
             one_idle = np.concatenate([_of(label, one.idle, one) for one in self._weights])
@@ -229,6 +252,9 @@ class _Accounts:
                 rest = _shared(idle_uj, one_idle, one_active)
             active += mine
             idle += rest
+            if (whole := one_active.sum()) > 0:
+                both = np.concatenate([_of(label, one.contested, one) for one in self._weights])
+                contested += both * (mine.sum() / whole / UJ)
             by_device[place] = (mine + rest).reshape(-1, PHASES).sum(axis=1) / UJ
         nothing = np.zeros((0, PHASES), dtype=int)
         ticks = np.concatenate([nothing, *(one.ticks for one in self._weights)])
@@ -245,6 +271,7 @@ class _Accounts:
                 float(both[n, 0]),
                 int(ticks[n, 0]),
                 {label: float(by_device[place, n]) for place, label in enumerate(labels)},
+                {name: float(contested[PHASES * n + place]) for place, name in ((1, "prefill"), (2, "decode"))},
             )
             for n, span in enumerate(spans)
         }
@@ -316,8 +343,8 @@ def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
 
 def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     tape, records, windows = asked.tape, asked.records, asked.windows
-    pieces, lines = pieces_of(records, asked.edges)
-    worked = worked_pieces(pieces)
+    phases = phases_of(records, asked.edges)
+    pieces, worked, lines = phases
     share = _server_share(tape) if boundary == SERVER else None
     active: dict[str, Floats] = {}
     idle: dict[str, Floats] = {}
@@ -325,17 +352,21 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     budgets: list[list[Budget]] = [[] for _ in records]
     open_ns = [np.array(side) for side in zip(*(asked.edges[record.span or ""] for record in records), strict=True)]
     tick_s: float | None = None
+    unsure: dict[str, Floats] = {}
+    edge_j = 0.0
     for source in addable(splittable(sources(tape))):
         loaded = source_ticks(source, windows[0][0], windows[-1][1])
         if loaded is None:
             continue
         idle_w = float(book.idle.get(source.label, {}).get("watts", 0.0))
-        totals = np.zeros(PHASES * len(records)), np.zeros(PHASES * len(records))
+        totals = np.zeros(len(lines)), np.zeros(len(lines))
+        unsure[source.label] = np.zeros(len(lines))
         for start_ns, end_ns in windows:
             cut = Stretches.cut(worked, start_ns, end_ns)
             joules, base = _drawn(loaded, cut, idle_w)
             mine = (joules - base) * _fraction(share, source, cut.edges_ns)
-            totals[0][:] += cut.by_use(mine, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
+            for joules, into in ((mine, totals[0]), (mine * contested(phases, cut), unsure[source.label])):
+                into += cut.by_use(joules, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
             cut = Stretches.cut(pieces, start_ns, end_ns)
             _, base = _drawn(loaded, cut, idle_w)
             totals[1][:] += cut.equally(base, PHASES * len(records))
@@ -344,6 +375,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
         ticks = counted if ticks is None else np.minimum(ticks, counted)
         tick_s = max(tick_s or 0.0, loaded.expected_s)
+        edge_j += EDGE_TICKS * loaded.spacing_s * _restlessness_w(loaded, windows)
         mine = (totals[0] + totals[1]).reshape(len(records), -1).sum(axis=1)
         for own, joules, figure in zip(budgets, mine, window_figures(source, loaded, *open_ns), strict=True):
             if figure.value > 0:
@@ -356,7 +388,17 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         by_phase,
         tuple(Budget.sum(own) for own in budgets),
         tick_s,
+        unsure,
+        edge_j,
     )
+
+
+def _restlessness_w(loaded: Ticks, windows: Sequence[tuple[int, int]]) -> float:
+    """Standard deviation of the readings while queries were open: how far the power of two phases may be apart."""
+    starts, ends = (np.array(side) for side in zip(*windows, strict=True))
+    inside = np.searchsorted(starts, loaded.at_ns) > np.searchsorted(ends, loaded.at_ns)
+    watts = loaded.watts[inside & loaded.real & np.isfinite(loaded.watts)]
+    return float(watts.std()) if len(watts) else 0.0
 
 
 def _drawn(loaded: Ticks, cut: Stretches, idle_w: float) -> tuple[Floats, Floats]:

@@ -1,55 +1,120 @@
-"""The phases of queries, and what each of them got of the server over time."""
+"""The phases of queries, and what each of them got of the server over time.
+
+A server that batches makes a token for every query in one step, and reads the prompt of a new one between two steps or
+in a longer step. So the decodes of all others stand still, or go slower, while one prompt is read, and what the server
+draws then is that query's.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from everywatt.bench.llm.records import Record
 from everywatt.core.clocks import NS
-from everywatt.ledger.spans.span_sweep import Line, Pieces
+from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Pieces, Stretches
 
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
 PREFILL_OF_LOAD = "mean_prefill_of_load_s"
 PHASES = 3  # of a query, in this order: queue, prefill, decode
+STALL = 1.5  # times the usual gap between two pieces: a longer one contains a standstill
+FEWEST_GAPS = 5  # from which the usual gap of one query is known
+SHORT_GAP = 0.2  # quantile of gaps that stands for the usual one where every gap has another query's prefill in it
 
 
-def pieces_of(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> tuple[Pieces, list[Line]]:
-    """Three pieces for each query, its phases, and what each had got over time."""
+class Phases(NamedTuple):
+    """The phases of queries as pieces of time, three for each query.
+
+    `worked` are the pieces in which the server did something for a query, which active energy is shared by; `lines`
+    what each phase had got by when, in tokens.
+    """
+
+    pieces: Pieces
+    worked: Pieces
+    lines: list[Line]
+
+
+def phases_of(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Phases:
+    """The phases of queries; `spans` has when each was open, by the id of its span."""
     rate = _median_rate(records)
     reading = _reading_s(records, spans)
-    count = PHASES * len(records)
-    start, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    lines: list[Line] = []
+    edges = np.zeros((len(records), PHASES + 1), dtype=np.int64)
     for number, record in enumerate(records):
         began, ended = spans[record.span or ""]
-        answer = record.answer
-        first = min(max(answer.first_ns or ended, began), ended)
+        first = min(max(record.answer.first_ns or ended, began), ended)
         read_s = min(max(reading(record), LEAST_PREFILL_S), (first - began) / NS)
-        read = first - round(read_s * NS)
-        start[PHASES * number : PHASES * (number + 1)] = began, read, first
-        end[PHASES * number : PHASES * (number + 1)] = read, first, ended
-        lines.append((np.array([began, read], dtype=np.int64), np.zeros(2)))
-        weight = (answer.output_tokens or len(answer.piece_ns)) / max(len(answer.piece_ns), 1)
+        edges[number] = began, first - round(read_s * NS), first, ended
+    stalls = _stalls(records, edges)
+    lines: list[Line] = []
+    for record, (began, read, first, ended), stall in zip(records, edges, stalls, strict=True):
+        pieces = record.answer.piece_ns
+        weight = (record.answer.output_tokens or len(pieces)) / max(len(pieces), 1)
         least = weight if _streamed(record) else 0.0  # the first token itself
-        got = np.array([0.0, 0.0, max(rate * read_s, least)])
-        lines.append((np.array([began, read, first], dtype=np.int64), got))
-        at = np.array([*answer.piece_ns, ended], dtype=np.int64)
-        got = weight * np.concatenate((np.arange(len(answer.piece_ns)), [max(len(answer.piece_ns) - 1, 0)]))
-        lines.append((at, got.astype(np.float64)))
-    return Pieces(np.arange(count, dtype=np.int64), start, end), lines
+        lines.append((np.array([began, read]), np.zeros(2)))
+        lines.append((np.array([began, read, first]), np.array([0.0, 0.0, max(rate * (first - read) / NS, least)])))
+        at = np.array([*pieces, ended], dtype=np.int64)
+        got = weight * np.array([*range(len(pieces)), max(len(pieces) - 1, 0)], dtype=np.float64)
+        lines.append(_standing(at, got, stall))
+    owner = np.arange(PHASES * len(records), dtype=np.int64)
+    pieces_ = Pieces(owner, edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1))
+    return Phases(pieces_, _worked(edges, stalls), lines)
 
 
-def worked_pieces(pieces: Pieces) -> Pieces:
-    """What active energy is shared by: decodes, and prefills that start with the query, because when reading began is
-    only estimated. Nothing is done for a query in the queue."""
-    start = pieces.start_ns.reshape(-1, PHASES)
-    start = np.column_stack((start[:, 0], start[:, 2]))
-    rows = (pieces.owner.reshape(-1, PHASES)[:, 1:], start, pieces.end_ns.reshape(-1, PHASES)[:, 1:])
-    return Pieces(*(row.reshape(-1) for row in rows))
+def contested(phases: Phases, cut: Stretches) -> npt.NDArray[np.bool_]:
+    """Stretches in which the server read a prompt and decoded: how much of them is whose is not seen."""
+    mine = cut.pieces.owner % PHASES == PHASES - 1
+    count = len(cut.edges_ns)
+    decoding = np.bincount(cut.first[mine], minlength=count) - np.bincount(cut.after[mine], minlength=count)
+    start_ns, end_ns = np.sort(phases.pieces.start_ns[1::PHASES]), np.sort(phases.pieces.end_ns[1::PHASES])
+    reading = np.searchsorted(start_ns, cut.edges_ns[1:]) > np.searchsorted(end_ns, cut.edges_ns[:-1], side="right")
+    return reading & (np.cumsum(decoding)[:-1] > 0)
+
+
+def _worked(edges: Ints, stalls: Sequence[Ints]) -> Pieces:
+    """Decodes without the time in which they stood still, and prefills, which start with the query, because when
+    reading began is only estimated. Nothing is done for a query in the queue."""
+    rows = []
+    for number, ((began, _, first, ended), stall) in enumerate(zip(edges, stalls, strict=True)):
+        prefill, decode = PHASES * number + 1, PHASES * number + 2
+        rows.append((prefill, began, first))
+        at = np.clip([first, *stall.reshape(-1), ended], first, ended).reshape(-1, 2)
+        rows += [(decode, start, end) for start, end in at]
+    found = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    found = found[found[:, 2] > found[:, 1]]
+    return Pieces(found[:, 0], found[:, 1], found[:, 2])
+
+
+def _stalls(records: Sequence[Record], edges: Ints) -> list[Ints]:
+    """For each query the stretches in which its decode stood still: a server that reads a prompt makes no tokens for
+    the others meanwhile, or makes them later.
+
+    That is the first part of a gap between two pieces in which another query waited for its first token, if the gap is
+    longer than usual; the last part, as long as usual, made the token. Usual is the median of the query's gaps in which
+    none waited; of all queries' where it has too few; a short one of its own where there are none.
+    """
+    began, first = np.sort(edges[:, 0]), np.sort(edges[:, 2])
+    times = [np.array(record.answer.piece_ns, dtype=np.int64) for record in records]
+    # More waits had begun by the end of the gap than had ended by its start.
+    waited = [np.searchsorted(began, at[1:]) > np.searchsorted(first, at[:-1], side="right") for at in times]
+    quiet = [np.diff(at)[~during] for at, during in zip(times, waited, strict=True)]
+    of_all = np.concatenate([np.zeros(0, dtype=np.int64), *quiet])
+    found = []
+    for at, during, own in zip(times, waited, quiet, strict=True):
+        gaps, known = np.diff(at), own if len(own) >= FEWEST_GAPS else of_all
+        usual = np.median(known) if len(known) else np.quantile(gaps, SHORT_GAP) if len(gaps) else 0.0
+        long = during & (gaps > STALL * usual)
+        found.append(np.column_stack((at[:-1][long], at[1:][long] - round(float(usual)))))
+    return found
+
+
+def _standing(at: Ints, got: Floats, stalls: Ints) -> Line:
+    """A line that stands still in these stretches, each of which starts at one of its instants."""
+    place = np.searchsorted(at, stalls[:, 1])
+    return np.insert(at, place, stalls[:, 1]), np.insert(got, place, got[np.searchsorted(at, stalls[:, 0])])
 
 
 def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
