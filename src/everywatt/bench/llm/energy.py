@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from everywatt.api.run import Run, union
-from everywatt.bench.llm.phases import PHASES, contested, phases_of
+from everywatt.bench.llm.phases import PHASES, Phases, phases_of
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
@@ -42,7 +42,7 @@ from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
-EDGE_TICKS = 1.0  # half of the reading in which a phase starts, and of that in which it ends, may be its neighbour's
+EDGE_TICKS = 0.5  # on average half of the reading into which an edge falls is the neighbouring phase's
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
 
 
@@ -76,7 +76,7 @@ class Bill:
     """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` everybody else.
 
     `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
-    far a phase may be off because its edge lies between two readings.
+    far a phase may be off because its edges lie between two readings: all phases alike, and each by itself.
     """
 
     gross: Energy
@@ -87,14 +87,15 @@ class Bill:
     queries: Mapping[str, QueryEnergy]
     seconds: float
     tick_s: float | None = None
-    edge_j: float = 0.0
+    edge_j: tuple[float, float] = (0.0, 0.0)
 
     def phase_sides(self, name: str, covered: Sequence[QueryEnergy]) -> tuple[float, float]:
         """How many joules of these queries' prefill or decode may be the other phase's, and of the other theirs."""
         other = {"prefill": "decode", "decode": "prefill"}.get(name)
         if other is None:
             return 0.0, 0.0
-        edges_j = self.edge_j * len(covered)
+        alike_j, by_itself_j = self.edge_j
+        edges_j = alike_j * len(covered) + by_itself_j * math.sqrt(len(covered))
         mine = math.fsum(one.contested_j.get(name, 0.0) for one in covered)
         theirs = math.fsum(one.contested_j.get(other, 0.0) for one in self.queries.values())
         return mine + edges_j, theirs + edges_j
@@ -149,12 +150,12 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
-    tick_s, edge_j = None, 0.0
+    tick_s, edge_j = None, np.zeros(2)
     for one in asked:
         if one.records:
             share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
-            edge_j = max(edge_j, share.edge_j)
+            edge_j = np.maximum(edge_j, share.edge_j)
             accounts.add(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
     return Bill(
@@ -216,7 +217,7 @@ class _Weights:
     own: tuple[Budget, ...]
     tick_s: float | None
     contested: Mapping[str, Floats]
-    edge_j: float
+    edge_j: Floats
 
 
 class _Accounts:
@@ -353,7 +354,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     open_ns = [np.array(side) for side in zip(*(asked.edges[record.span or ""] for record in records), strict=True)]
     tick_s: float | None = None
     unsure: dict[str, Floats] = {}
-    edge_j = 0.0
+    edge_j = np.zeros(2)
     for source in addable(splittable(sources(tape))):
         loaded = source_ticks(source, windows[0][0], windows[-1][1])
         if loaded is None:
@@ -365,7 +366,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
             cut = Stretches.cut(worked, start_ns, end_ns)
             joules, base = _drawn(loaded, cut, idle_w)
             mine = (joules - base) * _fraction(share, source, cut.edges_ns)
-            for joules, into in ((mine, totals[0]), (mine * contested(phases, cut), unsure[source.label])):
+            for joules, into in ((mine, totals[0]), (mine * phases.contested(cut), unsure[source.label])):
                 into += cut.by_use(joules, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
             cut = Stretches.cut(pieces, start_ns, end_ns)
             _, base = _drawn(loaded, cut, idle_w)
@@ -375,7 +376,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
         ticks = counted if ticks is None else np.minimum(ticks, counted)
         tick_s = max(tick_s or 0.0, loaded.expected_s)
-        edge_j += EDGE_TICKS * loaded.spacing_s * _restlessness_w(loaded, windows)
+        edge_j += _edge_j(loaded, windows, phases)
         mine = (totals[0] + totals[1]).reshape(len(records), -1).sum(axis=1)
         for own, joules, figure in zip(budgets, mine, window_figures(source, loaded, *open_ns), strict=True):
             if figure.value > 0:
@@ -393,12 +394,19 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     )
 
 
-def _restlessness_w(loaded: Ticks, windows: Sequence[tuple[int, int]]) -> float:
-    """Standard deviation of the readings while queries were open: how far the power of two phases may be apart."""
+def _edge_j(loaded: Ticks, windows: Sequence[tuple[int, int]], phases: Phases) -> Floats:
+    """How far a phase may be off for its edges, which fall into readings: by the difference of power with and without a
+    prompt being read, which is the same at all edges, and by the standard deviation of the readings, which is not."""
     starts, ends = (np.array(side) for side in zip(*windows, strict=True))
-    inside = np.searchsorted(starts, loaded.at_ns) > np.searchsorted(ends, loaded.at_ns)
-    watts = loaded.watts[inside & loaded.real & np.isfinite(loaded.watts)]
-    return float(watts.std()) if len(watts) else 0.0
+    at = loaded.at_ns
+    inside = (np.searchsorted(starts, at) > np.searchsorted(ends, at)) & loaded.real & np.isfinite(loaded.watts)
+    if np.count_nonzero(inside) < FEWEST_TICKS:
+        return np.zeros(2)
+    apart_s = np.diff(at, prepend=at[0])[inside] / NS
+    watts, usual_s = loaded.watts[inside], float((apart_s**2).sum() / apart_s.sum())
+    busy = phases.reading(at[inside], at[inside])
+    contrast_w = 0.0 if busy.all() or not busy.any() else abs(float(watts[busy].mean() - watts[~busy].mean()))
+    return EDGE_TICKS * usual_s * np.array([contrast_w, float(watts.std())])
 
 
 def _drawn(loaded: Ticks, cut: Stretches, idle_w: float) -> tuple[Floats, Floats]:

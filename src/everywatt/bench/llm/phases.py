@@ -18,6 +18,7 @@ from everywatt.bench.llm.records import Record
 from everywatt.core.clocks import NS
 from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Pieces, Stretches
 
+Flags = npt.NDArray[np.bool_]
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
 PREFILL_OF_LOAD = "mean_prefill_of_load_s"
 PHASES = 3  # of a query, in this order: queue, prefill, decode
@@ -36,6 +37,17 @@ class Phases(NamedTuple):
     pieces: Pieces
     worked: Pieces
     lines: list[Line]
+
+    def reading(self, start_ns: Ints, end_ns: Ints) -> Flags:
+        """Whether the server read a prompt in each of these stretches."""
+        began, ended = np.sort(self.pieces.start_ns[1::PHASES]), np.sort(self.pieces.end_ns[1::PHASES])
+        return np.searchsorted(began, end_ns) > np.searchsorted(ended, start_ns, side="right")
+
+    def contested(self, cut: Stretches) -> Flags:
+        """In which stretches the server read a prompt and decoded: how much of them is whose is not seen."""
+        mine, count = cut.pieces.owner % PHASES == PHASES - 1, len(cut.edges_ns)
+        steps = np.bincount(cut.first[mine], minlength=count) - np.bincount(cut.after[mine], minlength=count)
+        return self.reading(cut.edges_ns[:-1], cut.edges_ns[1:]) & (np.cumsum(steps)[:-1] > 0)
 
 
 def phases_of(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Phases:
@@ -62,16 +74,6 @@ def phases_of(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -
     owner = np.arange(PHASES * len(records), dtype=np.int64)
     pieces_ = Pieces(owner, edges[:, :-1].reshape(-1), edges[:, 1:].reshape(-1))
     return Phases(pieces_, _worked(edges, stalls), lines)
-
-
-def contested(phases: Phases, cut: Stretches) -> npt.NDArray[np.bool_]:
-    """Stretches in which the server read a prompt and decoded: how much of them is whose is not seen."""
-    mine = cut.pieces.owner % PHASES == PHASES - 1
-    count = len(cut.edges_ns)
-    decoding = np.bincount(cut.first[mine], minlength=count) - np.bincount(cut.after[mine], minlength=count)
-    start_ns, end_ns = np.sort(phases.pieces.start_ns[1::PHASES]), np.sort(phases.pieces.end_ns[1::PHASES])
-    reading = np.searchsorted(start_ns, cut.edges_ns[1:]) > np.searchsorted(end_ns, cut.edges_ns[:-1], side="right")
-    return reading & (np.cumsum(decoding)[:-1] > 0)
 
 
 def _worked(edges: Ints, stalls: Sequence[Ints]) -> Pieces:
