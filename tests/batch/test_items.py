@@ -2,7 +2,7 @@
 
 import pytest
 
-from everywatt.batch.items import Item, check_words, fill, parse_items, read_items
+from everywatt.batch.items import Item, check_words, fill, parse_items, read_items, unused
 from everywatt.core.errors import UsageError
 
 BADC = """recording_id,chunk_id,source_path,start_ms,end_ms,overlap_ms,sha256,notes
@@ -101,10 +101,7 @@ def test_a_column_in_the_command_that_no_item_has():
     check_words(["sh", "-c", "echo ${HOME}"], [Item(0, "x", "x", {"rate": "1"})])
 
 
-@pytest.mark.xfail(strict=True, reason="nothing says that a command does the same for every item")
 def test_a_command_that_does_not_use_its_item_is_noted():
-    from everywatt.batch.items import unused
-
     items = [Item(n, str(n), str(n), {"input": str(n)}) for n in range(3)]
     assert unused(["run", "{}"], items) == "the command is the same for all 3 items: {} is not replaced, {input} is"
     assert unused(["run"], items) == "the command is the same for all 3 items: it contains neither {input} nor {index}"

@@ -172,7 +172,6 @@ def test_a_sweep_has_figures_for_each_load(place, tmp_path):
     assert four["output_tokens_per_second"]["value"] > one["output_tokens_per_second"]["value"]
 
 
-@pytest.mark.xfail(strict=True, reason="what holds for all loads is said for each of them")
 def test_a_note_on_all_loads_is_said_once(capsys):
     from everywatt.bench.llm.energy import refused
     from everywatt.bench.llm.metrics import metrics

@@ -190,7 +190,6 @@ def test_any_other_run_has_none(tmp_path):
     assert not is_llm(type("R", (), {"path": tmp_path})())
 
 
-@pytest.mark.xfail(strict=True, reason="a data set is known by its path, and published with it")
 def test_runs_of_one_data_set_at_two_places_are_ranked_together(folder):
     here, there = (made(folder, name, lambda n: 10.0 + n % 5, lambda n: n % 2 == 0) for name in ("here", "there"))
     for run, place in ((here, "/home/a/items.jsonl"), (there, "/scratch/items.jsonl")):
