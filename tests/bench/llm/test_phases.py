@@ -9,6 +9,7 @@ from virtual_llm import IDLE_W, Request, VirtualServer
 from everywatt.api.run import load
 from everywatt.bench.llm.energy import Bill, bill
 from everywatt.bench.llm.metrics import metrics
+from everywatt.bench.llm.phases import phases_of
 from everywatt.bench.llm.records import Record
 from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Kind
@@ -90,3 +91,21 @@ def test_the_intervals_of_phases_hold_what_the_server_did(served) -> None:
             assert figure.low <= truth <= figure.high
             assert figure.high - figure.low < 0.06 * truth
     assert "of all queries" in found["decode_energy"].formula
+
+
+def test_pieces_that_come_together_are_of_one_step() -> None:
+    """A query decodes two tokens every 100 ms, which arrive together; another one is read from 0.50 to 0.80 s."""
+    ms = NS // 1000
+    pairs = [t for k in (1, 2, 3, 4, 5, 9, 10) for t in (100 * k * ms, 100 * k * ms)]
+    one = Answer(OK, "x", sent_ns=0, ended_ns=1000 * ms, piece_ns=tuple(pairs))
+    other = Answer(OK, "x", sent_ns=500 * ms, ended_ns=1000 * ms, piece_ns=(800 * ms, 900 * ms, 1000 * ms))
+    records = [Record("a", "c", "a", one), Record("b", "c", "b", other)]
+    found = phases_of(records, {"a": (0, 1000 * ms), "b": (500 * ms, 1000 * ms)})
+    for at, got in found.lines:
+        assert (np.diff(at) >= 0).all() and (np.diff(got) >= 0).all()
+    decode = [
+        (start // ms, end // ms)
+        for owner, start, end in zip(found.worked.owner, found.worked.start_ns, found.worked.end_ns, strict=True)
+        if owner == 2
+    ]
+    assert decode == [(100, 500), (800, 1000)]

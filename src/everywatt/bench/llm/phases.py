@@ -22,6 +22,7 @@ Flags = npt.NDArray[np.bool_]
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
 PREFILL_OF_LOAD = "mean_prefill_of_load_s"
 PHASES = 3  # of a query, in this order: queue, prefill, decode
+TOGETHER_NS = 500_000  # pieces that are closer came from one step of the server
 STALL = 1.5  # times the usual gap between two pieces: a longer one contains a standstill
 FEWEST_GAPS = 5  # from which the usual gap of one query is known
 SHORT_GAP = 0.2  # quantile of gaps that stands for the usual one where every gap has another query's prefill in it
@@ -99,24 +100,30 @@ def _stalls(records: Sequence[Record], edges: Ints) -> list[Ints]:
     none waited; of all queries' where it has too few; a short one of its own where there are none.
     """
     began, first = np.sort(edges[:, 0]), np.sort(edges[:, 2])
-    times = [np.array(record.answer.piece_ns, dtype=np.int64) for record in records]
+    steps = [_steps(np.array(record.answer.piece_ns, dtype=np.int64)) for record in records]
     # More waits had begun by the end of the gap than had ended by its start.
-    waited = [np.searchsorted(began, at[1:]) > np.searchsorted(first, at[:-1], side="right") for at in times]
-    quiet = [np.diff(at)[~during] for at, during in zip(times, waited, strict=True)]
+    waited = [np.searchsorted(began, end) > np.searchsorted(first, start, side="right") for start, end in steps]
+    quiet = [(end - start)[~during] for (start, end), during in zip(steps, waited, strict=True)]
     of_all = np.concatenate([np.zeros(0, dtype=np.int64), *quiet])
     found = []
-    for at, during, own in zip(times, waited, quiet, strict=True):
-        gaps, known = np.diff(at), own if len(own) >= FEWEST_GAPS else of_all
-        usual = np.median(known) if len(known) else np.quantile(gaps, SHORT_GAP) if len(gaps) else 0.0
-        long = during & (gaps > STALL * usual)
-        found.append(np.column_stack((at[:-1][long], at[1:][long] - round(float(usual)))))
+    for (start, end), during, own in zip(steps, waited, quiet, strict=True):
+        known = own if len(own) >= FEWEST_GAPS else of_all
+        usual = np.median(known) if len(known) else np.quantile(end - start, SHORT_GAP) if len(end) else 0.0
+        long = during & (end - start > STALL * usual)
+        found.append(np.column_stack((start[long], end[long] - round(float(usual)))))
     return found
+
+
+def _steps(at: Ints) -> tuple[Ints, Ints]:
+    """The gaps between pieces, each from a piece to the next; pieces that came together are of one step."""
+    apart = np.diff(at) > TOGETHER_NS
+    return at[:-1][apart], at[1:][apart]
 
 
 def _standing(at: Ints, got: Floats, stalls: Ints) -> Line:
     """A line that stands still in these stretches, each of which starts at one of its instants."""
-    place = np.searchsorted(at, stalls[:, 1])
-    return np.insert(at, place, stalls[:, 1]), np.insert(got, place, got[np.searchsorted(at, stalls[:, 0])])
+    place, before = np.searchsorted(at, stalls[:, 1]), np.searchsorted(at, stalls[:, 0], side="right") - 1
+    return np.insert(at, place, stalls[:, 1]), np.insert(got, place, got[before])
 
 
 def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
