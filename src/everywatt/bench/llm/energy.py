@@ -158,9 +158,8 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
             edge_j = np.maximum(edge_j, share.edge_j)
             accounts.add(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
-    return Bill(
-        accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s, edge_j
-    )
+    whole, edges_j = (accounts.gross, accounts.net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
+    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
