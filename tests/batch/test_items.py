@@ -2,7 +2,7 @@
 
 import pytest
 
-from everywatt.batch.items import Item, check_words, fill, parse_items, read_items
+from everywatt.batch.items import Item, check_words, fill, parse_items, read_items, unused
 from everywatt.core.errors import UsageError
 
 BADC = """recording_id,chunk_id,source_path,start_ms,end_ms,overlap_ms,sha256,notes
@@ -99,3 +99,10 @@ def test_a_column_in_the_command_that_no_item_has():
     with pytest.raises(UsageError, match="No command"):
         check_words([], [])
     check_words(["sh", "-c", "echo ${HOME}"], [Item(0, "x", "x", {"rate": "1"})])
+
+
+def test_a_command_that_does_not_use_its_item_is_noted():
+    items = [Item(n, str(n), str(n), {"input": str(n)}) for n in range(3)]
+    assert unused(["run", "{}"], items) == "the command is the same for all 3 items: {} is not replaced, {input} is"
+    assert unused(["run"], items) == "the command is the same for all 3 items: it contains neither {input} nor {index}"
+    assert unused(["run", "--n={index}"], items) == unused(["run"], items[:1]) == ""

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,18 @@ def test_a_sweep_has_figures_for_each_load(place, tmp_path):
     assert one["queries"] == four["queries"] == 8
     assert one["goodput_share"]["value"] == 1.0
     assert four["output_tokens_per_second"]["value"] > one["output_tokens_per_second"]["value"]
+
+
+def test_a_note_on_all_loads_is_said_once(capsys):
+    from everywatt.bench.llm.energy import refused
+    from everywatt.bench.llm.metrics import metrics
+    from everywatt.cli.bench.llm_show import show
+    from everywatt.cli.common.output import Output
+
+    found = [replace(metrics(level, [], refused("none")), notes=("the same", level)) for level in ("a", "b")]
+    show({"model": "m", "dataset": {"name": "d"}}, found, [None, None], Output())
+    said = capsys.readouterr().err
+    assert [said.count(text) for text in ("Note: the same", "Note: a", "Note: b")] == [1, 1, 1]
 
 
 def test_a_rate_sends_whatever_the_server_does(place, tmp_path):

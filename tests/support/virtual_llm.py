@@ -33,8 +33,15 @@ class Request:
     prompt: int
     left: int
     tokens: int = 0
+    sent_s: float = 0.0
     began_s: float = 0.0
     first_s: float = 0.0
+    pieces_s: list[float] = field(default_factory=list)  # what its client sees; the first comes with the prefill
+    joules: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))  # above idle
+
+    @property
+    def ended_s(self) -> float:
+        return self.pieces_s[-1]
 
 
 @dataclass
@@ -47,11 +54,13 @@ class VirtualServer:
     models: Sequence[str] = ("small", "large")
     flavour: str = "vllm"
     restart_s: float = float("inf")
+    drains: bool = False  # answers what is under way at the end
     ends_s: list[float] = field(default_factory=lambda: [0.0])  # of steps
     watts: list[float] = field(default_factory=lambda: [IDLE_W])
     before_j: list[float] = field(default_factory=lambda: [0.0])
     counters: list[dict[tuple[str, str], float]] = field(default_factory=lambda: [{}])
     running: list[int] = field(default_factory=lambda: [0])
+    ended: list[Request] = field(default_factory=list)
     low_w: float = IDLE_W
     high_w: float = 600.0
     text: str = "virtual server"
@@ -59,10 +68,10 @@ class VirtualServer:
     def __post_init__(self) -> None:
         self._step(self.start_s, IDLE_W, {})
         chance = random.Random(self.streams)
-        waiting = [self._request(chance) for _ in range(self.streams)]
+        waiting = [self._request(chance, self.start_s) for _ in range(self.streams)]
         active: list[Request] = []
         now: dict[tuple[str, str], float] = {}
-        while self.ends_s[-1] < self.end_s:
+        while self.ends_s[-1] < self.end_s or (self.drains and (active or waiting)):
             at_s = self.ends_s[-1]
             now = dict(now)
             if waiting:
@@ -70,6 +79,8 @@ class VirtualServer:
                 one.began_s = at_s
                 seconds = one.prompt * PREFILL_S * COSTS[one.model]
                 one.first_s = at_s + seconds
+                one.pieces_s.append(one.first_s)
+                one.joules["prefill"] = (PREFILL_W - IDLE_W) * seconds
                 active.append(one)
                 self._add(now, one.model, "prompt", one.prompt)
                 self._charge(now, "prefill", seconds, PREFILL_W - IDLE_W, {one.model: 1.0})
@@ -82,19 +93,23 @@ class VirtualServer:
             for one in list(active):
                 one.tokens += 1
                 one.left -= 1
+                one.pieces_s.append(at_s + seconds)
+                one.joules["decode"] += (watts - IDLE_W) * seconds * COSTS[one.model] / sum(work.values())
                 self._add(now, one.model, "generated", 1)
                 if not one.left:
                     active.remove(one)
+                    self.ended.append(one)
                     self._add(now, one.model, "ended prompt", one.prompt)
                     self._add(now, one.model, "ended", one.tokens)
                     self._add(now, one.model, "prefill time", one.first_s - one.began_s)
                     self._add(now, one.model, "decode time", at_s + seconds - one.first_s)
-                    waiting.append(self._request(chance))
+                    if not self.drains or at_s + seconds < self.end_s:
+                        waiting.append(self._request(chance, at_s + seconds))
             self._step(seconds, watts, now, len(active))
         self._step(1e6, IDLE_W, {**now})
 
-    def _request(self, chance: random.Random) -> Request:
-        return Request(chance.choice(self.models), chance.randint(50, 400), chance.randint(20, 120))
+    def _request(self, chance: random.Random, sent_s: float) -> Request:
+        return Request(chance.choice(self.models), chance.randint(50, 400), chance.randint(20, 120), sent_s=sent_s)
 
     def _add(self, now: dict[tuple[str, str], float], model: str, what: str, amount: float) -> None:
         now[model, what] = now.get((model, what), 0.0) + amount

@@ -203,6 +203,15 @@ def check_words(words: Sequence[str], items: Sequence[Item]) -> None:
             raise UsageError(f"Item '{without[0]}' has no '{name}', which the command needs.")
 
 
+def unused(words: Sequence[str], items: Sequence[Item]) -> str:
+    """What to say of a command that does the same for every item; empty where it names something of them."""
+    if len(items) < 2 or any({*_PLACEHOLDER.findall(word)} - {"gpu"} for word in words):
+        return ""
+    braces = any("{}" in word for word in words)
+    why = "{} is not replaced, {input} is" if braces else "it contains neither {input} nor {index}"
+    return f"the command is the same for all {len(items)} items: {why}"
+
+
 def fill(words: Sequence[str], item: Item, gpu: str) -> list[str]:
     """The command of one item: `{input}`, `{column}`, `{gpu}` and `{index}` replaced; other braces stay."""
     known = {**item.row, "input": item.input, "gpu": gpu, "index": str(item.index)}

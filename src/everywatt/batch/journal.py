@@ -7,17 +7,16 @@ they see it (`EXITS`): an item that ended while the batch was being killed is th
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from everywatt.batch.items import Item
+from everywatt.bench.lines import Lines, numbered_lines, read_lines
 from everywatt.core.errors import RunNotFound, UsageError
-from everywatt.core.jsonio import dumps
 
 JOURNAL = "batch.jsonl"
 EXITS = "batch-exits.jsonl"
@@ -93,21 +92,18 @@ class History:
     late: list[State] = field(default_factory=list)
 
 
-class Journal:
+class Journal(Lines):
     """Appends lines; safe against a kill between any two of them."""
 
     def __init__(self, folder: Path) -> None:
         import fcntl  # Windows has no such module, and reads journals too
 
-        self.path = folder / JOURNAL
-        torn = self.path.exists() and not _ends_whole(self.path)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        super().__init__(folder / JOURNAL, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._file)
+            os.close(self._fd)
             raise UsageError(f"{folder.name} is in use by another everywatt batch.") from None
-        self._unwritten = b"\n" if torn else b""
 
     def batch(
         self,
@@ -121,64 +117,42 @@ class Journal:
         """A session begins; the items are those that the journal does not have yet."""
         more: dict[str, Any] = {"options": dict(options)} if options is not None else {}
         more |= {"source": source} if source is not None else {}
-        self._write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
+        self.write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
         for item in items:
-            self._write({"kind": "item", **item.to_dict()})
+            self.write({"kind": "item", **item.to_dict()})
 
     def start(self, item: Item, attempt: Attempt) -> None:
         """An attempt begins."""
         data = {"attempt": attempt.number, "device": attempt.device, "lane": attempt.lane, "span": attempt.span}
         data |= {key: value for key, value in (("host", attempt.host), ("task", attempt.task)) if value}
-        self._write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
+        self.write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
 
     def end(
         self, item: Item, number: int, status: str, ended: Mapping[str, Any], *, final: bool, device: str = ""
     ) -> None:
         """An attempt has ended; `final`: the item will not be tried again in this session."""
         data = {"attempt": number, "status": status, "final": final, "device": device, "ended": dict(ended)}
-        self._write({"kind": "end", "at": now(), "id": item.id, **data})
+        self.write({"kind": "end", "at": now(), "id": item.id, **data})
 
     def collected(self, part: str) -> None:
         """What the tasks of a submission have come to is here now."""
-        self._write({"kind": "collected", "at": now(), "part": part})
+        self.write({"kind": "collected", "at": now(), "part": part})
 
     def close(self) -> str:
         """Have everything on the disk; gives a sentence where that is not possible, else nothing."""
-        why = self._flush()
-        try:
-            os.fsync(self._file)
-        except OSError as error:
-            why = why or error.strerror or str(error)
-        os.close(self._file)
-        return why and f"{self.path} could not be written ({why}): a resumed batch will run some items again."
-
-    def _write(self, record: Mapping[str, Any]) -> None:
-        try:
-            line = json.dumps(record, allow_nan=False)  # in ASCII: a name that is no text has to come back as it was
-        except (TypeError, ValueError):
-            line = dumps(record)
-        self._unwritten += line.encode() + b"\n"
-        self._flush()
-
-    def _flush(self) -> str:
-        """Write what waits. On a full disk it goes on waiting: the items' work is worth more than its record."""
-        try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[os.write(self._file, self._unwritten) :]
-        except OSError as error:
-            return error.strerror or str(error)
-        return ""
+        why = super().close()
+        return why and f"{why}: a resumed batch will run some items again."
 
 
 def read_journal(folder: Path) -> History:
     """What the journal of a run tells. RunNotFound where the run has none: it is no batch."""
-    path = folder / JOURNAL
+    history, torn = History(), list[int]()
     try:
-        data = path.read_bytes()
+        records = list(numbered_lines(folder / JOURNAL, torn))
     except OSError:
         raise RunNotFound(f"{folder} is not a batch: it has no {JOURNAL}.", cure="everywatt list") from None
-    history = History()
-    for number, record in _records(data, history.trouble):
+    history.trouble += [f"line {number} of the journal is incomplete and was skipped" for number in torn]
+    for number, record in records:
         try:
             _apply(history, record)
         except (KeyError, TypeError, ValueError) as error:
@@ -191,11 +165,7 @@ def _apply_exits(history: History, path: Path) -> None:
     """An attempt without an end whose worker saw it succeed is done. One that failed stays open, to be tried again."""
     if not any(state.status == RUNNING for state in history.states.values()):
         return
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return
-    for _, record in _records(data, []):
+    for record in read_lines(path):
         state = history.states.get(str(record.get("id")))
         if state is None or state.status != RUNNING or record.get("exit_code") != 0 or record.get("timed_out"):
             continue
@@ -205,20 +175,6 @@ def _apply_exits(history: History, path: Path) -> None:
             state.attempts[-1] = replace(last, status=DONE, ended=ended)
             state.status = DONE
             history.late.append(state)
-
-
-def _records(data: bytes, trouble: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError:
-            trouble.append(f"line {number} of the journal is incomplete and was skipped")
-            continue
-        if isinstance(record, dict):
-            yield number, record
 
 
 def _apply(history: History, record: Mapping[str, Any]) -> None:
@@ -264,15 +220,6 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
 
 def _identity(device: Mapping[str, Any]) -> tuple[Any, ...]:
     return device.get("host", ""), device.get("device"), device.get("uuid")
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        if file.tell() == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def now() -> str:

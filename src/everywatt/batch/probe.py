@@ -10,7 +10,7 @@ from statistics import stdev
 from typing import Any
 
 from everywatt.api.meter import Meter
-from everywatt.api.run import Run, load
+from everywatt.api.run import Run
 from everywatt.batch.devices import MIB, Device, GpuNow
 from everywatt.batch.figures import BatchFigures, ItemFigures, added, figures
 from everywatt.batch.items import Item
@@ -18,6 +18,7 @@ from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.runner import Runner, Settings
 from everywatt.batch.tables import why
 from everywatt.batch.worker_handle import Lane
+from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
@@ -107,6 +108,7 @@ def _between(low: int, high: int) -> int | None:
 
 LOOK_S = 0.02
 WAIT_S = 3.0  # for the tape to reach the end of an attempt
+REACHED_NS = 300_000_000  # beyond that end: slow sensors then have published too
 NO_COMMAND = (126, 127)
 CERTAIN = 2.0  # standard errors between runs that make a difference
 
@@ -222,7 +224,7 @@ class Probe:
         self._watch = watch or (lambda text: None)
         self._tried: dict[int, _Tried] = {}
         self._runner: Runner | None = None
-        self._tape: Run | None = None
+        self._experiment = Experiment(meter, clock=self._clock)
         self._found: Largest | None = None
         self._stopped = False
         self._count = 0
@@ -308,34 +310,18 @@ class Probe:
 
     def _joules(self, state: State) -> float | None:
         """What the tape has of an attempt by now; waits until it has all of it."""
-        recording = self._meter.recording
         span = state.attempts[-1].span
-        if recording is None or span is None:
-            return None
         deadline_ns = self._clock.monotonic_ns() + round(WAIT_S * NS)
-        while True:
-            try:
-                run = self._live(recording.path.parent)
-                ends = {one.id: one.end_ns for one in run.spans}
-                end_ns = ends.get(span)
-                reached = end_ns is not None and all(
-                    tape.extent_ns()[1] > end_ns + 300_000_000 for tape in run.tapes[-1:]
-                )
-                if reached or (end_ns is not None and self._clock.monotonic_ns() > deadline_ns):
-                    return run.energy(span).joules
-            except EverywattError:
-                pass
-            now_ns = self._clock.monotonic_ns()
-            if now_ns > deadline_ns:
+        while span is not None and self._meter.recording is not None:
+            now_ns, run = self._clock.monotonic_ns(), self._experiment.live()
+            end_ns = None if run is None else {one.id: one.end_ns for one in run.spans}.get(span)
+            late = now_ns > deadline_ns
+            if run is not None and end_ns is not None and (late or _reached(run, end_ns)):
+                return run.energy(span).joules
+            if late:
                 return None
             self._clock.sleep_until(now_ns + NS // 10)
-
-    def _live(self, folder: Path) -> Run:
-        if self._tape is None or len(list(folder.glob("*.tape"))) != len(self._tape.tapes):
-            self._tape = load(folder)
-        for tape in self._tape.tapes:
-            tape.refresh()
-        return self._tape
+        return None
 
     def _size(self, size: int, tried: _Tried, found: BatchFigures) -> SizeFigures:
         mine = [item for item in found.items if item.state.item.row.get("size") == str(size)]
@@ -353,6 +339,10 @@ class Probe:
             energy or Energy.refuse("it never ran"),
             stdev(one.value for one in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
         )
+
+
+def _reached(run: Run, end_ns: int) -> bool:
+    return run.tapes[-1].extent_ns()[1] > end_ns + REACHED_NS
 
 
 def _so_far(tried: Mapping[int, _Tried]) -> Largest:

@@ -109,9 +109,10 @@ class Experiment:
         recording = self._meter.recording
         if recording is None:
             return None
+        folder = recording.path.parent
         try:
-            if self._tape is None:
-                self._tape = load(recording.path.parent)
+            if self._tape is None or len(list(folder.glob("*.tape"))) != len(self._tape.tapes):
+                self._tape = load(folder)
             for tape in self._tape.tapes:
                 tape.refresh()
         except (EverywattError, OSError):

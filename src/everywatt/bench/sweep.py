@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,11 +66,12 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         failed = any(one.failures for one in found)
         why = "the command failed at every setting" if failed else "energy is not available for any setting"
         return Choice((), None, why)
-    pareto = tuple(one.candidate.label for one in usable if not any(_beats(other, one) for other in usable))
+    points = {one.candidate.label: (one.energy.value, one.seconds.value) for one in usable if one.energy is not None}
+    best_ones = tuple(pareto(points))
     best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
     first = found[0]
     if best is first or best.gross is None:
-        return Choice(pareto, best.candidate.label, _beside_next(best, usable))
+        return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
     words = best.gross.text(best.candidate.label)
@@ -80,7 +81,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         words = f"{words} compared with {first.candidate.label}"
     else:
         words = f"{words} than {first.candidate.label}"
-    return Choice(pareto, best.candidate.label, f"{words}, and is {pace}")
+    return Choice(best_ones, best.candidate.label, f"{words}, and is {pace}")
 
 
 def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
@@ -98,9 +99,10 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     return gross.text(label)
 
 
-def _beats(one: Figures, other: Figures) -> bool:
-    if one.energy is None or other.energy is None or one is other:
-        return False
-    cheaper, faster = one.energy.value <= other.energy.value, one.seconds.value <= other.seconds.value
-    same = one.energy.value == other.energy.value and one.seconds.value == other.seconds.value
-    return cheaper and faster and not same
+def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:
+    """Names whose point no other is at least as small as everywhere and smaller somewhere."""
+
+    def beaten(mine: tuple[float, ...], other: tuple[float, ...]) -> bool:
+        return other != mine and all(b <= a for a, b in zip(mine, other, strict=True))
+
+    return [name for name, mine in points.items() if not any(beaten(mine, other) for other in points.values())]

@@ -188,3 +188,14 @@ def test_the_report_has_a_section_for_it(small, large, tmp_path):
 
 def test_any_other_run_has_none(tmp_path):
     assert not is_llm(type("R", (), {"path": tmp_path})())
+
+
+def test_runs_of_one_data_set_at_two_places_are_ranked_together(folder):
+    here, there = (made(folder, name, lambda n: 10.0 + n % 5, lambda n: n % 2 == 0) for name in ("here", "there"))
+    for run, place in ((here, "/home/a/items.jsonl"), (there, "/scratch/items.jsonl")):
+        plan = json.loads((run.path / "llm.json").read_text())
+        plan["dataset"] |= {"name": place, "sha256": "ab" * 32}
+        (run.path / "llm.json").write_text(json.dumps(plan))
+    board = leaderboard([here, there])
+    assert board.dataset == "items.jsonl"
+    assert "/home" not in json.dumps(board.to_dict()) + board.to_csv()

@@ -7,7 +7,7 @@ import pytest
 
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
-from everywatt.bench.precision.result import Latency, Window, pareto
+from everywatt.bench.precision.result import Latency, Window
 from everywatt.bench.precision.scoring import (
     PENALTIES,
     Probe,
@@ -18,6 +18,7 @@ from everywatt.bench.precision.scoring import (
     perplexity,
 )
 from everywatt.bench.precision.workers import cure, died, explained, next_isa
+from everywatt.bench.sweep import pareto
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.stats import wilson

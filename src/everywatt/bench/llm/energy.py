@@ -8,8 +8,9 @@ that arrived.
 
 A query has three phases: the queue (and attempts that failed), prefill, in which the server reads the prompt just
 before the first token, and decode. Prefill lasts as long as the server says; where it does not say, as long as it takes
-if a query does not have to wait. It counts like tokens at the run's median rate; a query in the queue gets nothing and
-is charged idle alone. Amounts are whole microjoules and add up to the server's.
+if a query does not have to wait. It counts like tokens at the run's median rate, and alone where the decodes of others
+stand still meanwhile; a query in the queue gets nothing and is charged idle alone. Amounts are whole microjoules and
+add up to the server's.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from everywatt.api.run import Run, union
+from everywatt.bench.llm.phases import PHASES, Phases, phases_of
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget
 from everywatt.core.clocks import NS
@@ -33,7 +34,7 @@ from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
 from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
-from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Stretches
 from everywatt.ledger.split.amounts import UJ, apportion, microjoules
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.series import Series
@@ -41,17 +42,16 @@ from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"
 FEWEST_TICKS = 3
+EDGE_TICKS = 0.5  # on average half of the reading into which an edge falls is the neighbouring phase's
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
-LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
-PREFILL_OF_LOAD = "mean_prefill_of_load_s"
-PHASES = 3  # of a query, in this order: queue, prefill, decode
 
 
 @dataclass(frozen=True, slots=True)
 class QueryEnergy:
     """The gross energy of one query, and its phases with how many ticks of the slowest sensor fell into each.
 
-    Failed attempts are in `queue_j`. `devices` are the joules by device.
+    Failed attempts are in `queue_j`. `devices` are the joules by device, `contested_j` those of its prefill and decode
+    that were drawn while the server also decoded, or read, for other queries.
     """
 
     energy: Energy
@@ -63,6 +63,7 @@ class QueryEnergy:
     queue_j: float = 0.0
     queue_ticks: int = 0
     devices: Mapping[str, float] = field(default_factory=dict)
+    contested_j: Mapping[str, float] = field(default_factory=dict)
 
     def phase(self, name: str) -> tuple[float, bool]:
         """Joules of `queue`, `prefill` or `decode`, and whether the sensor saw enough of it; no queue is 0 J."""
@@ -74,7 +75,8 @@ class QueryEnergy:
 class Bill:
     """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` everybody else.
 
-    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id.
+    `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
+    far a phase may be off because its edges lie between two readings: all phases alike, and each by itself.
     """
 
     gross: Energy
@@ -85,6 +87,18 @@ class Bill:
     queries: Mapping[str, QueryEnergy]
     seconds: float
     tick_s: float | None = None
+    edge_j: tuple[float, float] = (0.0, 0.0)
+
+    def phase_sides(self, name: str, covered: Sequence[QueryEnergy]) -> tuple[float, float]:
+        """How many joules of these queries' prefill or decode may be the other phase's, and of the other theirs."""
+        other = {"prefill": "decode", "decode": "prefill"}.get(name)
+        if other is None:
+            return 0.0, 0.0
+        alike_j, by_itself_j = self.edge_j
+        edges_j = alike_j * len(covered) + by_itself_j * math.sqrt(len(covered))
+        mine = math.fsum(one.contested_j.get(name, 0.0) for one in covered)
+        theirs = math.fsum(one.contested_j.get(other, 0.0) for one in self.queries.values())
+        return mine + edges_j, theirs + edges_j
 
 
 Edges = Mapping[str, tuple[int, int]]
@@ -136,14 +150,16 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
     if boundary == SERVER and not any(entry.owner.kind is OwnerKind.PROCESS for entry in book.entries):
         boundary = MACHINE
     accounts = _accounts(book, boundary)
-    tick_s = None
+    tick_s, edge_j = None, np.zeros(2)
     for one in asked:
         if one.records:
             share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
+            edge_j = np.maximum(edge_j, share.edge_j)
             accounts.add(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
-    return Bill(accounts.gross, accounts.net, accounts.others, boundary, about(boundary), found, seconds, tick_s)
+    whole, edges_j = (accounts.gross, accounts.net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
+    return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
 
 
 def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> dict[str, QueryEnergy]:
@@ -190,6 +206,7 @@ class _Weights:
     """Of one tape: what the phases of each query weigh, by device, active and idle; and the phases' ticks.
 
     `own` is what measuring leaves open of the time of each query, as far as the devices' energy is the query's.
+    `contested` is the part of the active weights in which the server read and decoded at once, `edge_j` of `Bill`.
     """
 
     spans: tuple[str, ...]
@@ -198,6 +215,8 @@ class _Weights:
     ticks: Ints
     own: tuple[Budget, ...]
     tick_s: float | None
+    contested: Mapping[str, Floats]
+    edge_j: Floats
 
 
 class _Accounts:
@@ -220,7 +239,7 @@ class _Accounts:
         active, idle = np.zeros(PHASES * count), np.zeros(PHASES * count)
         labels = sorted({label for one in self._weights for label in one.active})
         active_uj = {label: microjoules(part.joules or 0.0) for label, part in _parts(self.net).items()}
-        by_device = np.zeros((len(labels), count))
+        by_device, contested = np.zeros((len(labels), count)), np.zeros(PHASES * count)
         for place, label in enumerate(labels):
             one_active = np.concatenate([_of(label, one.active, one) for one in self._weights])
             one_idle = np.concatenate([_of(label, one.idle, one) for one in self._weights])
@@ -233,6 +252,9 @@ class _Accounts:
                 rest = _shared(idle_uj, one_idle, one_active)
             active += mine
             idle += rest
+            if (whole := one_active.sum()) > 0:
+                both = np.concatenate([_of(label, one.contested, one) for one in self._weights])
+                contested += both * (mine.sum() / whole / UJ)
             by_device[place] = (mine + rest).reshape(-1, PHASES).sum(axis=1) / UJ
         nothing = np.zeros((0, PHASES), dtype=int)
         ticks = np.concatenate([nothing, *(one.ticks for one in self._weights)])
@@ -249,6 +271,7 @@ class _Accounts:
                 float(both[n, 0]),
                 int(ticks[n, 0]),
                 {label: float(by_device[place, n]) for place, label in enumerate(labels)},
+                {name: float(contested[PHASES * n + place]) for place, name in ((1, "prefill"), (2, "decode"))},
             )
             for n, span in enumerate(spans)
         }
@@ -320,8 +343,8 @@ def _together(energies: Sequence[Energy], nothing: Energy) -> Energy:
 
 def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     tape, records, windows = asked.tape, asked.records, asked.windows
-    pieces, lines = _phases(records, asked.edges)
-    worked = _worked(pieces)
+    phases = phases_of(records, asked.edges)
+    pieces, worked, lines = phases
     share = _server_share(tape) if boundary == SERVER else None
     active: dict[str, Floats] = {}
     idle: dict[str, Floats] = {}
@@ -329,17 +352,21 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
     budgets: list[list[Budget]] = [[] for _ in records]
     open_ns = [np.array(side) for side in zip(*(asked.edges[record.span or ""] for record in records), strict=True)]
     tick_s: float | None = None
+    unsure: dict[str, Floats] = {}
+    edge_j = np.zeros(2)
     for source in addable(splittable(sources(tape))):
         loaded = source_ticks(source, windows[0][0], windows[-1][1])
         if loaded is None:
             continue
         idle_w = float(book.idle.get(source.label, {}).get("watts", 0.0))
-        totals = np.zeros(PHASES * len(records)), np.zeros(PHASES * len(records))
+        totals = np.zeros(len(lines)), np.zeros(len(lines))
+        unsure[source.label] = np.zeros(len(lines))
         for start_ns, end_ns in windows:
             cut = Stretches.cut(worked, start_ns, end_ns)
             joules, base = _drawn(loaded, cut, idle_w)
             mine = (joules - base) * _fraction(share, source, cut.edges_ns)
-            totals[0][:] += cut.by_use(mine, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
+            for joules, into in ((mine, totals[0]), (mine * phases.contested(cut), unsure[source.label])):
+                into += cut.by_use(joules, len(lines), np.arange(len(lines)), lambda n: lines[n])[0]
             cut = Stretches.cut(pieces, start_ns, end_ns)
             _, base = _drawn(loaded, cut, idle_w)
             totals[1][:] += cut.equally(base, PHASES * len(records))
@@ -348,6 +375,7 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         counted = np.searchsorted(at_ns, pieces.end_ns) - np.searchsorted(at_ns, pieces.start_ns)
         ticks = counted if ticks is None else np.minimum(ticks, counted)
         tick_s = max(tick_s or 0.0, loaded.expected_s)
+        edge_j += _edge_j(loaded, windows, phases)
         mine = (totals[0] + totals[1]).reshape(len(records), -1).sum(axis=1)
         for own, joules, figure in zip(budgets, mine, window_figures(source, loaded, *open_ns), strict=True):
             if figure.value > 0:
@@ -360,96 +388,30 @@ def _tape_weights(asked: Asked, book: Ledger, boundary: str) -> _Weights:
         by_phase,
         tuple(Budget.sum(own) for own in budgets),
         tick_s,
+        unsure,
+        edge_j,
     )
+
+
+def _edge_j(loaded: Ticks, windows: Sequence[tuple[int, int]], phases: Phases) -> Floats:
+    """How far a phase may be off for its edges, which fall into readings: by the difference of power with and without a
+    prompt being read, which is the same at all edges, and by the standard deviation of the readings, which is not."""
+    starts, ends = (np.array(side) for side in zip(*windows, strict=True))
+    at = loaded.at_ns
+    inside = (np.searchsorted(starts, at) > np.searchsorted(ends, at)) & loaded.real & np.isfinite(loaded.watts)
+    if np.count_nonzero(inside) < FEWEST_TICKS:
+        return np.zeros(2)
+    apart_s = np.diff(at, prepend=at[0])[inside] / NS
+    watts, usual_s = loaded.watts[inside], float((apart_s**2).sum() / apart_s.sum())
+    busy = phases.reading(at[inside], at[inside])
+    contrast_w = 0.0 if busy.all() or not busy.any() else abs(float(watts[busy].mean() - watts[~busy].mean()))
+    return EDGE_TICKS * usual_s * np.array([contrast_w, float(watts.std())])
 
 
 def _drawn(loaded: Ticks, cut: Stretches, idle_w: float) -> tuple[Floats, Floats]:
     """Joules of each stretch, and how many of them are idle."""
     joules = np.maximum(np.nan_to_num(loaded.many(cut.edges_ns[:-1], cut.edges_ns[1:])[0]), 0.0)
     return joules, np.minimum(joules, idle_w * np.diff(cut.edges_ns) / NS)
-
-
-def _phases(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> tuple[Pieces, list[Line]]:
-    """Three pieces for each query, its phases, and what each had got over time."""
-    rate = _median_rate(records)
-    reading = _reading_s(records, spans)
-    count = PHASES * len(records)
-    start, end = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    lines: list[Line] = []
-    for number, record in enumerate(records):
-        began, ended = spans[record.span or ""]
-        answer = record.answer
-        first = min(max(answer.first_ns or ended, began), ended)
-        read_s = min(max(reading(record), LEAST_PREFILL_S), (first - began) / NS)
-        read = first - round(read_s * NS)
-        start[PHASES * number : PHASES * (number + 1)] = began, read, first
-        end[PHASES * number : PHASES * (number + 1)] = read, first, ended
-        lines.append((np.array([began, read], dtype=np.int64), np.zeros(2)))
-        weight = (answer.output_tokens or len(answer.piece_ns)) / max(len(answer.piece_ns), 1)
-        least = weight if _streamed(record) else 0.0  # the first token itself
-        got = np.array([0.0, 0.0, max(rate * read_s, least)])
-        lines.append((np.array([began, read, first], dtype=np.int64), got))
-        at = np.array([*answer.piece_ns, ended], dtype=np.int64)
-        got = weight * np.concatenate((np.arange(len(answer.piece_ns)), [max(len(answer.piece_ns) - 1, 0)]))
-        lines.append((at, got.astype(np.float64)))
-    return Pieces(np.arange(count, dtype=np.int64), start, end), lines
-
-
-def _worked(pieces: Pieces) -> Pieces:
-    """What active energy is shared by: decodes, and prefills that start with the query, because when reading began is
-    only estimated. Nothing is done for a query in the queue."""
-    start = pieces.start_ns.reshape(-1, PHASES)
-    start = np.column_stack((start[:, 0], start[:, 2]))
-    rows = (pieces.owner.reshape(-1, PHASES)[:, 1:], start, pieces.end_ns.reshape(-1, PHASES)[:, 1:])
-    return Pieces(*(row.reshape(-1) for row in rows))
-
-
-def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) -> Callable[[Record], float]:
-    """How long the server reads a query's prompt: as it says itself, else the shortest wait for a first token.
-
-    By the least for each input token where every answer tells those. An answer that came in one piece at its end tells
-    nothing of its first token: all of its time counts.
-    """
-    waits = [
-        ((record.answer.piece_ns[0] - spans[record.span or ""][0]) / NS, record.answer.input_tokens)
-        for record in records
-        if _streamed(record)
-    ]
-    least_s = min((max(wait_s, 0.0) for wait_s, _ in waits), default=math.inf)
-    counted = [(max(wait_s, 0.0), tokens) for wait_s, tokens in waits if tokens]
-    each_s = min((wait_s / tokens for wait_s, tokens in counted), default=0.0) if len(counted) == len(waits) else 0.0
-
-    def reading_s(record: Record) -> float:
-        if not _streamed(record):
-            return math.inf
-        if (told_s := told_prefill_s(record.answer.server)) is not None:
-            return told_s
-        return each_s * record.answer.input_tokens if each_s and record.answer.input_tokens else least_s
-
-    return reading_s
-
-
-def told_prefill_s(server: Mapping[str, Any]) -> float | None:
-    """Seconds for which a server says that it read the prompt: llama.cpp in ms, Ollama in ns; vLLM for a whole load."""
-    for name, scale in (("prompt_ms", 1e3), ("prompt_eval_duration", NS), (PREFILL_OF_LOAD, 1.0)):
-        if isinstance(told := server.get(name), int | float) and told > 0:
-            return told / scale
-    return None
-
-
-def _streamed(record: Record) -> bool:
-    return len(record.answer.piece_ns) > 1
-
-
-def _median_rate(records: Sequence[Record]) -> float:
-    """Tokens a second that a query gets, in the middle; 1 where no answer came in pieces."""
-    rates = []
-    for record in records:
-        times = record.answer.piece_ns
-        if len(times) > 1 and times[-1] > times[0]:
-            tokens = (record.answer.output_tokens or len(times)) * (len(times) - 1) / len(times)
-            rates.append(tokens / ((times[-1] - times[0]) / NS))
-    return float(np.median(rates)) if rates else 1.0
 
 
 def _server_share(tape: Tape) -> tuple[Line, Series] | None:

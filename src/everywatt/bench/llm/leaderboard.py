@@ -145,7 +145,7 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         plan, found = evaluate_folder(run)
         about = plan["dataset"]
         first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
-        asked.setdefault((str(about["name"]), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
+        asked.setdefault((dataset_name(plan), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
             place = _place(run, model_name(plan), one)
             if place.refused is None:

@@ -400,7 +400,9 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
             continue
         formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
         joules = math.fsum(one for _, one in covered)
-        energy = Figure(joules, max(joules * (1 - near), 0.0), joules * (1 + near), "J", formula)
+        below, above = bill.phase_sides(name, [bill.queries[record.span or ""] for record, _ in covered])
+        low, high = joules - math.hypot(joules * near, below), joules + math.hypot(joules * near, above)
+        energy = Figure(joules, max(low, 0.0), high, "J", formula)
         found[f"{name}_energy"] = energy
         kind = {"prefill": "input", "decode": "output"}.get(name)
         if kind and (tokens := _sum([record for record, _ in covered], f"{kind}_tokens")):

@@ -16,20 +16,11 @@ import numpy as np
 from everywatt.api.run import Run, load, union
 from everywatt.bench.llm.compute import Facts, peak_of
 from everywatt.bench.llm.conditions import conditions
-from everywatt.bench.llm.energy import (
-    PREFILL_OF_LOAD,
-    SERVER,
-    Asked,
-    Bill,
-    asked_of,
-    bill,
-    refused,
-    settle,
-    told_prefill_s,
-)
+from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
 from everywatt.bench.llm.figure import Figure, Share, over_repeats
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
+from everywatt.bench.llm.phases import PREFILL_OF_LOAD, told_prefill_s
 from everywatt.bench.llm.records import SERVER_PHASES, Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
 from everywatt.bench.llm.values import Answer

@@ -193,7 +193,11 @@ class Bench:
                 trials=max(1, *(level.repeat for level in levels)),
             )
         finally:
-            journal.close()
+            self._closed(journal)
+
+    def _closed(self, journal: Journal) -> None:
+        if why := journal.close():
+            self._notes.append(f"{why}: some queries have no record")
 
     def _show(self, doing: str) -> None:
         self._watch(doing, 0, len(self._items))
@@ -255,7 +259,7 @@ class Bench:
                 if score is not None:
                     journal.write(score_entry(record, score.to_dict()))
         finally:
-            journal.close()
+            self._closed(journal)
 
     def _start(self) -> Recording:
         self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)

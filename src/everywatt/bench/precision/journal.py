@@ -60,11 +60,10 @@ class Journal:
         """What each layer alone does, the plan from it, and the block with which its trials begin."""
         self._write("sensitivity", layers=[asdict(one) for one in layers], plan=list(plan), first_block=first_block)
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._lines is not None:
-            self._lines.close()
-            self._lines = None
+    def close(self) -> str:
+        """Close the file; gives a sentence where something could not be written."""
+        lines, self._lines = self._lines, None
+        return "" if lines is None else lines.close()
 
     def _write(self, kind: str, **data: Any) -> None:
         if self._lines is not None:

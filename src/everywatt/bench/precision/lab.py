@@ -155,7 +155,8 @@ class PrecisionLab:
         """End the workers."""
         for arm in self.arms:
             arm.rest()
-        self._journal.close()
+        if why := self._journal.close():
+            self._remarks.append(f"{why}: --resume repeats what is missing there")
         if self._temporary is not None:
             self._temporary.cleanup()
 

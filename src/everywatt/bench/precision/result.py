@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from everywatt.bench.figures import SHARED, Figures, Mean
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.scoring import Beside, Score
+from everywatt.bench.sweep import pareto
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_percent
@@ -201,15 +202,6 @@ def _time_ratio(row: Row, base: Row | None) -> float | None:
     if row is base:
         return 1.0
     return None if row.figures is None or row.figures.time is None else row.figures.time.ratio
-
-
-def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:
-    """Names whose point no other is at least as small as everywhere and smaller somewhere."""
-
-    def beaten(mine: tuple[float, ...], other: tuple[float, ...]) -> bool:
-        return other != mine and all(b <= a for a, b in zip(mine, other, strict=True))
-
-    return [name for name, mine in points.items() if not any(beaten(mine, other) for other in points.values())]
 
 
 def row_dict(row: Row, batch_size: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import click
 
 from everywatt.batch import array
 from everywatt.batch.devices import Device, Lanes, lay_out
-from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items
+from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items, unused
 from everywatt.batch.journal import DONE, History, read_journal
 from everywatt.batch.plan import Pace, plan_lines, plan_table, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
@@ -207,6 +207,8 @@ def command(
     chosen = _items(items, history, size_column, output)
     wrapping = _wrapping(wrap, wrap_items, chosen)
     check_words((*wrapping[0], *words) if words else (), chosen)
+    if note_on_words := unused(words, chosen):
+        output.warn(note_on_words)
     work = what_is_left(chosen, history)
     if history is not None and folder is not None and work.todo:
         output.say(_resumed(folder.name, history, kept))

@@ -65,14 +65,17 @@ def show(
         return
     if len(found) > 1:
         heads = [name.upper() for name in LOADS]
-        title = f"{model_name(about)} on {dataset_name(about)}, one line a load"
+        title = f"{model_name(about)} on {dataset_name(about)}, one line per load"
         output.table(Table.of(*heads, rows=[load_row(one) for one in found], title=title))
         output.text()
+    said: set[str] = set()
     for one, footprint in zip(found, footprints, strict=True):
         output.table(figure_table(one, _title(about, one), _carbon_rows(footprint)))
         output.text(f"boundary: {one.about}")
         for text in one.notes:
-            output.say(f"Note: {text}")
+            if text not in said:
+                output.say(f"Note: {text}")
+        said.update(one.notes)
         output.text()
     _show_together(found, output)
 

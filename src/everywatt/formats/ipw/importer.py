@@ -22,7 +22,7 @@ from everywatt.bench.llm.values import OK, Answer
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.meters.series import Part, Table, group, number, write_part
 
 KIND: Final = "ipw"
@@ -50,11 +50,10 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
     journal = Journal(tape.parent)
-    try:
-        for query, place in zip(queries, places, strict=True):
-            journal.add(_record(query, place, columns))
-    finally:
-        journal.close()
+    for query, place in zip(queries, places, strict=True):
+        journal.add(_record(query, place, columns))
+    if why := journal.close():
+        raise EverywattError(f"{why}.")
     write_plan(tape.parent, _plan(summary, queries, warnings))
     return tape
 

@@ -1,5 +1,5 @@
-"""The section of a report for a run of `bench llm`: what answers cost, one line a load; why queries failed, accuracy by
-subject, distributions, every figure, the worst queries; and models beside each other where a report has several such
+"""The section of a report for a run of `bench llm`: what answers cost, one line per load; why queries failed, accuracy
+by subject, distributions, every figure, the worst queries; and models beside each other where a report has several such
 runs."""
 
 from __future__ import annotations
