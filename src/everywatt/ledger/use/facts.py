@@ -11,9 +11,9 @@ from everywatt.core.lazy_dataclass import dataclass
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """One process of a tape as far as it was told; later rows bring it up to date.
+    """One process as far as it was told; later rows bring it up to date.
 
-    `parent` is the number of its parent in the list of processes, as of when it was first seen. `exited` marks a
+    `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen. `exited` marks a
     stand-in for the children of `parent` that came and went between two reads. `moved` marks facts from before the
     process was moved to another cgroup; other facts of the same pid and start say how it went on.
     """
@@ -32,6 +32,7 @@ class ProcessFacts:
     user: str | None = None
     moved: bool = False
     more: dict[str, Any] = field(default_factory=dict)
+    number: int = -1
 
     @property
     def id(self) -> str:
