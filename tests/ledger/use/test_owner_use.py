@@ -1,13 +1,13 @@
 """Use by owner, from tables as they are read."""
 
+import json
 import random
 from types import SimpleNamespace
 
 import pytest
 
 from everywatt.core.clocks import NS
-from everywatt.fleet.use import CpuBook, GpuBook
-from everywatt.ledger.counters import UNATTRIBUTED, OwnerKey
+from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.use.owner_use import GpuOwnerUse, OwnerUse
 
 SECONDS = 25
@@ -88,52 +88,179 @@ def test_owners_are_charged_what_they_used(seed):
     assert found_s == pytest.approx({owner: amount for owner, amount in true_s.items() if amount}, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_old_and_new_agree_on_who_used_the_cpus(seed):
-    """But for exit records: the old way counted them for their user, and again for the cgroup."""
-    old, new, exits = CpuBook(tree), OwnerUse(tree, 1.0, 0, cpus=10), False
-    chance = random.Random(-seed)
-    for second, rows, groups, host_s, _ in tables(seed):
-        old.feed_processes(second * NS, rows)
-        new.feed(second * NS, rows)
-        exits = rows[0]["exits"] if second == 10 else exits
-        for book in (old, new):
-            if not exits:
-                book.feed_cgroups(groups)
-            book.feed_host(host_s)
-        if chance.random() < 0.7:
-            found = [{o: s for o, s in uses.items() if s > 1e-9} for uses in (new.take().uses, old.take())]
-            assert found[0] == pytest.approx(found[1], abs=1e-9), second
-        old.count_memory()
-        new.count_memory()
-        assert new.memory == old.memory
-        if second % 5 == 0:
-            new.tidy()
+def by_user():
+    return OwnerUse(lambda process: OwnerKey("user", process.user or (process.cgroup or "?")), 1.0, 0)
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_old_and_new_agree_on_who_used_the_cards(seed):
-    chance = random.Random(seed)
-    old, new = GpuBook(), GpuOwnerUse()
+def row(pid, cpu_s, **more):
+    return {
+        "pid": pid,
+        "start": more.pop("start", -1000),
+        "ppid": 1,
+        "name": "p",
+        "cpu_s": cpu_s,
+        "user": "ada",
+        **more,
+    }
 
-    def user(pid):
-        return OwnerKey("user", str(pid))
 
-    there = set()
-    for second in range(1, 30):
-        rows = []
-        for gpu in range(2):
-            for pid in range(4):
-                if (gpu, pid) in there and chance.random() < 0.1:
-                    there.discard((gpu, pid))
-                    rows.append({"gpu": gpu, "pid": pid, "sm": chance.randint(0, 90), "gone": True})
-                elif chance.random() < 0.3:
-                    there.add((gpu, pid))
-                    rows.append({"gpu": gpu, "pid": pid, "sm": chance.randint(0, 90)})
-        old.feed(second * NS, rows)
-        new.feed(second * NS, rows)
-        if chance.random() < 0.7:
-            for gpu in range(2):
-                for before, now in zip(old.take(gpu, user), new.take(gpu).by_owner(user), strict=True):
-                    assert now == pytest.approx(before)
-    assert new.method == old.method
+def test_only_what_was_used_since_counts():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 100.0), row(11, 5.0, user="bob", rss_bytes=4096)])
+    assert one.take().uses == {}
+    one.feed(2 * NS, [row(10, 100.5), row(12, 0.25, user="bob")])
+    assert one.take().uses == {
+        OwnerKey("user", "ada"): pytest.approx(0.5),
+        OwnerKey("user", "bob"): pytest.approx(0.25),
+    }
+    one.count_memory()
+    assert one.memory[OwnerKey("user", "bob")] == 4096
+
+
+def test_a_package_gets_what_ran_on_its_cpus():
+    one = by_user()
+    one.packages = [0, 0, 1, 1, 1, 1]
+    one.feed(1 * NS, [row(10, 0.0), row(11, 0.0, user="bob"), row(12, 0.0, user="eve")])
+    one.feed_processes(
+        2,
+        [
+            row(10, 0.6, cpu=1, threads=1),
+            row(11, 0.8, user="bob", cpu=4, threads=1),
+            row(12, 3.0, user="eve", cpu=4, threads=8),
+        ],
+    )
+    ada, bob, eve = (OwnerKey("user", name) for name in ("ada", "bob", "eve"))
+    use = one.take()
+    assert use.uses == pytest.approx({ada: 0.6, bob: 0.8, eve: 3.0})
+    assert use.on(0) == pytest.approx({ada: 0.6, bob: 0.0, eve: 1.0})
+    assert use.on(1) == pytest.approx({ada: 0.0, bob: 0.8, eve: 2.0})
+    assert use.on(7) is None
+
+
+def test_a_number_that_is_used_again_is_another_process():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 100.0)])
+    one.feed(2 * NS, [row(10, 0.5, start=150)])
+    assert one.take().uses == {OwnerKey("user", "ada"): pytest.approx(0.5)}
+
+
+def test_a_process_that_goes_leaves_what_it_used():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 1.0)])
+    one.feed(2 * NS, [row(10, 1.5), {"pid": 10, "start": 1, "gone": True}])
+    assert one.take().uses == {OwnerKey("user", "ada"): pytest.approx(0.5)}
+    assert one.alive == {}
+
+
+def test_children_that_came_and_went_count_for_their_parent():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 1.0, children_cpu_s=0.0), row(20, 2.0, ppid=10)])
+    one.feed(2 * NS, [row(10, 1.0, children_cpu_s=2.75), {"pid": 20, "start": 1, "gone": True}])
+    # 2.75 s of children: 2 s of them were known of process 20 before, 0.75 s are new.
+    assert one.take().uses == {OwnerKey("user", "ada"): pytest.approx(0.75)}
+
+
+def test_with_exit_records_children_are_not_counted_twice():
+    one = by_user()
+    one.feed(1 * NS, [{"pid": 0, "start": 0, "everything": True, "exits": True}, row(10, 1.0, children_cpu_s=0.0)])
+    ended = {"pid": 30, "start": None, "ppid": 10, "name": "cc", "uid": 0, "cpu_s": 0.7, "exit": True, "gone": True}
+    one.feed(2 * NS, [row(10, 1.0, children_cpu_s=0.7), {**ended, "user": "ada"}])
+    assert one.take().uses == {OwnerKey("user", "ada"): pytest.approx(0.7)}
+
+
+def test_groups_tell_of_processes_that_nobody_saw():
+    one = OwnerUse(lambda process: OwnerKey("container", process.cgroup or "?"), 1.0, 0)
+    one.feed(1 * NS, [row(10, 1.0, cgroup="/c/a")])
+    one.feed_cgroups([{"cgroup": "/c/a", "cpu_s": 1.0}, {"cgroup": "/c", "cpu_s": 1.0}])
+    one.feed(2 * NS, [row(10, 1.25)])
+    one.feed_cgroups([{"cgroup": "/c/a", "cpu_s": 2.0}, {"cgroup": "/c", "cpu_s": 2.0}])
+    assert one.take().uses == {OwnerKey("container", "/c/a"): pytest.approx(1.0)}
+
+
+def test_the_host_beyond_all_is_nobodys_and_the_clock_may_be_behind():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 1.0)])
+    one.feed_host(100.0)
+    one.take()
+    one.feed(2 * NS, [row(10, 2.0)])
+    one.feed_host(100.99)
+    assert UNATTRIBUTED not in one.take().uses
+    one.feed(3 * NS, [row(10, 2.5)])
+    one.feed_host(101.79)
+    assert one.take().uses[UNATTRIBUTED] == pytest.approx(0.29)
+
+
+def test_the_meter_and_the_hidden_are_told_apart():
+    one = by_user()
+    one.feed(1 * NS, [row(10, 1.0, meter=True), {"pid": 11, "start": None, "hidden": True, "cpu_s": 1.0}])
+    one.feed(2 * NS, [row(10, 1.5, meter=True), {"pid": 11, "start": None, "hidden": True, "cpu_s": 1.25}])
+    assert one.take().uses == {METER: pytest.approx(0.5), OTHER: pytest.approx(0.25)}
+
+
+def user(pid):
+    return OwnerKey("user", str(pid))
+
+
+def test_cards_are_shared_by_sm_time_and_held_by_all():
+    gpus = GpuOwnerUse()
+    gpus.feed(NS, [{"gpu": 0, "pid": 1, "sm": 60}, {"gpu": 0, "pid": 2, "sm": 20}, {"gpu": 1, "pid": 3, "sm": 0}])
+    assert gpus.take(0).by_owner(user) == ({user(1): 60, user(2): 20}, {user(1): 1.0, user(2): 1.0})
+    assert gpus.take(1).by_owner(user) == ({}, {user(3): 1.0})
+    gpus.feed(2 * NS, [])
+    assert gpus.take(1).by_owner(user) == ({}, {user(3): 1.0}), "nothing changed"
+    gpus.feed(3 * NS, [{"gpu": 1, "pid": 3, "sm": 0, "gone": True}])
+    gpus.feed(4 * NS, [])
+    gpus.feed(5 * NS, [])
+    assert gpus.take(1).by_owner(user) == ({}, {user(3): pytest.approx(1 / 3)}), (
+        "it left within the first of three seconds"
+    )
+    gpus.feed(6 * NS, [])
+    assert gpus.take(1).by_owner(user) == ({}, {})
+
+
+def test_what_was_used_of_a_card_between_two_questions_is_a_mean_over_time():
+    gpus = GpuOwnerUse()
+    gpus.feed(NS, [{"gpu": 0, "pid": 1, "sm": 90}])
+    gpus.feed(2 * NS, [{"gpu": 0, "pid": 1, "sm": 0}, {"gpu": 0, "pid": 2, "sm": 30}])
+    gpus.feed(4 * NS, [])
+    assert gpus.take(0).by_owner(user) == ({user(1): 22.5, user(2): 22.5}, {user(1): 1.0, user(2): 0.75})
+
+
+def test_a_process_that_ended_with_its_card_keeps_its_last_interval():
+    gpus, use = GpuOwnerUse(), by_user()
+    use.feed(NS, [row(7, 1.0)])
+    gpus.feed(NS, [{"gpu": 0, "pid": 7, "sm": 50}])
+    use.feed(2 * NS, [{"pid": 7, "start": -1000, "gone": True}])
+    use.tidy(gpus.pids())
+    gpus.feed(2 * NS, [{"gpu": 0, "pid": 7, "sm": 50, "gone": True}])
+    assert use.facts_of(7).user == "ada"
+    use.tidy(gpus.pids())
+    assert use.facts_of(7) is None
+
+
+def test_a_new_agent_goes_on_from_what_processes_had_used():
+    one = by_user()
+    one.feed(NS, [row(10, 1.0), row(11, 4.0, user="bob"), row(12, 7.0, user="eve")])
+    one.feed_host(100.0)
+    two = by_user()
+    two.go_on_from(json.loads(json.dumps(one.to_dict())))
+    two.feed(9 * NS, [row(10, 3.0, children_cpu_s=9.0), row(11, 4.0, user="bob"), row(13, 0.5, user="bob", start=500)])
+    two.feed_host(106.0)
+    ada, bob = OwnerKey("user", "ada"), OwnerKey("user", "bob")
+    assert two.unwatched() == pytest.approx({ada: 2.0, bob: 0.5, UNATTRIBUTED: 3.5})
+    two.feed(10 * NS, [row(10, 3.25, children_cpu_s=9.0)])
+    assert two.take().uses == pytest.approx({ada: 0.25})
+
+
+def test_what_ended_is_forgotten():
+    one = by_user()
+    for second in range(1, 200):
+        start = 100 * second - 50
+        ends = [{"pid": 100 + second - 1, "start": start - 100, "gone": True}] if second > 1 else []
+        there = [row(10, 1.0 + second, children_cpu_s=2.0 * second), row(100 + second, 0.1, start=start)]
+        one.feed(second * NS, [*there, *ends])
+        one.take()
+        if second % 10 == 0:
+            one.tidy()
+    held = [one.alive, one._known, one._exited, one._ended_lately, one._gone, one._used_now, one.hidden]
+    assert all(len(part) <= 25 for part in held)

@@ -272,13 +272,13 @@ class ProcessTable:
         if found is None:
             if parent is None:
                 facts = ProcessFacts(0, None, f"{name}, short-lived", uid=uid, exited=True)
-                facts.more["of"] = name
             else:
                 of = parent.facts
                 facts = ProcessFacts(of.pid, of.start, "", of.pid, None, of.uid, of.cgroup, of.meter, parent=of.number)
-                facts.exited, facts.meter = True, of.meter and not of.reaper
-                of_whom = "the command" if of.reaper else of.name
-                facts.name = f"short-lived children of {of_whom}"
+                facts.exited, facts.meter, facts.user = True, of.meter and not of.reaper, of.user
+                name = "the command" if of.reaper else of.name
+                facts.name = f"short-lived children of {name}"
+            facts.more["of"] = name
             found = self._exited[key] = self._number(facts)
         return found
 

@@ -61,9 +61,7 @@ class ProcessUse(ProcessTable):
         self.seen = {pid: list(found) for pid, found in before.seen.items()}
         self._known = {key: self.processes[facts.number] for key, facts in before._known.items()}
         self._exited = {key: self.processes[facts.number] for key, facts in before._exited.items()}
-        self.alive = {
-            pid: replace(seen, facts=self.processes[seen.facts.number]) for pid, seen in before.alive.items()
-        }
+        self.alive = {pid: replace(seen, facts=self.processes[seen.facts.number]) for pid, seen in before.alive.items()}
         self._count = len(self.processes)
         self._goes_on = True
 
