@@ -338,3 +338,14 @@ def test_it_costs_nothing_where_it_is_not_asked_for_and_never_needs_numpy() -> N
     code += "assert not [name for name in sys.modules if name.startswith('everywatt.') and 'llm' in name]\n"
     code += "import everywatt.fleet.llm_energy; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.xfail(strict=True, reason="it says that the server draws too little, and not what to do")
+def test_a_server_that_never_rests_is_told_what_to_do(tmp_path) -> None:
+    server = VirtualServer(8, start_s=0.0, end_s=400.0, models=("large",))
+    with serving(tmp_path, server) as (world, agent):
+        world.sleep(150)
+        values = agent.values()
+        assert not figures(values)
+        reason = next(key for key in values if key.startswith("everywatt_llm_refused_info"))
+        assert "gpu.0: its idle power was never observed: let the server rest for 30 s" in reason
