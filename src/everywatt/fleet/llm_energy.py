@@ -28,6 +28,7 @@ from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
 from everywatt.ledger.counters import OTHER, OwnerKey
 from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, OWNED_S, USED, DeviceAccount
+from everywatt.ledger.idle import ASSUMED
 from everywatt.ledger.split.intervals import budgets
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse
@@ -39,6 +40,7 @@ WINDOW_NS = 60 * NS
 LATE_NS = 5 * NS  # a sensor that has not been read for so long is not waited for
 MODEL_COST = 3.0
 PHASE_POWER = 2.0
+REST_ADVICE = "let the server rest for 30 s while the agent runs, which then keeps the level"
 WIDEST = 10.0  # an interval whose upper end is so many times its lower one is no figure
 POINTS = 32  # settlements that are kept of a device: scrapes come soon after their instant
 WHOLE_J, SECONDS = 0, 1  # places in a device's sums; then come those of the others and of each server
@@ -184,8 +186,11 @@ class Join:
         if self.server.unknown:
             return self.server.unknown
         for name, device in devices.items():
-            if device.line.level is None:
+            level = device.line.level
+            if level is None:
                 return f"{name}: its idle power is not known yet"
+            if level.method in ASSUMED and last.sums[name].of(self.number, ACTIVE_J) > 0:
+                return f"{name}: its idle power was never observed: {REST_ADVICE}"
             if last.scrape.at_ns - device.points[-1][0] > LATE_NS and last.sums[name].of(self.number, ACTIVE_J) > 0:
                 return f"{name}: it is not read any more"
         fresh = {

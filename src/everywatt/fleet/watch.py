@@ -169,7 +169,7 @@ class Watcher:
         gpu_time = None
         if line.kind == "gpu":
             gpu_time = GpuTime() if line.number is None else self.gpus.take(line.number)
-            uses, holders = gpu_time.by_owner(self._owner_of_pid)
+            uses, holders = gpu_time.by_owner(self.cpu.owner_of_pid)
             told = self.states.value(f"{line.channel.device}.utilisation", now_ns)
             busy = None if told is None else told[0] / 100
             if busy is None:
@@ -240,10 +240,6 @@ class Watcher:
             return None
         uses = use.on(number)
         return None if uses is None else (uses, self.cpu.packages.count(number))
-
-    def _owner_of_pid(self, pid: int) -> OwnerKey:
-        facts = self.cpu.facts_of(pid)
-        return UNATTRIBUTED if facts is None else self.cpu.owner(facts)
 
     def _host(self) -> None:
         """How busy all CPUs were since the last time, and the host's CPU time for the book."""

@@ -108,7 +108,7 @@ def test_only_what_was_used_since_counts():
     one = by_user()
     one.feed(1 * NS, [row(10, 100.0), row(11, 5.0, user="bob", rss_bytes=4096)])
     assert one.take().uses == {}
-    one.feed(2 * NS, [row(10, 100.5), row(12, 0.25, user="bob")])
+    one.feed(2 * NS, [row(10, 100.5), row(12, 0.25, user="bob", start=150)])
     assert one.take().uses == {
         OwnerKey("user", "ada"): pytest.approx(0.5),
         OwnerKey("user", "bob"): pytest.approx(0.25),
@@ -121,8 +121,8 @@ def test_a_package_gets_what_ran_on_its_cpus():
     one = by_user()
     one.packages = [0, 0, 1, 1, 1, 1]
     one.feed(1 * NS, [row(10, 0.0), row(11, 0.0, user="bob"), row(12, 0.0, user="eve")])
-    one.feed_processes(
-        2,
+    one.feed(
+        2 * NS,
         [
             row(10, 0.6, cpu=1, threads=1),
             row(11, 0.8, user="bob", cpu=4, threads=1),
@@ -236,6 +236,14 @@ def test_a_process_that_ended_with_its_card_keeps_its_last_interval():
     assert use.facts_of(7).user == "ada"
     use.tidy(gpus.pids())
     assert use.facts_of(7) is None
+
+
+def test_a_process_that_is_hidden_is_one_of_the_others_until_it_ends():
+    use, hidden = by_user(), {"pid": 9, "start": None, "hidden": True, "why": "hidepid"}
+    use.feed(NS, [row(7, 1.0), hidden])
+    assert [use.owner_of_pid(pid) for pid in (7, 8, 9)] == [OwnerKey("user", "ada"), UNATTRIBUTED, OTHER]
+    use.feed(2 * NS, [{"pid": 9, "start": None, "gone": True}])
+    assert use.owner_of_pid(9) == UNATTRIBUTED
 
 
 def test_a_new_agent_goes_on_from_what_processes_had_used():

@@ -143,6 +143,8 @@ class OwnerUse(ProcessTable):
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
         """Rows of `use.processes`: new, changed and gone ones."""
         super().feed(at_ns, rows)
+        if self.hidden:
+            self.hidden.difference_update(row["pid"] for row in rows if row.get("gone") and row.get("start") is None)
         self.readings += 1
         if self.readings == 1:  # at the beginning every process has a past that is not ours
             self._unwatched = self._used_now if self.bridged_ns is not None else []
@@ -224,9 +226,16 @@ class OwnerUse(ProcessTable):
         return OTHER if facts.start is None and facts.pid in self.hidden else self._place(facts)
 
     def facts_of(self, pid: int) -> ProcessFacts | None:
-        """A process that lives, or ended not long ago."""
+        """A process that lives, or ended not long ago; None where nothing is known of it."""
         seen = self.alive.get(pid)
         return self._ended_lately.get(pid) if seen is None else seen.facts
+
+    def owner_of_pid(self, pid: int) -> OwnerKey:
+        """Whose a process is of which only the number is known."""
+        facts = self.facts_of(pid)
+        if facts is None:
+            return OTHER if pid in self.hidden else UNATTRIBUTED
+        return self.owner(facts)
 
     def _add_unseen(self, found: OwnedUse, seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
         """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
@@ -260,7 +269,6 @@ class OwnerUse(ProcessTable):
         self._forgettable = self._known.keys() - living
         parents = {seen.facts.number for seen in self.alive.values()}
         self._exited = {key: facts for key, facts in self._exited.items() if key in parents}
-        self.hidden &= self.alive.keys()
 
 
 @dataclass(slots=True)
