@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
@@ -21,6 +21,7 @@ LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after t
 LITTLE_S = 1e-3  # what a cgroup has beyond its processes is rounding below this
 
 Placer = Callable[[ProcessFacts], OwnerKey]
+Used = tuple[ProcessFacts, float, int]  # a process, its CPU seconds, and the CPU that it ran on (-1: not known)
 
 
 def most_owed_s(cpus: float) -> float:
@@ -44,14 +45,6 @@ class Remainder:
         left = above + self._owed
         self._owed = max(min(left, 0.0), -self.most_owed)
         return max(left, 0.0)
-
-
-class Used(NamedTuple):
-    """CPU seconds of a process, and the CPU that it ran on (-1: not known)."""
-
-    facts: ProcessFacts
-    cpu_s: float
-    cpu: int
 
 
 class OwnedUse:
@@ -153,7 +146,7 @@ class OwnerUse(ProcessTable):
     def _used(
         self, whose: Sequence[ProcessFacts], low_ns: int, at_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
     ) -> None:
-        self._used_now += map(Used, whose, cpu_s, cpus)
+        self._used_now += zip(whose, cpu_s, cpus, strict=True)
 
     def _used_by(
         self,
@@ -166,7 +159,7 @@ class OwnerUse(ProcessTable):
         young: bool = False,
         cpu: int = -1,
     ) -> None:
-        self._used_now.append(Used(facts, cpu_s, cpu))
+        self._used_now.append((facts, cpu_s, cpu))
 
     def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
         self._gone.append(facts)
@@ -200,7 +193,7 @@ class OwnerUse(ProcessTable):
         found = OwnedUse(self.packages)
         by_cgroup: dict[str, float] = {}
         whose: dict[str, OwnerKey] = {}
-        self.taken = [used for used in self._used_now if used.cpu_s > 0]
+        self.taken = [used for used in self._used_now if used[1] > 0]
         for facts, cpu_s, cpu in self.taken:
             owner = self.owner(facts)
             found.add(owner, cpu_s, cpu)

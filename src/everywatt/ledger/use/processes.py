@@ -70,13 +70,8 @@ class ProcessTable:
     def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
         """A process ended, or was moved to another cgroup where it goes on as another."""
 
-    def _sizes(self, seen: Seen, row: dict[str, Any], at_ns: int) -> None:
-        """What else a row says of a living process."""
-        seen.threads = row.get("threads") or 1
-        seen.cpu = row.get("cpu", -1) if seen.threads == 1 else -1
-        rss = row.get("rss_bytes")
-        if rss is not None:
-            seen.rss_bytes = rss
+    def _holds(self, name: str, facts: ProcessFacts, at_ns: int, value: float) -> None:
+        """What a process holds of the memory is another since an instant: `rss_bytes`, `pss_bytes` or `uss_bytes`."""
 
     def _used(
         self, whose: Sequence[ProcessFacts], low_ns: int, at_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
@@ -165,6 +160,18 @@ class ProcessTable:
             seen.children_s = children_s
         self._sizes(seen, row, at_ns)
         return used_s
+
+    def _sizes(self, seen: Seen, row: dict[str, Any], at_ns: int) -> None:
+        seen.threads = row.get("threads") or 1
+        seen.cpu = row.get("cpu", -1) if seen.threads == 1 else -1
+        rss = row.get("rss_bytes")
+        if rss is not None and rss != seen.rss_bytes:
+            seen.rss_bytes = rss
+            self._holds("rss_bytes", seen.facts, at_ns, rss)
+        if len(row) > PLAIN_ROW:
+            for name in ("pss_bytes", "uss_bytes"):
+                if row.get(name) is not None:
+                    self._holds(name, seen.facts, at_ns, row[name])
 
     def _move(self, seen: Seen, at_ns: int) -> ProcessFacts:
         """A process that was moved to another cgroup: what it uses from now on belongs there."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.processes import PLAIN_ROW, ProcessTable, Seen
+from everywatt.ledger.use.processes import ProcessTable
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -91,17 +91,7 @@ class ProcessUse(ProcessTable):
 
     def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
         for name in self.memory:
-            self._remember(name, facts.number, at_ns, 0.0)
-
-    def _sizes(self, seen: Seen, row: dict[str, Any], at_ns: int) -> None:
-        before = seen.rss_bytes
-        super()._sizes(seen, row, at_ns)
-        if seen.rss_bytes is not None and seen.rss_bytes != before:
-            self._remember("rss_bytes", seen.facts.number, at_ns, seen.rss_bytes)
-        if len(row) > PLAIN_ROW:
-            for name in ("pss_bytes", "uss_bytes"):
-                if row.get(name) is not None:
-                    self._remember(name, seen.facts.number, at_ns, row[name])
+            self._holds(name, facts, at_ns, 0.0)
 
     def _used_since(self, facts: ProcessFacts, began_ns: int, at_ns: int, cpu_s: float) -> None:
         """One record for each stretch of the timeline between two instants."""
@@ -144,11 +134,11 @@ class ProcessUse(ProcessTable):
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)  # type: ignore[attr-defined]
 
-    def _remember(self, name: str, number: int, at_ns: int, value: float) -> None:
+    def _holds(self, name: str, facts: ProcessFacts, at_ns: int, value: float) -> None:
         if name not in self.memory:
             self.memory[name] = (array("q"), array("q"), array("d"))
         numbers, times, values = self.memory[name]
-        numbers.append(number)
+        numbers.append(facts.number)
         times.append(at_ns)
         values.append(value)
 
