@@ -260,6 +260,16 @@ def test_a_new_agent_goes_on_from_what_processes_had_used():
     assert two.take().uses == pytest.approx({ada: 0.25})
 
 
+def test_one_that_ends_before_a_new_agent_reads_it_is_named_by_its_exit_record():
+    one = OwnerUse(lambda process: OwnerKey("user", str(process.uid)), 1.0, 0)
+    one.feed(NS, [row(10, 1.0, uid=5)])
+    two = OwnerUse(lambda process: OwnerKey("user", str(process.uid)), 1.0, 0)
+    two.go_on_from(one.to_dict())
+    ended = {"pid": 10, "start": None, "ppid": 1, "name": "cc", "uid": 5, "cpu_s": 1.5, "exit": True, "gone": True}
+    two.feed(9 * NS, [{"pid": 0, "start": 0, "everything": True, "exits": True}, ended])
+    assert two.unwatched() == pytest.approx({OwnerKey("user", "5"): 0.5})
+
+
 def test_what_ended_is_forgotten():
     one = by_user()
     for second in range(1, 200):
