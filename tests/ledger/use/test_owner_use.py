@@ -270,6 +270,15 @@ def test_one_that_ends_before_a_new_agent_reads_it_is_named_by_its_exit_record()
     assert two.unwatched() == pytest.approx({OwnerKey("user", "5"): 0.5})
 
 
+def test_one_that_went_while_it_was_read_is_its_users_by_its_exit_record():
+    one = OwnerUse(lambda process: OwnerKey("user", str(process.uid)), 1.0, 0)
+    one.feed(NS, [{"pid": 0, "start": 0, "everything": True, "exits": True}])
+    half_read = {"pid": 10, "start": 150, "ppid": 1, "name": "cc", "cpu_s": 0.25}
+    ended = {"pid": 10, "start": 150, "ppid": 1, "name": "cc", "uid": 5, "cpu_s": 0.5, "exit": True, "gone": True}
+    one.feed(2 * NS, [half_read, ended])
+    assert one.take().uses == pytest.approx({OwnerKey("user", "5"): 0.5})
+
+
 def test_what_ended_is_forgotten():
     one = by_user()
     for second in range(1, 200):

@@ -8,8 +8,6 @@ from typing import Any
 
 from everywatt.core.lazy_dataclass import dataclass
 
-UNNAMED = "?"  # the name of a process of which no row has told one
-
 
 @dataclass(slots=True)
 class ProcessFacts:
@@ -22,7 +20,7 @@ class ProcessFacts:
 
     pid: int
     start: int | None
-    name: str = UNNAMED
+    name: str = "?"
     ppid: int | None = None
     cmdline: str | None = None
     uid: int | None = None
@@ -53,7 +51,7 @@ class ProcessFacts:
             return self.name
         words = (self.cmdline or "").split()
         if not words:
-            return self.name if self.name != UNNAMED else f"pid {self.pid}"
+            return self.name if self.name != "?" else f"pid {self.pid}"
         words[0] = words[0].rsplit("/", 1)[-1] or words[0]
         return " ".join(words)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.facts import UNNAMED, ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
@@ -234,7 +234,7 @@ class ProcessTable:
         pid, start, cpu_s = int(row["pid"]), row.get("start"), float(row.get("cpu_s") or 0.0)
         seen = self.alive.get(pid)
         if seen is not None and start in (None, seen.start):
-            if seen.facts.name == UNNAMED:  # known from a state file only
+            if seen.facts.uid is None:  # known from a state file only, or gone before all of it was read
                 seen.facts.take(row)
             self._leave(seen, pid, at_ns, went)
             went[pid] = (seen, row.get("ppid"))
