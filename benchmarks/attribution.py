@@ -7,14 +7,22 @@ package watts of programs by threads, alone and in pairs, with the cycles of eac
 charged it (davidson-consulting/software-energy-model-evaluation). For each pair a tape is written, with the CPU time
 that its threads had, and `Run.ledger` is asked. The truth of a share is
 (alone_a − wake) / (alone_a + alone_b − 2·wake): waking the package costs the same whoever does it.
+
+A folder with `*_v_*_vms.csv.gz` has programs in virtual machines: the package's counter and the CPU time of each
+guest's program, alone and side by side. Guests that together want more CPUs than there are get them in proportion.
+There the package is awake with any guest, so idle stands for wake-up power.
+
+Scaphandre's shares on the machine with hyper-threading err less than CPU time by luck: its list lacks up to two
+processes of the second program where that has 32, and so gives more to the first, which is the smaller one.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +41,8 @@ LITTLE = 0.26  # of the watts that the first thread wakes, where nobody wrote do
 COVERED = 0.93
 # Most of the median half-width, in points of the share, by whether two threads share a core.
 WIDTHS = {1: 8.0, 2: 14.0}
+TOGETHER, VMS = "together.csv", "*_v_*_vms.csv.gz"
+BUSY = 0.5  # a program works while it keeps so much of a CPU busy
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,20 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two programs side by side: the true share of the first, what others say, and what a recorder would have seen.
+
+    Of each second: the joules of the package, and the CPU seconds of each program.
+    """
+
+    true: float
+    said: Mapping[str, float]
+    names: tuple[str, str]
+    joules: Sequence[float]
+    cpu_s: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
 class Found:
     """One pair: the true share of the first program, what a method said, and the half-width of our interval."""
 
@@ -60,8 +84,8 @@ class Found:
 def machines(folder: Path) -> Iterator[Path]:
     """The folders of machines below a folder of recordings."""
     for base in (folder / "evidence" / "attribution_truth", folder / "attribution_truth", folder):
-        found = sorted(path.parent for path in base.glob("*/together.csv")) if base.is_dir() else []
-        if found or (base / "together.csv").is_file():
+        found = sorted({path.parent for name in (TOGETHER, VMS) for path in base.glob(f"*/{name}")})
+        if found or any(any(base.glob(name)) for name in (TOGETHER, VMS)):
             yield from found or [base]
             return
 
@@ -85,8 +109,8 @@ def read_machine(folder: Path) -> Machine:
     return Machine(folder.name, cpus, paired, LITTLE * wake_w if idle_w is None else idle_w, wake_w, alone)
 
 
-def pairs(folder: Path, machine: Machine) -> Iterator[tuple[float, dict[str, float], Mapping[str, str]]]:
-    """For each pair the true share of its first program, what others said, and its row."""
+def pairs(folder: Path, machine: Machine) -> Iterator[Pair]:
+    """All pairs of programs that were alone, too."""
     with (folder / "together.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             both = [(row[side], int(row[f"{side}_threads"])) for side in "ab"]
@@ -103,10 +127,84 @@ def pairs(folder: Path, machine: Machine) -> Iterator[tuple[float, dict[str, flo
                 amounts = [float(row[column] or "nan") for column in columns]
                 if sum(amounts) > 0:
                     said[name] = amounts[0] / sum(amounts)
-            yield above[0] / sum(above), said, row
+            threads = [threads for _, threads in both]
+            busy = min(sum(threads), machine.cpus)
+            rates = busy * threads[0] / sum(threads), busy * threads[1] / sum(threads)
+            names = both[0][0], both[1][0]
+            yield Pair(above[0] / sum(above), said, names, [float(row["package_w"])] * BUSY_S, [rates] * BUSY_S)
 
 
-def write_tape(path: Path, machine: Machine, row: Mapping[str, str]) -> Path:
+def _series(path: Path, keep: str = "") -> dict[str, np.ndarray]:
+    """Columns of numbers of a recording of VMs, by VM: of `program` rows only, or of all where there are no VMs."""
+    found: dict[str, list[list[float]]] = {}
+    with gzip.open(path, "rt", newline="") as file:
+        for row in csv.DictReader(file):
+            if row.get("group", keep) == keep:
+                name = row.get("vm", "")
+                value = float(row["cpu_clock_ns"]) / NS if name else float(row["package_j"])
+                found.setdefault(name, []).append([float(row["unix_s"]), value])
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def _recording(folder: Path, name: str) -> tuple[np.ndarray, dict[str, np.ndarray], float, float] | None:
+    """The package's counter, CPU time of each VM's program, and from when to when all worked; None if they never do."""
+    package = _series(folder / f"{name}_energy.csv.gz")[""]
+    guests = _series(folder / f"{name}_vms.csv.gz", "program")
+    starts, ends = [package[0, 0]], [package[-1, 0]]
+    for rows in guests.values():
+        working = rows[rows[:, 1] > BUSY, 0]
+        starts.append(working.min(initial=np.inf))
+        ends.append(working.max(initial=-np.inf))
+    start, end = max(starts) + 1, min(ends) - 1  # without the seconds in which one began or ended
+    return (package, guests, start, end) if end - start > BUSY_S else None
+
+
+def _between(rows: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    return np.asarray(np.diff(np.interp(edges, rows[:, 0], rows[:, 1])))
+
+
+def vm_pairs(folder: Path) -> tuple[Machine, list[Pair]]:
+    """The host of some VMs, and all pairs of programs in them that were alone, too."""
+    alone: dict[str, list[float]] = {}
+    idle, most = [], 0.0
+    for path in sorted(folder.glob("*_alone_*_vms.csv.gz")):
+        name = path.name.removesuffix("_vms.csv.gz")
+        found = _recording(folder, name)
+        if found is None:  # the guest's clock was off
+            continue
+        package, guests, start, end = found
+        program, _, size = name.rpartition("_")[0].partition("_alone_")
+        watts = float(_between(package, np.array([start, end]))[0]) / (end - start)
+        alone.setdefault(f"{program}_{size}", []).append(watts)
+        idle.append(float(np.diff(package[-4:, 1]).sum() / np.diff(package[-4:, 0]).sum()))
+        most = max(most, *(float(rows[:, 1].max()) for rows in guests.values()))
+    alone_w = {(name, 1): statistics.median(watts) for name, watts in alone.items()}
+    machine = Machine(folder.name, round(most), 1, min(idle), min(idle), alone_w)
+    made = []
+    for path in sorted(folder.glob(VMS)):
+        name = path.name.removesuffix("_vms.csv.gz")
+        found = _recording(folder, name)
+        programs = tuple(name.rpartition("_")[0].split("_v_"))
+        if found is None or any((program, 1) not in alone_w for program in programs):
+            continue
+        package, guests, start, end = found
+        edges = np.arange(start, end)
+        # VMs are named after their programs, or first and second where those are the same.
+        order = sorted(guests, key=lambda vm: [vm[:5] != "first", programs[0][:5] != vm[:5]])
+        sums = [np.column_stack((guests[vm][:, 0], np.cumsum(guests[vm][:, 1]))) for vm in order]
+        used = np.stack([_between(rows, edges) for rows in sums], axis=1)
+        used *= np.minimum(machine.cpus / used.sum(axis=1), 1.0)[:, None]
+        above = [alone_w[program, 1] - machine.wake_w for program in programs]
+        first, second = used.sum(axis=0)
+        said = {"CPU time": float(first / (first + second))}
+        rates = [(float(a), float(b)) for a, b in used]
+        made.append(
+            Pair(above[0] / sum(above), said, (programs[0], programs[1]), _between(package, edges).tolist(), rates)
+        )
+    return machine, made
+
+
+def write_tape(path: Path, machine: Machine, pair: Pair) -> Path:
     """The machine at rest, then with both programs, as a recorder would have seen it."""
     host = {"name": machine.name, "cpus": machine.cpus, "threads_per_core": machine.threads_per_core}
     writer = TapeWriter(path, {"host": host, "period_s": 1.0})
@@ -123,43 +221,36 @@ def write_tape(path: Path, machine: Machine, row: Mapping[str, str]) -> Path:
     )
     use = writer.add_group(GroupInfo("use.host", "use", "host", times), 1.0)
     processes = writer.add_group(GroupInfo("use.processes", "use", "host", (), table=True), 1.0)
-    threads = [int(row["a_threads"]), int(row["b_threads"])]
-    busy = min(sum(threads), machine.cpus)
-    rates = [busy * count / sum(threads) for count in threads]
-    joules = 0.0
-    for second in range(IDLE_S + BUSY_S + 1):
-        at_ns, busy_s = START_NS + second * NS, max(second - IDLE_S, 0)
+    joules, used, seconds = 0.0, np.zeros(2), IDLE_S + len(pair.joules)
+    for second in range(seconds + 1):
+        at_ns = START_NS + second * NS
         writer.append(power, [Row(at_ns, at_ns, at_ns, (round(joules * 1e6),))])
-        host_s = (busy * busy_s, machine.cpus * second - busy * busy_s)
-        writer.append(use, [Row(at_ns, at_ns, at_ns, host_s)])
+        busy_s = float(used.sum())
+        writer.append(use, [Row(at_ns, at_ns, at_ns, (busy_s, machine.cpus * second - busy_s))])
         table = [
-            {
-                "pid": 100 + place,
-                "start": 17,
-                "ppid": 1,
-                "name": row["ab"[place]],
-                "cpu_s": rate * busy_s,
-                "rss_bytes": 1,
-            }
-            for place, rate in enumerate(rates)
+            {"pid": 100 + place, "start": 17, "ppid": 1, "name": name, "cpu_s": float(used[place]), "rss_bytes": 1}
+            for place, name in enumerate(pair.names)
         ]
         writer.append_table(processes, at_ns, table)
-        joules += machine.idle_w if second < IDLE_S else float(row["package_w"])
+        if second < seconds:
+            joules += machine.idle_w if second < IDLE_S else pair.joules[second - IDLE_S]
+            used += 0.0 if second < IDLE_S else pair.cpu_s[second - IDLE_S]
     writer.flush()
     return writer.seal()
 
 
-def ask(machine: Machine, true: float, said: dict[str, float], row: Mapping[str, str], folder: Path) -> Found:
+def ask(machine: Machine, pair: Pair, folder: Path) -> Found:
     """What the ledger says of a pair."""
-    path = write_tape(folder / "pair.tape", machine, row)
+    path = write_tape(folder / "pair.tape", machine, pair)
     run = everywatt.load(path)
     owed = {entry.details.get("pid"): entry for entry in run.ledger(by="process").entries}
     both = [owed[pid].energy for pid in (100, 101)]
     whole_j = sum(energy.value for energy in both)
     first = both[0]
     path.unlink()
-    held = first.low <= true * whole_j <= first.high
-    return Found(true, {"everywatt": first.value / whole_j, **said}, held, (first.high - first.low) / 2 / whole_j)
+    held = first.low <= pair.true * whole_j <= first.high
+    said = {"everywatt": first.value / whole_j, **pair.said}
+    return Found(pair.true, said, held, (first.high - first.low) / 2 / whole_j)
 
 
 def main(quick: bool) -> None:
@@ -169,10 +260,13 @@ def main(quick: bool) -> None:
     if not found:
         say("There is no folder with alone.csv and together.csv: name the recordings with DATA=FOLDER.")
     for path in found:
-        machine = read_machine(path)
-        rows = list(pairs(path, machine))
+        if any(path.glob(VMS)):
+            machine, found_pairs = vm_pairs(path)
+        else:
+            machine = read_machine(path)
+            found_pairs = list(pairs(path, machine))[:: 20 if quick else 1]
         with tempfile.TemporaryDirectory() as place:
-            tried = [ask(machine, *one, Path(place)) for one in rows[:: 20 if quick else 1]]
+            tried = [ask(machine, one, Path(place)) for one in found_pairs]
         _print(machine, tried)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import virtual_llm
 from agents import Receiver
 from virtual_llm import Endpoint, Tenants, VirtualServer
 from virtual_world import RunningAgent, VirtualWorld
@@ -338,3 +339,16 @@ def test_it_costs_nothing_where_it_is_not_asked_for_and_never_needs_numpy() -> N
     code += "assert not [name for name in sys.modules if name.startswith('everywatt.') and 'llm' in name]\n"
     code += "import everywatt.fleet.llm_energy; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_server_that_never_rests_is_told_what_to_do(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(virtual_llm, "DECODE_W", 80.0)
+    monkeypatch.setattr(virtual_llm, "PREFILL_W", 100.0)
+    monkeypatch.setattr(virtual_llm, "STREAM_W", 0.0)
+    server = VirtualServer(8, start_s=0.0, end_s=400.0, models=("large",))
+    with serving(tmp_path, server) as (world, agent):
+        world.sleep(150)
+        values = agent.values()
+        assert not figures(values)
+        reason = next(key for key in values if key.startswith("everywatt_llm_refused_info"))
+        assert "gpu.0: its idle power was never observed: let the server rest for 30 s" in reason

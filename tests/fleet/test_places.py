@@ -5,14 +5,14 @@ import pytest
 from everywatt.core.errors import UsageError
 from everywatt.fleet import jobs
 from everywatt.fleet.places import Places
-from everywatt.fleet.use import Process
 from everywatt.ledger.counters import OwnerKey
+from everywatt.ledger.use.facts import ProcessFacts
 
 ID = "ab" * 32
 
 
-def process(**more) -> Process:
-    return Process(7, 1, 1, "python", **more)
+def process(**more) -> ProcessFacts:
+    return ProcessFacts(7, 1, "python", 1, **more)
 
 
 def test_job_before_container_before_user():

@@ -50,7 +50,7 @@ class Processes:
 
     def __init__(self, clock: FakeClock) -> None:
         self.info = GroupInfo("use.processes", "use", "host", (), table=True)
-        self._clock, self._tick, self._all = clock, 0, True
+        self._clock, self._tick, self._all, self._start = clock, 0, True, 0
 
     def read_table(self):
         self._tick += 1
@@ -62,11 +62,12 @@ class Processes:
             n = row["pid"]
             row |= {"uid": n, "user": f"user{n}", "cgroup": f"/system.slice/unit{n % 20}.service"}
         self._all = False
-        born = 10_000 + self._tick
+        born, start = 10_000 + self._tick, self._clock.now_ns * 100 // NS - 20
         rows.append(
-            {"pid": born, "start": born, "ppid": 1, "name": "short", "cpu_s": 0.1, "uid": born, "user": f"u{born}"}
+            {"pid": born, "start": start, "ppid": 1, "name": "short", "cpu_s": 0.1, "uid": born, "user": f"u{born}"}
         )
-        rows.append({"pid": born - 1, "start": born - 1, "gone": True})
+        rows.append({"pid": born - 1, "start": self._start, "gone": True})
+        self._start = start
         return self._clock.now_ns, rows
 
     def follow(self, pids):

@@ -144,3 +144,10 @@ def test_intervals_go_on_over_a_restart_and_into_the_rest():
     amount = counters.uj[A]["d"]
     assert 0.1 < (high - amount) / amount < 0.3
     assert 0.1 < (amount - low) / amount < 0.3
+
+
+def test_an_owner_that_never_used_anything_is_not_remembered():
+    counters = Counters()
+    for number in range(100):
+        counters.tidy([OwnerKey("user", str(number))], number, number)
+    assert not counters._seen_ns

@@ -177,7 +177,8 @@ class Processes:
             }
             for pid, share in SHARES.items()
         ]
-        return at_ns, rows + [{"pid": pid} for pid in self.pids if pid not in SHARES]
+        others = [pid for pid in self.pids if pid not in SHARES]
+        return at_ns, rows + [{"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "cpu_s": 0.0} for pid in others]
 
     def follow(self, pids: Sequence[int]) -> None:
         self.pids += pids

@@ -86,6 +86,12 @@ def pedigree_word(channel: Channel) -> str:
     return (Pedigree.COUNTER if channel.kind is Kind.COUNTER else Pedigree.INTEGRATED).value
 
 
+def accumulated_joules(channel: Channel, total: float, observed_ns: int) -> float:
+    """Joules of a channel's running total (`tape.accumulate`) over so much observed time, corrected by its facts."""
+    raw = total if channel.kind is Kind.COUNTER else total / NS
+    return raw * channel.scale * channel.facts.gain + channel.facts.bias_w * (observed_ns / NS)
+
+
 @dataclass(slots=True)
 class Line:
     """One counter of joules. `settled_uj` is what is told; what came since waits for its owners."""
@@ -139,9 +145,7 @@ class Line:
 
     def stands(self, total: float, observed_ns: int, at_ns: int, half_ns: float = 0.0) -> None:
         """What its channel has accumulated since the agent started, at `at_ns`, give or take `half_ns`."""
-        facts = self.channel.facts
-        raw = total if self.channel.kind is Kind.COUNTER else total / NS
-        self.joules = raw * self.channel.scale * facts.gain + facts.bias_w * (observed_ns / NS)
+        self.joules = accumulated_joules(self.channel, total, observed_ns)
         self.observed_ns, self.at_ns, self.half_ns = observed_ns, at_ns, half_ns
         self.first_ns = self.first_ns or at_ns
         if self.resumed_ns and at_ns > self.resumed_ns:

@@ -19,26 +19,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from everywatt.core.budget import Budget, Term
 from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
-from everywatt.fleet.use import CpuBook, GpuBook, Process
 from everywatt.ledger.counters import OTHER, OwnerKey
 from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, OWNED_S, USED, DeviceAccount
+from everywatt.ledger.idle import ASSUMED
 from everywatt.ledger.split.intervals import budgets
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse
 
 if TYPE_CHECKING:
     from everywatt.fleet.device_counters import Line
-    from everywatt.fleet.watch import Watcher
 
 WINDOW_NS = 60 * NS
 LATE_NS = 5 * NS  # a sensor that has not been read for so long is not waited for
 MODEL_COST = 3.0
 PHASE_POWER = 2.0
+REST_ADVICE = "let the server rest for 30 s while the agent runs, which then keeps the level"
 WIDEST = 10.0  # an interval whose upper end is so many times its lower one is no figure
 POINTS = 32  # settlements that are kept of a device: scrapes come soon after their instant
 WHOLE_J, SECONDS = 0, 1  # places in a device's sums; then come those of the others and of each server
@@ -184,8 +186,11 @@ class Join:
         if self.server.unknown:
             return self.server.unknown
         for name, device in devices.items():
-            if device.line.level is None:
+            level = device.line.level
+            if level is None:
                 return f"{name}: its idle power is not known yet"
+            if level.method in ASSUMED and last.sums[name].of(self.number, ACTIVE_J) > 0:
+                return f"{name}: its idle power was never observed: {REST_ADVICE}"
             if last.scrape.at_ns - device.points[-1][0] > LATE_NS and last.sums[name].of(self.number, ACTIVE_J) > 0:
                 return f"{name}: it is not read any more"
         fresh = {
@@ -334,55 +339,60 @@ class LlmBook:
         self.joins = [Join(server, number) for number, server in enumerate(self.scraper.servers, 1)]
         self._keys = [OwnerKey("llm", server.target.name) for server in self.scraper.servers]
         self._claimed = {device: key for key, t in zip(self._keys, targets, strict=True) for device in t.devices}
-        self.cpu, self.gpus = CpuBook(self._owner), GpuBook()
+        self._cpu: OwnerUse | None = None  # the agent's, once it was read
         self._owners: dict[tuple[int, int | None], OwnerKey] = {}
         self._roots: dict[int, OwnerKey] = {}
-        self._uses: dict[OwnerKey, float] = {}
+        self._use = OwnedUse()
         self._devices: dict[str, _Device] = {}
         self._told: dict[str, set[Labels]] = {}
 
-    def _owner(self, process: Process) -> OwnerKey:
+    def _owner(self, process: ProcessFacts) -> OwnerKey:
         """The server that a process is of, or descends from."""
         known = self._owners.get((process.pid, process.start))
         if known is None:
-            at: Process | None = process
+            at: ProcessFacts | None = process
             known, seen = self._roots.get(process.pid), set[int]()
             while known is None and at is not None and at.pid not in seen:
                 seen.add(at.pid)
-                known, at = self._roots.get(at.ppid), self.cpu.processes.get(at.ppid)
+                known, at = self._roots.get(at.ppid or 0), self._facts(at.ppid)
             known = self._owners[process.pid, process.start] = known or OTHER
         return known
 
-    def take_uses(self, watcher: Watcher) -> None:
-        """What was used since the last time; called before the joules of that time come."""
+    def _facts(self, pid: int | None) -> ProcessFacts | None:
+        return None if self._cpu is None or pid is None else self._cpu.facts_of(pid)
+
+    def take_uses(self, cpu: OwnerUse, use: OwnedUse) -> None:
+        """What the agent's owners used since the last time, by server; called before the joules of that time come."""
+        self._cpu = cpu
         roots = {pid: key for key, server in zip(self._keys, self.scraper.servers, strict=True) for pid in server.pids}
-        if roots != self._roots or len(self._owners) > 4 * len(self.cpu.processes) + 64:
+        if roots != self._roots or len(self._owners) > 4 * len(cpu.alive) + 64:
             self._roots = roots
             self._owners.clear()
-        self.cpu.packages = watcher.cpu.packages
-        busy = watcher.states.values.get("host.cpu_time")
-        if busy is not None:
-            self.cpu.feed_host(busy[0])
-        self._uses = self.cpu.take()
+        self._use = OwnedUse(cpu.packages)
+        for facts, cpu_s, on in cpu.taken:
+            self._use.add(self._owner(facts), cpu_s, on)
+        rest_s = sum(use.uses.values()) - sum(self._use.uses.values())
+        if rest_s > 0:  # what cgroups or the host used beyond all processes
+            self._use.add(OTHER, rest_s)
 
-    def add(self, line: Line, joules: float, seconds: float) -> None:
-        """One interval of a device of the total."""
+    def add(self, line: Line, joules: float, seconds: float, gpu_time: GpuTime | None) -> None:
+        """One interval of a device of the total, with who used it if it is a GPU."""
         device = self._devices.setdefault(line.device, _Device(line))
         device.seconds += seconds
-        uses, holders = self._uses, dict[OwnerKey, float]()
+        uses, holders = self._use.uses, dict[OwnerKey, float]()
         claimed = self._claimed.get(line.channel.device)
         if claimed is not None:
             uses = holders = {claimed: 1.0}
-        elif line.kind == "gpu":
-            uses, holders = ({}, {}) if line.number is None else self.gpus.take(line.number, self._of_pid)
+        elif gpu_time is not None:
+            uses, holders = gpu_time.by_owner(self._of_pid)
         elif line.domain == Domain.PACKAGE.value and line.number is not None:
-            uses = self.cpu.on(line.number) or uses
+            uses = self._use.on(line.number) or uses
         device.add(joules, seconds, uses, holders)
         device.note(self._keys)
 
     def _of_pid(self, pid: int) -> OwnerKey:
-        process = self.cpu.processes.get(pid)
-        return OTHER if process is None else self.cpu.owner(process)
+        facts = self._facts(pid)
+        return OTHER if facts is None else self._owner(facts)
 
     def join(self, now_ns: int, doubt: Doubt) -> None:
         """Join the scrapes whose instant all devices have passed by now."""
@@ -418,10 +428,3 @@ class LlmBook:
                 found.setdefault(name, {})[gone] = None
         self._told = {name: {key for key, value in row.items() if value is not None} for name, row in found.items()}
         return found
-
-    def table(self, name: str, gpu: bool, at_ns: int, rows: list[dict[str, Any]]) -> None:
-        """Rows of processes, of cgroups, or of who is on which GPU, as the watcher gets them."""
-        if gpu:
-            self.gpus.feed(at_ns, rows, name)
-        else:
-            self.cpu.feed_processes(at_ns, rows)

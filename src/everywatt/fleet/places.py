@@ -7,8 +7,8 @@ from typing import Any
 
 from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.fleet.jobs import Job, JobProvider, user_name
-from everywatt.fleet.use import Process
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
+from everywatt.ledger.use.facts import ProcessFacts
 
 
 class Places:
@@ -51,7 +51,7 @@ class Places:
             self._users.clear()
             self._places.clear()
 
-    def owner(self, process: Process) -> OwnerKey:
+    def owner(self, process: ProcessFacts) -> OwnerKey:
         """The one owner of a process that is not the meter."""
         job = self._job(process)
         if job is not None:
@@ -61,10 +61,10 @@ class Places:
         if group is not None:
             return group
         if self.by_program:
-            return OwnerKey("process", process.name)
+            return OwnerKey("process", process.program)
         return OwnerKey("user", self._user(process))
 
-    def _user(self, process: Process) -> str:
+    def _user(self, process: ProcessFacts) -> str:
         """The user's name; processes that came and went are told with a number only."""
         if process.uid is None:
             return str(process.user or "unknown")
@@ -74,13 +74,13 @@ class Places:
             self._users[process.uid] = user_name(process.uid)
         return self._users[process.uid]
 
-    def _job(self, process: Process) -> Job | None:
+    def _job(self, process: ProcessFacts) -> Job | None:
         apart = self._by_process and PlaceKind.JOB not in self._within(process.cgroup)
         key = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
         if key not in self._jobs:
             told = self._names.get(process.cgroup or "", {}).get("job_id")
             # A process that came and went between two reads is found no more: its parent is.
-            pids = (process.pid, process.ppid) if apart else (process.pid,)
+            pids = (process.pid, process.ppid or 0) if apart else (process.pid,)
             found = (
                 one for pid in pids for p in self._providers if (one := p.job_of(process.cgroup, pid, process.uid))
             )

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everywatt.core.channels import Kind, Row
-from everywatt.core.clocks import NS
+from everywatt.core.channels import Row
 from everywatt.core.errors import EverywattError
+from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
 from everywatt.ledger.engine import Level
@@ -338,9 +338,7 @@ def tape_joules(tape: Tape, group: str, channel: str, since_ns: int = 0) -> floa
         sums.add(row)
     cum, told = sums.cum()[place], _shared(tape, stored, since_ns)[place]
     total, observed_ns = cum.total - told.total, cum.observed_ns - told.observed_ns
-    facts = stored.info.channels[index]
-    raw = total if facts.kind is Kind.COUNTER else total / NS
-    return raw * facts.scale * facts.facts.gain + facts.facts.bias_w * (observed_ns / NS)
+    return accumulated_joules(stored.info.channels[index], total, observed_ns)
 
 
 def _shared(tape: Tape, stored: StoredGroup, since_ns: int) -> list[Cum]:

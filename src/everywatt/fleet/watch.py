@@ -16,11 +16,11 @@ from everywatt.core.format import format_duration, format_joules
 from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
-from everywatt.fleet.use import CpuBook, GpuBook
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.engine import NOT_RUNNING, Level
 from everywatt.ledger.split.amounts import UJ, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
+from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
 
 if TYPE_CHECKING:
@@ -47,14 +47,15 @@ class Watcher:
         self.places, self.counters = places, counters
         self.lines = Lines()
         self.states = States()
-        self.cpu = CpuBook(places.owner)
-        self.gpus = GpuBook()
+        boot_offset_ns = clock.boottime_ns() - clock.monotonic_ns()
+        self.cpu = OwnerUse(places.owner, period_ns / NS, boot_offset_ns, os.cpu_count() or 1)
+        self.gpus = GpuOwnerUse(period_ns / NS)
         self.sources: list[Source] = []
         self.remarks: list[str] = []
         self.remark_count = 0
         self.started_ns = clock.monotonic_ns()
         self.settled_ns = self.started_ns
-        self._book_ns = 0
+        self._read_ns: int | None = None  # when the processes were read that were settled last
         self._levels_ns = self._tidy_ns = self._memory_ns = self._intervals_ns = 0
         self.threads_per_core: int | None = None
         self._scraped_ns: int | None = None
@@ -86,14 +87,12 @@ class Watcher:
     def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
         name = source.info.name
         if name == PROCESSES:
-            self.cpu.feed_processes(at_ns, rows)
+            self.cpu.feed(at_ns, rows)
         elif name == CGROUPS:
             self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
         elif source.info.lists_gpu_processes:
             self.gpus.feed(at_ns, rows, name)
-        if self.llm is not None and (name == PROCESSES or source.info.lists_gpu_processes):
-            self.llm.table(name, source.info.lists_gpu_processes, at_ns, rows)
 
     def gap(self, source: Source, start_ns: int, end_ns: int, kind: str) -> None:
         """The tape has it."""
@@ -111,22 +110,22 @@ class Watcher:
         """Share what has come. False, and nothing changed, while the processes have not been read again."""
         reads_use = any(source.info.name == PROCESSES and source.outage is None for source in self.sources)
         # What processes used is known from their second reading on.
-        fresh = self.cpu.at_ns != self._book_ns and self.cpu.readings > 1
+        fresh = self.cpu.last_ns != self._read_ns and self.cpu.readings > 1
         if reads_use and not fresh and not anyway and now_ns - self.settled_ns < WAIT_FOR_USE_NS:
             return False
-        self._book_ns, self.settled_ns = self.cpu.at_ns, now_ns
+        self._read_ns, self.settled_ns = self.cpu.last_ns, now_ns
         self.places.refresh(now_ns)
         self._host()
         if now_ns >= self._memory_ns or self.cpu.may_have_ended:
             self._memory_ns = now_ns + MEMORY_NS
             self._tidy_ns = now_ns if self.cpu.may_have_ended else self._tidy_ns
             self.cpu.count_memory()
-        uses = self.cpu.take() if reads_use else {}
-        self.counters.used(uses, now_ns)
+        use = self.cpu.take() if reads_use else OwnedUse()
+        self.counters.used(use.uses, now_ns)
         if self.llm is not None:
-            self.llm.take_uses(self)
+            self.llm.take_uses(self.cpu, use)
         for line in self.lines.all:
-            self._settle_line(line, uses, now_ns)
+            self._settle_line(line, use, now_ns)
         if self.llm is not None:
             self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
@@ -140,7 +139,7 @@ class Watcher:
                 self._find_intervals(line, now_ns)
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
-            self.gpus.tidy()
+            self.cpu.tidy(self.gpus.pids())
             self.counters.tidy(self.cpu.memory, now_ns, self._final_ns(now_ns))
             living = {owner.id for owner in (*self.counters.uj, *self.cpu.memory) if owner.kind == "job"}
             self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}
@@ -161,30 +160,32 @@ class Watcher:
         self._scraped_ns = self.clock.monotonic_ns()
         self._tidy_ns = 0
 
-    def _settle_line(self, line: Line, uses: dict[OwnerKey, float], now_ns: int) -> None:
+    def _settle_line(self, line: Line, use: OwnedUse, now_ns: int) -> None:
         whole_uj, seconds = line.settle()
         if not line.in_total or not whole_uj:
             return
-        holders: dict[OwnerKey, float] = {}
+        uses, holders = use.uses, dict[OwnerKey, float]()
         busy = self.busy_share
+        gpu_time = None
         if line.kind == "gpu":
-            uses, holders = self._gpu(line)
+            gpu_time = GpuTime() if line.number is None else self.gpus.take(line.number)
+            uses, holders = gpu_time.by_owner(self.cpu.owner_of_pid)
             told = self.states.value(f"{line.channel.device}.utilisation", now_ns)
             busy = None if told is None else told[0] / 100
             if busy is None:
                 busy = min(sum(uses.values()) / 100, 1.0)
-        elif (there := self._on_package(line)) is not None:
+        elif (there := self._on_package(line, use)) is not None:
             uses, cpus = there
             busy = min(sum(uses.values()) / (seconds * cpus), 1.0) if seconds > 0 else None
         elif busy is None and seconds > 0 and uses:
             busy = min(sum(uses.values()) / (seconds * (os.cpu_count() or 1)), 1.0)
         if line.idle is not None:
-            line.idle.add(whole_uj / 1e6, seconds, busy, bool(holders))
+            line.idle.add(whole_uj / UJ, seconds, busy, bool(holders))
             if line.level is None:
                 line.level = line.idle.level()
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)
         if self.llm is not None:
-            self.llm.add(line, whole_uj / 1e6, seconds)
+            self.llm.add(line, whole_uj / UJ, seconds, gpu_time)
 
     def charge_unwatched(self, now_ns: int) -> list[str]:
         """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.
@@ -202,7 +203,7 @@ class Watcher:
             if line.in_total:
                 level = line.idle.level() if line.idle is not None else None
                 idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-                uses = {} if line.kind == "gpu" else self.cpu.take_unwatched()
+                uses = {} if line.kind == "gpu" else self.cpu.unwatched()
                 uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
                 amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
                 amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
@@ -232,20 +233,13 @@ class Watcher:
         cpus = self.cpu.packages.count(number) if known and number is not None else os.cpu_count() or 1
         return unsure, cpus if saturates else None
 
-    def _on_package(self, line: Line) -> tuple[dict[OwnerKey, float], int] | None:
+    def _on_package(self, line: Line, use: OwnedUse) -> tuple[dict[OwnerKey, float], int] | None:
         """What was used of one CPU package of several, and how many CPUs it has; None where it is not told."""
         number = line.number
         if line.domain != Domain.PACKAGE.value or number is None or not self.cpu.packages:
             return None
-        uses = self.cpu.on(number)
+        uses = use.on(number)
         return None if uses is None else (uses, self.cpu.packages.count(number))
-
-    def _gpu(self, line: Line) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
-        return ({}, {}) if line.number is None else self.gpus.take(line.number, self._owner_of_pid)
-
-    def _owner_of_pid(self, pid: int) -> OwnerKey:
-        process = self.cpu.processes.get(pid)
-        return UNATTRIBUTED if process is None else self.cpu.owner(process)
 
     def _host(self) -> None:
         """How busy all CPUs were since the last time, and the host's CPU time for the book."""

@@ -210,10 +210,9 @@ class Counters:
 
         Beyond the cap also those that owe least.
         """
-        alive = set(living)
-        for owner in alive:
+        alive, known = set(living), {*self.uj, *self.cpu_s}
+        for owner in alive & known:
             self._seen_ns[owner] = now_ns
-        known = {*self.uj, *self.cpu_s}
         ordinary = [owner for owner in known if owner not in SPECIAL]
         leaving = [owner for owner in ordinary if self._seen_ns.setdefault(owner, now_ns) < before_ns]
         over = len(ordinary) - len(leaving) - self.most

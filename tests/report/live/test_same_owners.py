@@ -1,6 +1,7 @@
 """Given the same intervals and idle levels, all faces charge the same microjoules.
 
-A finished run, a live view, the agent, and a Slurm node whose jobs are one process each.
+A finished run, a live view, the agent, a Slurm node whose jobs are one process each, and a benchmark of a server that
+is each process in turn, with two queries at a time.
 """
 
 import random
@@ -10,9 +11,12 @@ from machines import Process, process_rows, write_machine
 from tapes import UTC_NS, at
 
 from everywatt.api.run import Run
-from everywatt.fleet.use import CpuBook, GpuBook
+from everywatt.bench.llm.energy import bill
+from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.values import OK, Answer
 from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.levels import find_levels
+from everywatt.ledger.use.owner_use import GpuOwnerUse, OwnerUse
 from everywatt.report.live.gather import Gatherer
 from everywatt.report.live.owners import RunningOwners
 from everywatt.slurm.node.booking import book
@@ -65,22 +69,40 @@ def of_slurm(tape, processes, levels):
 
 def of_agent(processes, watts, tables, levels):
     """Microjoules of each process as the agent counts them, fed second by second."""
-    counters, gpus = Counters(), GpuBook()
+    counters, gpus = Counters(), GpuOwnerUse()
     place = {p.pid: OwnerKey("process", p.id) for p in processes}
-    book = CpuBook(lambda process: place[process.pid])
+    use = OwnerUse(lambda process: place[process.pid], 1.0, 0)
     told = {}
     for second in range(SECONDS + 1):
-        book.feed_processes(at(second), process_rows(processes, second, told))
-        book.feed_host(50.0 + sum(p.used(second) for p in processes))
+        use.feed(at(second), process_rows(processes, second, told))
+        use.feed_host(50.0 + sum(p.used(second) for p in processes))
         gpus.feed(at(second), tables.get(second, []))
-        uses = book.take()
+        uses = use.take().uses
         if not second:
             continue
-        taken, held = gpus.take(0, lambda pid: place.get(pid, UNATTRIBUTED))
+        taken, held = gpus.take(0).by_owner(lambda pid: place.get(pid, UNATTRIBUTED))
         for device, shares in (("cpu.0", (uses, {})), ("gpu.0", (taken, held))):
             whole_uj = round(watts[device][second - 1] * 1e6)
             counters.add(device, whole_uj, 1.0, levels[device].level, *shares, now_ns=second)
     return {owner: sum(amounts.values()) for owner, amounts in counters.uj.items()}
+
+
+def of_benchmark(folder, processes, watts, tables):
+    """Microjoules of each process as `bench llm` charges the server that it is, and of its queries together."""
+    found, queries_uj = {}, {}
+    spans = [("idle", 0, REST, {"role": "idle"}), ("query", 0, SECONDS, {}), ("query", REST, SECONDS, {})]
+    times = tuple(at(second) for second in range(REST + 1, SECONDS))
+    answer = Answer(OK, "x", sent_ns=at(REST), ended_ns=at(SECONDS), piece_ns=times)
+    for process in processes:
+        path = write_machine(
+            folder / f"{process.pid}.tape", watts, processes, seconds=SECONDS, everything=True, gpu_rows=tables,
+            spans=spans, follow=[process.pid],
+        )  # fmt: skip
+        with Tape.open(path, verify=False) as tape:
+            owed = bill(Run(path, [tape]), [Record(span, "concurrency 2", span, answer) for span in ("s1", "s2")])
+        found["process", process.id] = round(owed.net.value * 1e6)
+        queries_uj["process", process.id] = round(sum(query.net_j for query in owed.queries.values()) * 1e6)
+    return found, queries_uj
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -106,11 +128,12 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed):
     assert all(entry.low <= entry.joules <= entry.high for entry in view.entries if entry.joules > 1e-6)
     live = {(entry.kind, entry.id): round(entry.joules * 1e6) for entry in view.entries}
     agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels).items()}
+    served, queries_uj = of_benchmark(tmp_path, processes, watts, tables)
     whole_uj = round(sum(map(sum, watts.values())) * 1e6)
     assert sum(finished.values()) == pytest.approx(whole_uj, abs=2)
     assert sum(agent.values()) == whole_uj
     assert node_uj == pytest.approx(whole_uj, abs=2)
-    for owner, amount in booked.items():
+    for owner, amount in (*booked.items(), *served.items(), *queries_uj.items()):
         assert abs(amount - finished.get(owner, 0)) <= 3, owner
     for owner in {*finished, *live, *agent}:
         amounts = [found.get(owner, 0) for found in (finished, live, agent)]

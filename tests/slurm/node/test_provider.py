@@ -11,8 +11,8 @@ import pytest
 from everywatt.fleet import jobs
 from everywatt.fleet.jobs import Job
 from everywatt.fleet.places import Places
-from everywatt.fleet.use import Process
 from everywatt.ledger.counters import OwnerKey
+from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.presence import AGENT, holder
@@ -111,7 +111,7 @@ def test_the_agent_asks_for_each_process(spool: Path, proc: Path) -> None:
     places = Places([SlurmJobs(spool, proc)])
 
     def owner(pid: int, parent: int) -> OwnerKey:
-        return places.owner(Process(pid, 500, parent, "x", uid=0, cgroup="/"))
+        return places.owner(ProcessFacts(pid, 500, "x", parent, uid=0, cgroup="/"))
 
     assert owner(10, 1) == OwnerKey("user", "root")
     assert owner(12, 11) == OwnerKey("job", "7")

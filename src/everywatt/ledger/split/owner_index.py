@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.split.intervals import JIFFY_S
 from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
 from everywatt.ledger.split.split import Uses, sums
 from everywatt.ledger.split.stretches import Stretches, cut, process_use, remainder
 from everywatt.ledger.use.account import TapeUse
 from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.tenants import BUSY_SM, weights
+from everywatt.ledger.use.owner_use import most_owed_s
+from everywatt.ledger.use.tenants import active_weights
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -97,7 +97,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     stretches = cut(windows, processes.edges)
     known = process_use(stretches, processes, use.period_s, use.runs, roll.subject)
     uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu)
-    most_owed = 2 * JIFFY_S * use.capacity() + 0.1
+    most_owed = most_owed_s(use.capacity())
     if use.cgroups.made:
         mine = roll.subject[known.owner]
         seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
@@ -154,8 +154,8 @@ def gpu_share(roll: Roll, gpu: int, windows: Sequence[tuple[int, int]]) -> GpuSh
         if not tenants:
             continue
         owners = [roll.of_pid(tenant.pid, at_ns) for tenant in tenants]
-        shares, method = weights(tenants)
-        if method != "sm time" or sum(shares) >= BUSY_SM:
+        shares, method = active_weights(tenants)
+        if shares:
             methods[method] = None
             uses += [(place, owner, share) for owner, share in zip(owners, shares, strict=True)]
         holders += [(place, owner, 1.0) for owner in owners]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.split.split import Uses
+from everywatt.ledger.use.owner_use import Remainder
 from everywatt.ledger.use.usage import ProcessUse, Records
 
 Ints = npt.NDArray[np.int64]
@@ -102,17 +103,9 @@ def _inside(records: Records, runs: Sequence[tuple[int, int]], subject: npt.NDAr
 
 
 def remainder(whole: Floats, known: Floats, most_owed: float) -> Floats:
-    """What `whole` has above `known` in each stretch, never below zero.
-
-    Counters that move in steps run behind in one stretch and ahead in the next: what is too little is owed by the
-    stretches after, up to `most_owed`, instead of being cut off, which would make something out of rounding.
-    """
-    rest = np.zeros(len(whole))
-    owed = 0.0
+    """What `whole` has above `known` in each stretch, by the rule of `Remainder`; 0 where nothing is known."""
+    rest, of = np.zeros(len(whole)), Remainder(most_owed)
     for index, above in enumerate((whole - known).tolist()):
-        if above != above:
-            continue
-        left = above + owed
-        rest[index] = max(left, 0.0)
-        owed = max(min(left, 0.0), -most_owed)
+        if above == above:
+            rest[index] = of.take(above)
     return rest

@@ -11,11 +11,11 @@ from everywatt.core.lazy_dataclass import dataclass
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """One process of a tape as far as it was told; later rows bring it up to date.
+    """One process as far as it was told; later rows bring it up to date.
 
-    `parent` is the number of its parent in the list of processes, as of when it was first seen. `exited` marks a
-    stand-in for the children of `parent` that came and went between two reads. `moved` marks facts from before the
-    process was moved to another cgroup; other facts of the same pid and start say how it went on.
+    `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen.
+    `exited` marks a stand-in for the children of `parent` that came and went between two reads. `moved` marks facts
+    from before the process was moved to another cgroup; other facts of the same pid and start say how it went on.
     """
 
     pid: int
@@ -32,11 +32,17 @@ class ProcessFacts:
     user: str | None = None
     moved: bool = False
     more: dict[str, Any] = field(default_factory=dict)
+    number: int = -1
 
     @property
     def id(self) -> str:
         """`PID:START`, the same in every ledger of a run; `PID:START:exited` for a stand-in."""
         return f"{self.pid}:{self.start if self.start is not None else ''}{':exited' if self.exited else ''}"
+
+    @property
+    def program(self) -> str:
+        """Its name; for a stand-in that of the program that it stands in for, or for whose children."""
+        return str(self.more.get("of", self.name))
 
     @property
     def label(self) -> str:

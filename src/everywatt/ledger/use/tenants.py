@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.ledger.use.processes import LATE
 
 BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
 
@@ -49,6 +51,66 @@ class TenantTable:
         return there
 
 
+class GpuTable:
+    """Who was on which GPU from when to when, by rows of `nvml.processes` and the like."""
+
+    def __init__(self, period_s: float) -> None:
+        self._period_ns = int(period_s * NS)
+        self._tables: dict[int, TenantTable] = {}
+        self._ends_ns: dict[int, int] = {}  # of the last stretch of each GPU
+        self._first_ns: int | None = None
+
+    def now(self, gpu: int) -> tuple[Tenant, ...]:
+        """Who is on a GPU since the last rows."""
+        return self._tables[gpu].now if gpu in self._tables else ()
+
+    def pids(self) -> set[int]:
+        """All processes that are on a GPU."""
+        return {tenant.pid for table in self._tables.values() for tenant in table.now}
+
+    def feed(
+        self, at_ns: int, rows: Sequence[dict[str, Any]], since_ns: int | None = None
+    ) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
+        """Take the rows of one instant; gives stretches (GPU, start, end, tenants) of the GPUs that they are about.
+
+        A row's use is of the time since the read before: where that is not known (`since_ns`), of a period.
+        """
+        if self._first_ns is None:
+            self._first_ns = at_ns
+        changed: dict[int, list[dict[str, Any]]] = {}
+        for row in rows:
+            if row.get("gpu") is not None:
+                changed.setdefault(int(row["gpu"]), []).append(row)
+        for gpu, mine in changed.items():
+            yield from self._stretches(gpu, at_ns, mine, since_ns)
+
+    def _stretches(
+        self, gpu: int, at_ns: int, rows: Sequence[dict[str, Any]], before_ns: int | None
+    ) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
+        table = self._tables.setdefault(gpu, TenantTable())
+        since_ns = max((int(row["since_ns"]) for row in rows if row.get("since_ns") is not None), default=None)
+        end_ns = self._ends_ns.get(gpu)
+        if end_ns is None:
+            usual_ns = min(self._first_ns or at_ns, at_ns - self._period_ns) if before_ns is None else before_ns
+            end_ns = usual_ns if since_ns is None else min(since_ns, at_ns - 1)
+        if at_ns <= end_ns:
+            return
+        if since_ns is None and end_ns < at_ns - int(LATE * self._period_ns) and before_ns is None:
+            since_ns = at_ns - self._period_ns
+        if since_ns is not None and end_ns < since_ns < at_ns:
+            yield gpu, end_ns, since_ns, table.now
+            end_ns = since_ns
+        self._ends_ns[gpu] = at_ns
+        yield gpu, end_ns, at_ns, table.update(rows)
+
+    def go_on(self, gpu: int, at_ns: int) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
+        """A read that said nothing of a GPU: whoever was there is there still."""
+        start_ns = self._ends_ns.get(gpu, at_ns)
+        if at_ns > start_ns:
+            self._ends_ns[gpu] = at_ns
+            yield gpu, start_ns, at_ns, self.now(gpu)
+
+
 def _half(tenant: Tenant) -> Tenant:
     return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)
 
@@ -81,6 +143,12 @@ def weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
     if any(tenant.sm is not None for tenant in tenants):
         return [tenant.sm or 0.0 for tenant in tenants], "sm time"
     return _by_memory(tenants), "memory"
+
+
+def active_weights(tenants: Sequence[Tenant]) -> tuple[list[float], str]:
+    """Like `weights`, and no weights where all of them only hold the GPU."""
+    parts, method = weights(tenants)
+    return ([], method) if method == "sm time" and sum(parts) < BUSY_SM else (parts, method)
 
 
 def _by_memory(tenants: Sequence[Tenant]) -> list[float]:

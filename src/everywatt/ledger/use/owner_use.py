@@ -1,0 +1,333 @@
+"""Use by owner since it was asked for last, from tables as they are read: CPU time, memory, GPUs. Without numpy.
+
+The same tables and rules as of finished runs (`ledger.use.processes`, `ledger.use.tenants`); here use is added up by
+owner as it comes, and what has ended is forgotten, so an agent may run for months.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from everywatt.core.clocks import NS
+from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
+from everywatt.ledger.split.intervals import JIFFY_S
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.processes import ProcessTable, Seen
+from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
+
+LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
+LITTLE_S = 1e-3  # what a cgroup has beyond its processes is rounding below this
+
+Placer = Callable[[ProcessFacts], OwnerKey]
+Used = tuple[ProcessFacts, float, int]  # a process, its CPU seconds, and the CPU that it ran on (-1: not known)
+
+
+def most_owed_s(cpus: float) -> float:
+    """How far the CPU time of all processes may run ahead of the host's, both counted in steps on so many CPUs."""
+    return 2 * JIFFY_S * cpus + 0.1
+
+
+class Remainder:
+    """What a whole has above what is known of it, interval by interval, never below zero.
+
+    Counters that move in steps run behind in one interval and ahead in the next: what is too little is owed by the
+    intervals after, up to `most_owed`, instead of being cut off, which would make something out of rounding.
+    """
+
+    def __init__(self, most_owed: float) -> None:
+        self.most_owed = most_owed
+        self._owed = 0.0
+
+    def take(self, above: float) -> float:
+        """The rest of an interval in which the whole was so much above (or below) what is known."""
+        left = above + self._owed
+        self._owed = max(min(left, 0.0), -self.most_owed)
+        return max(left, 0.0)
+
+
+class OwnedUse:
+    """CPU seconds by owner, and where: by the CPU that a process of one thread ran on, else by CPUs of a package."""
+
+    def __init__(self, packages: Sequence[int] = ()) -> None:
+        self.uses: dict[OwnerKey, float] = {}
+        self._packages = packages  # of each CPU, where there are several
+        self._pinned: dict[int, dict[OwnerKey, float]] = {}
+
+    def add(self, owner: OwnerKey, cpu_s: float, cpu: int = -1) -> None:
+        """What an owner used."""
+        self.uses[owner] = self.uses.get(owner, 0.0) + cpu_s
+        if 0 <= cpu < len(self._packages):
+            there = self._pinned.setdefault(self._packages[cpu], {})
+            there[owner] = there.get(owner, 0.0) + cpu_s
+
+    def on(self, package: int) -> dict[OwnerKey, float] | None:
+        """What of it was on one package; None where that is not told."""
+        if package not in self._packages:
+            return None
+        share = self._packages.count(package) / len(self._packages)
+        here = self._pinned.get(package, {})
+        known = {owner: sum(there.get(owner, 0.0) for there in self._pinned.values()) for owner in self.uses}
+        return {
+            owner: here.get(owner, 0.0) + max(used - known[owner], 0.0) * share for owner, used in self.uses.items()
+        }
+
+
+class OwnerUse(ProcessTable):
+    """What each owner used of the CPUs since it was asked last; and what it holds of the memory.
+
+    `place` tells whose a process is. It is asked when use is taken: names may come later in the same reading.
+    """
+
+    def __init__(self, place: Placer, period_s: float, boot_offset_ns: int | None, cpus: int = 1) -> None:
+        super().__init__(period_s, boot_offset_ns)
+        self._place = place
+        self.packages: list[int] = []  # of each CPU, where there are several
+        self.readings = 0
+        self.taken: list[Used] = []  # of processes, by `take`
+        self.memory: dict[OwnerKey, float] = {}
+        self.may_have_ended = False  # the last process of some owner
+        self._used_now: list[Used] = []
+        self._unwatched: list[Used] = []
+        self._cgroups: dict[str, float] = {}
+        self._cgroup_used: dict[str, float] = {}
+        self._host_s: float | None = None
+        self._host_before_s: float | None = None
+        self._host_used = 0.0
+        self._beyond = Remainder(most_owed_s(cpus))
+        self._living: dict[OwnerKey, int] = {}  # processes of each owner when they were counted last
+        self._left: dict[OwnerKey, int] = {}  # and how many ended since
+        self._gone: list[ProcessFacts] = []
+        self._ended_lately: dict[int, ProcessFacts] = {}
+        self._forgettable: set[tuple[int, int | None]] = set()
+
+    # Over a restart.
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: CPU seconds of the host and of every process, and when that was."""
+        rows = [[pid, seen.start, seen.cpu_s] for pid, seen in self.alive.items()]
+        return {"host_s": self._host_s, "processes": rows, "at_ns": self.last_ns}
+
+    def go_on_from(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `to_dict` gave in this boot: the first reading then tells what was used since."""
+        self._host_before_s = data.get("host_s")
+        for pid, start, cpu_s in data.get("processes") or ():
+            facts = self._add(ProcessFacts(int(pid), start), 0)
+            # What its children had used was not written down.
+            self.alive[int(pid)] = Seen(facts, start, float(cpu_s), float("nan"))
+        if self.alive:
+            self.first_ns = self.last_ns = int(data.get("at_ns") or 0)
+            self._goes_on = True
+
+    def unwatched(self) -> dict[OwnerKey, float]:
+        """CPU seconds of each owner while no agent ran; those of processes that ended meanwhile are unattributed."""
+        found = OwnedUse()
+        for facts, used, _ in self._unwatched:
+            found.add(self.owner(facts), used)
+        if self._host_before_s is not None and self._host_s is not None:
+            rest = self._host_s - self._host_before_s - sum(found.uses.values())
+            if rest > self._beyond.most_owed:
+                found.add(UNATTRIBUTED, rest)
+        return found.uses
+
+    # What the tables say.
+
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.processes`: new, changed and gone ones."""
+        super().feed(at_ns, rows)
+        if self.hidden:
+            self.hidden.difference_update(row["pid"] for row in rows if row.get("gone") and row.get("start") is None)
+        self.readings += 1
+        if self.readings == 1:  # at the beginning every process has a past that is not ours
+            self._unwatched = self._used_now if self.bridged_ns is not None else []
+            self._used_now = []
+
+    def _used(
+        self, whose: Sequence[ProcessFacts], low_ns: int, at_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
+    ) -> None:
+        self._used_now += zip(whose, cpu_s, cpus, strict=True)
+
+    def _used_by(
+        self,
+        facts: ProcessFacts,
+        from_ns: int,
+        to_ns: int,
+        cpu_s: float,
+        *,
+        last: bool = False,
+        young: bool = False,
+        cpu: int = -1,
+    ) -> None:
+        self._used_now.append((facts, cpu_s, cpu))
+
+    def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
+        self._gone.append(facts)
+        self._ended_lately[facts.pid] = facts
+
+    def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.cgroups`: what whole groups used, those included that came and went in them."""
+        for row in rows:
+            path = str(row.get("cgroup"))
+            if row.get("gone"):
+                self._cgroups.pop(path, None)
+                continue
+            cpu_s = row.get("cpu_s")
+            if cpu_s is None or row.get("made") or path == "/":
+                continue
+            before = self._cgroups.get(path)
+            self._cgroups[path] = cpu_s
+            if before is not None and cpu_s > before:
+                self._cgroup_used[path] = self._cgroup_used.get(path, 0.0) + cpu_s - before
+
+    def feed_host(self, busy_s: float) -> None:
+        """`host.cpu_time`."""
+        if self._host_s is not None and busy_s > self._host_s:
+            self._host_used += busy_s - self._host_s
+        self._host_s = busy_s
+
+    # What is taken.
+
+    def take(self) -> OwnedUse:
+        """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
+        found = OwnedUse(self.packages)
+        by_cgroup: dict[str, float] = {}
+        whose: dict[str, OwnerKey] = {}
+        self.taken = [used for used in self._used_now if used[1] > 0]
+        for facts, cpu_s, cpu in self.taken:
+            owner = self.owner(facts)
+            found.add(owner, cpu_s, cpu)
+            if facts.cgroup:
+                by_cgroup[facts.cgroup] = by_cgroup.get(facts.cgroup, 0.0) + cpu_s
+                whose[facts.cgroup] = owner
+        self._add_unseen(found, by_cgroup, whose)
+        beyond_s = self._beyond.take(self._host_used - sum(found.uses.values()))
+        if beyond_s > 0:
+            found.add(UNATTRIBUTED, beyond_s)
+        for facts in self._gone:
+            owner = self.owner(facts)
+            left = self._left[owner] = self._left.get(owner, 0) + 1
+            self.may_have_ended |= left >= self._living.get(owner, 0)
+        self._used_now, self._gone = [], []
+        self._cgroup_used, self._host_used = {}, 0.0
+        return found
+
+    def owner(self, facts: ProcessFacts) -> OwnerKey:
+        """Whose a process is."""
+        if facts.meter:
+            return METER
+        return OTHER if facts.start is None and facts.pid in self.hidden else self._place(facts)
+
+    def facts_of(self, pid: int) -> ProcessFacts | None:
+        """A process that lives, or ended not long ago; None where nothing is known of it."""
+        seen = self.alive.get(pid)
+        return self._ended_lately.get(pid) if seen is None else seen.facts
+
+    def owner_of_pid(self, pid: int) -> OwnerKey:
+        """Whose a process is of which only the number is known."""
+        facts = self.facts_of(pid)
+        if facts is None:
+            return OTHER if pid in self.hidden else UNATTRIBUTED
+        return self.owner(facts)
+
+    def _add_unseen(self, found: OwnedUse, seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
+        """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
+        for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
+            inside = sum(used for other, used in seen.items() if other == path or other.startswith(path + "/"))
+            more = self._cgroup_used[path] - inside
+            if more <= LITTLE_S:
+                continue
+            owner = whose.get(path) or self._place(ProcessFacts(0, None, cgroup=path))
+            if owner.kind in ("user", "process"):  # a group of no owner in particular
+                continue
+            found.add(owner, more)
+            seen[path] = seen.get(path, 0.0) + more
+
+    def count_memory(self) -> None:
+        """Add up what living owners hold, into `memory`."""
+        memory: dict[OwnerKey, float] = {}
+        living: dict[OwnerKey, int] = {}
+        for seen in self.alive.values():
+            owner = self.owner(seen.facts)
+            memory[owner] = memory.get(owner, 0.0) + (seen.rss_bytes or 0.0)
+            living[owner] = living.get(owner, 0) + 1
+        self.memory, self._living, self._left, self.may_have_ended = memory, living, {}, False
+
+    def tidy(self, pids: Collection[int] = ()) -> None:
+        """Forget processes that ended, but those of `pids`; their exit records may come until the next time."""
+        self._ended_lately = {pid: facts for pid, facts in self._ended_lately.items() if pid in pids}
+        living = {(pid, seen.start) for pid, seen in self.alive.items()}
+        for key in self._forgettable - living:
+            self._known.pop(key, None)
+        self._forgettable = self._known.keys() - living
+        parents = {seen.facts.number for seen in self.alive.values()}
+        self._exited = {key: facts for key, facts in self._exited.items() if key in parents}
+
+
+@dataclass(slots=True)
+class GpuTime:
+    """Weights of processes on a GPU times seconds, how long each held it, and how long that is in all."""
+
+    seconds: float = 0.0
+    used: dict[int, float] = field(default_factory=dict)
+    held: dict[int, float] = field(default_factory=dict)
+
+    def add(self, seconds: float, tenants: Sequence[Tenant]) -> str:
+        """Some time with these tenants; gives how their energy is shared."""
+        self.seconds += seconds
+        parts, method = active_weights(tenants)
+        for tenant in tenants:
+            self.held[tenant.pid] = self.held.get(tenant.pid, 0.0) + seconds
+        for tenant, part in zip(tenants, parts, strict=False):  # no parts where all of them only hold it
+            self.used[tenant.pid] = self.used.get(tenant.pid, 0.0) + part * seconds
+        return method
+
+    def by_owner(self, owner_of: Callable[[int], OwnerKey]) -> tuple[dict[OwnerKey, float], dict[OwnerKey, float]]:
+        """How the active energy of that time is shared, and who held the GPU: means over the time."""
+        return self._means(self.used.items(), owner_of), self._means(self.held.items(), owner_of)
+
+    def _means(
+        self, amounts: Iterable[tuple[int, float]], owner_of: Callable[[int], OwnerKey]
+    ) -> dict[OwnerKey, float]:
+        found: dict[OwnerKey, float] = {}
+        for pid, amount in amounts:
+            owner = owner_of(pid)
+            found[owner] = found.get(owner, 0.0) + amount / self.seconds
+        return found
+
+
+class GpuOwnerUse:
+    """Who used which GPU since it was asked last, by rows of `nvml.processes` and the like."""
+
+    def __init__(self, period_s: float = 1.0) -> None:
+        self.method = "sm time"  # by which energy was shared last
+        self._period_ns = int(period_s * NS)
+        self._table = GpuTable(period_s)
+        self._times: dict[int, GpuTime] = {}
+        self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
+
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
+        """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
+        before_ns, gpus = self._read.get(table_name, (at_ns - self._period_ns, set[int]()))
+        stretches = list(self._table.feed(at_ns, rows, before_ns))
+        told = {stretch[0] for stretch in stretches}
+        for gpu in gpus - told:
+            stretches += self._table.go_on(gpu, at_ns)
+        self._read[table_name] = at_ns, gpus | told
+        for gpu, start_ns, end_ns, tenants in stretches:
+            time = self._times.get(gpu)
+            if time is None or time.seconds > LONGEST_S:
+                time = self._times[gpu] = GpuTime()
+            self.method = time.add((end_ns - start_ns) / NS, tenants) or self.method
+
+    def take(self, gpu: int) -> GpuTime:
+        """The use of a GPU since the last time; as of now where it has not been read since."""
+        time = self._times.pop(gpu, None)
+        if time is None:
+            time = GpuTime()
+            time.add(1.0, self._table.now(gpu))
+        return time
+
+    def pids(self) -> set[int]:
+        """All processes that are on a GPU."""
+        return self._table.pids()
