@@ -15,7 +15,7 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError, SensorError
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.child import run_once
 
 Ask = Callable[[], tuple[float, ...]]
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]

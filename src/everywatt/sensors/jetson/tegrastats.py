@@ -9,6 +9,7 @@ from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.child import Child
 from everywatt.sensors.jetson.board_state import gauge
 from everywatt.sensors.jetson.jetson_rails import (
     GAIN_PCT,
@@ -22,7 +23,6 @@ from everywatt.sensors.jetson.jetson_rails import (
     word,
 )
 from everywatt.sensors.jetson.tegra_line import Engine, TegraLine, parse_line
-from everywatt.sensors.smi_child import Child
 
 INTERVAL_MS = 430
 PROBE_S = 4.0

@@ -20,7 +20,7 @@ from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
 from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
 
 if TYPE_CHECKING:
-    from everywatt.sensors.nvidia.nvml_device import Device
+    from everywatt.sensors.nvidia.nvml_device import Device, Identity
     from everywatt.sensors.nvidia.nvml_gpm import Gpm
     from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 
@@ -331,7 +331,8 @@ def _offer(
     handle: Any,
 ) -> None:
     """Add a channel by its field where that gave a value, else by its own call, else say why it is missing."""
-    channel = _power_channel(device, what, reading, found)
+    mirror_of = found.sources[0].channel.name if found.sources else None
+    channel = power_channel(device.identity, what, reading, mirror_of, found.missing)
     if raw == raw:
         found.add(Source(channel, field_id=field_id), raw)
         return
@@ -345,22 +346,25 @@ def _offer(
     found.add(Source(channel, call=call), value)
 
 
-def _power_channel(device: Device, what: str, reading: Reading, found: Found) -> Channel:
-    who, before = device.identity, found.sources
+def power_channel(
+    who: Identity, what: str, reading: Reading, mirror_of: str | None, missing: dict[str, str]
+) -> Channel:
+    """A channel of energy (mJ) or power (mW) with what is known of the card; `missing` gets a refused calibration."""
     counter = what == "energy"
+    device = f"gpu.{who.gpu.index}"
     facts = facts_for(who.gpu.name, who.driver, who.max_w, reading)
     facts, why = calibrated(facts, who.gpu.uuid, slot=who.gpu.pci_bus_id)
     if why is not None:
-        found.missing[f"gpu.{device.index}.calibration"] = why
+        missing[f"{device}.calibration"] = why
     return Channel(
-        name=f"gpu.{device.index}.{what}",
+        name=f"{device}.{what}",
         unit="J" if counter else "W",
         kind=Kind.COUNTER if counter else Kind.GAUGE,
-        device=f"gpu.{device.index}",
+        device=device,
         domain=Domain.GPU,
         scale=1e-3,
         pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
-        mirror_of=before[0].channel.name if before else None,
+        mirror_of=mirror_of,
         facts=facts,
         in_slot=in_slot(who.gpu.name),
     )
