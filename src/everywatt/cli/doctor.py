@@ -13,13 +13,16 @@ import click
 from everywatt.api.provenance import user_name
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.cli.sensors import report_row, shown
+from everywatt.cli.sensors import report_row
+from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.domains import WHOLE
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
-from everywatt.doctor.diagnose import Diagnosis, Verdict
+from everywatt.doctor.coverage import shown
+from everywatt.doctor.diagnose import Diagnosis, Verdict, domain_text
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, State
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
@@ -94,10 +97,10 @@ def command(
 
 def outlook(diagnosis: Diagnosis) -> list[str]:
     """What a run will measure here, and what stands in the way of more, each with its cure."""
-    added = [domain for domain in diagnosis.domains if "(inside " not in domain]
-    measured = [domain for domain in added if "(modelled)" not in domain]
+    added = [part for part in diagnosis.covered.parts if part.in_total or Domain(part.domain) in WHOLE]
+    measured = [part for part in added if part.pedigree != Pedigree.MODELLED]
     if measured:
-        lines = [f"You will get: {', '.join(measured)}, measured."]
+        lines = [f"You will get: {', '.join(map(domain_text, measured))}, measured."]
     elif added:
         lines = ["You will get: CPU time, and energy as an estimate with a wide interval: no sensor measures power."]
     else:
