@@ -92,7 +92,7 @@ def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]]
         if group.info.lists_gpu_processes:
             try:
                 return group.read_table()[1]  # type: ignore[union-attr]
-            except Exception:  # noqa: BLE001 - a driver's border
+            except Exception:  # noqa: BLE001 - a driver's border; the check says that they cannot be listed
                 return None
     return None
 

@@ -426,7 +426,7 @@ class Recording:
             if not self._late.heard():
                 return False
         except (OSError, EOFError):
-            pass
+            pass  # it has ended: another one can be started
         self._late.close()
         self._late = None
         self._revive(said="The recorder answers again")

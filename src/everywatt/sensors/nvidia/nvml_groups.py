@@ -8,7 +8,7 @@ single calls, the others than the first when a new value was published, else eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
-from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, words_for
 
 if TYPE_CHECKING:
     from everywatt.sensors.nvidia.nvml_device import Device, Identity
@@ -285,28 +285,17 @@ class _Asked(NamedTuple):
 
 def _raw(call: Call | None, handle: Any) -> float:
     """A metric's raw value, NaN where it fails; raises where the device is lost."""
-    if call is None:
-        return NAN
-    try:
-        return float(call(handle))
-    except Exception as error:
-        if is_lost(error):
-            raise
-        return NAN
+    value: float | None = metric(lambda: float(call(handle))) if call else None
+    return NAN if value is None else value
 
 
 def probe_power(device: Device, handle: Any) -> Found:
     """The energy and power readings that this GPU really gives, best first."""
     nvml, found = device.nvml, Found()
     fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
-    try:
-        energy, instant, average = fields.read(handle)
-        why: Mapping[FieldId, str] = {key: words_for(code) for key, code in fields.errors.items()}
-    except Exception as error:
-        if is_lost(error):
-            raise
-        energy = instant = average = NAN
-        why = dict.fromkeys(fields.ids, words_for(error))
+    read, failed = attempt(fields.read, handle)
+    energy, instant, average = read or (NAN, NAN, NAN)
+    why = {key: words_for(code) for key, code in fields.errors.items()} if read else dict.fromkeys(fields.ids, failed)
     name = f"gpu.{device.index}"
     _offer(found, device, "energy", "counter", energy, FIELD_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     if instant == instant:
@@ -336,14 +325,7 @@ def _offer(
     if raw == raw:
         found.add(Source(channel, field_id=field_id), raw)
         return
-    try:
-        value = float(call(handle)) if call else NAN
-    except Exception as error:
-        if is_lost(error):
-            raise
-        found.missing[channel.name] = words_for(error)
-        return
-    found.add(Source(channel, call=call), value)
+    _try(found, Source(channel, call=call), handle)
 
 
 def power_channel(
@@ -431,12 +413,11 @@ def _gauge(device: Device, what: str, unit: str, scale: float = 1.0) -> Channel:
 
 def _try(found: Found, source: Source, handle: Any) -> bool:
     name = source.channel.name
-    try:
-        found.add(source, float(source.call(handle)) if source.call else NAN)
-    except Exception as error:
-        if is_lost(error):
-            raise
-        found.missing[name] = words_for(error)
+    call = source.call
+    value, why = attempt(lambda: float(call(handle))) if call else (NAN, "")
+    if why:
+        found.missing[name] = why
         return False
+    found.add(source, value)
     found.missing.pop(name, None)
     return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.sensors.nvidia.nvml_api import Fields, is_lost
+from everywatt.sensors.nvidia.nvml_api import Fields, metric
 from everywatt.sensors.nvidia.nvml_groups import FIELD_AVERAGE, FIELD_INSTANT, Found, Source, with_mirrors
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, 
     it. GPUs of one module all report it, so it is recorded once.
     """
     asked = [(FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MEMORY)]
-    try:
-        values = dict(zip(asked, Fields(device.nvml, asked).read(handle), strict=True))
-    except Exception as error:
-        if is_lost(error):
-            raise
+    read = metric(Fields(device.nvml, asked).read, handle)
+    if read is None:
         return
+    values = dict(zip(asked, read, strict=True))
     given = [key for key in asked if values[key] == values[key]]
     memory = [key for key in given if key[1] == SCOPE_MEMORY]
     whole = [key for key in given if key[1] == SCOPE_MODULE][:1]
