@@ -82,7 +82,7 @@ def command(
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, SLURM_CONF)))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     for line in outlook(diagnosis):
-        output.text(line)
+        output.text(line, hang=2)
     output.text()
     rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
     output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
@@ -167,10 +167,15 @@ def _share(path: Path, time_s: float, output: Output) -> int:
     devices = {
         channel["device"] for group in document["groups"] for channel in group["channels"] if channel.get("domain")
     }
+    count = len(document["measured"])
     output.say(
-        f"{path}: {len(document['measured'])} channels of {len(devices)} devices, without names. Please look at it"
+        f"{path}: {count} channels of {len(devices)} devices, without names."
+        if count
+        else f"{path}: no sensor here measures power; the file has the reason of each, without names."
     )
-    output.say("before you send it. Simulate the machine: everywatt sim --like FILE -- COMMAND")
+    output.say("Please look at it before you send it.")
+    if count:
+        output.say(f"Simulate the machine: everywatt sim --like {path} -- COMMAND")
     return 0
 
 

@@ -128,5 +128,9 @@ def shown(channel: str, value: float | None) -> str | None:
     word = channel.rpartition(".")[2]
     if word in BYTES:
         return format_bytes(value)
+    if word == "throttle":
+        return f"{round(value):#x}"  # a mask of reasons
     unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
+    if not unit and value.is_integer():
+        return str(round(value))  # a count
     return format_quantity(value, unit)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from everywatt.core.channels import Pedigree
+from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.machine import Machine
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
 from everywatt.doctor.preflight import SLOWED
@@ -237,7 +237,8 @@ def domain_text(part: Part) -> str:
     """`cpu.0: core (inside cpu.0)`."""
     modelled = " (modelled)" if part.pedigree == Pedigree.MODELLED else ""
     note = f" ({part.note.removeprefix(f'{part.domain}: ')})" if part.note else ""
-    return f"{part.device}: {part.domain}{modelled}{note}"
+    name = part.label if part.domain == Domain.RAIL else part.device  # a board has several rails
+    return f"{name}: {part.domain}{modelled}{note}"
 
 
 def _coverage(covered: Coverage) -> Check:
