@@ -122,7 +122,7 @@ def every_report(choice: Choice, targets: Mapping[str, str], request: Request) -
 
 
 def shown(channel: str, value: float | None) -> str | None:
-    """A value with the unit of its channel, which a channel's last word tells; None where there is no value."""
+    """A value with the unit of its channel, which its last word implies; None where there is no value."""
     if value is None:
         return None
     word = channel.rpartition(".")[2]

@@ -311,7 +311,7 @@ class Tracker:
             return False
         if not self._counter:
             # A gauge that stands still between regular changes may as well show a load that is switched on and off:
-            # it is polled as before, so that nothing is missed, and doubted only where nobody knows its period.
+            # it is polled as before, so that nothing is missed, and doubted only where its period is not known.
             if self._seen.original_ns is None:
                 self._complain(sum(gaps) / len(gaps))
             return False
@@ -498,7 +498,7 @@ class Tracker:
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
         if not self._counter and self._moved < 0.5 * self._chances:
-            # A gauge that stands still tells nothing; one that has just moved will probably move again, and that
+            # A gauge that stands still shows nothing; one that has just moved will probably move again, and that
             # chance has to be used.
             if self._moving and wide:
                 return self._fan(early - lead, late, most, now)

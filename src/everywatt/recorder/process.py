@@ -81,7 +81,7 @@ class Log:
             with self._path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {os.getpid()} {text}\n")
         except OSError:
-            pass  # a full disk must not end the recording; there is no other place to tell
+            pass  # a full disk must not end the recording; there is no other place to report it
 
 
 def detach(log: Log) -> None:

@@ -2,7 +2,7 @@
 
 A plain group is due at fixed instants of one common grid. A tracked group is due anywhere within a window between two
 publications, so windows that overlap share one wake-up, at a fixed deadline where one falls into them. Where a group
-publishes just at the grid's instants the grid is moved to where nobody does.
+publishes just at the grid's instants the grid is moved to where none does.
 
 A process that wakes up ten times a second finds its code and its data gone from the processor's caches, so that every
 step there costs several times what it costs in a loop. So the reads of the coming second, up to the next flush, are
@@ -302,7 +302,7 @@ class _Seat(NamedTuple):
 
 
 def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], list[Restless]]:
-    """The stops until `until_ns`, and the sources that cannot be planned. No stops where somebody is on hold.
+    """The stops until `until_ns`, and the sources that cannot be planned. No stops where one is on hold.
 
     The rules are those of `Schedule.wake_ns` and `Schedule.due`: whoever may be read at a fixed deadline is read there.
     """

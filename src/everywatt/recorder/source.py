@@ -111,7 +111,7 @@ class Source:
         if self.hurried is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
             return max(fastest, SLOW_NS)
         often_ns = max(round(self.hurried.hurry_s * NS), HURRY_COST * self.usual_cost_ns)
-        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it wakes nobody
+        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it adds no wake-up
         return min(steps * STEP_NS, SLOW_NS)
 
     @property
@@ -184,7 +184,7 @@ class Source:
             return False
         try:
             raw = self._read_raw()
-        except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read tells
+        except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read reports it
             return False
         after = self.clock.monotonic_ns()
         if raw is None:
@@ -398,7 +398,7 @@ class Pool:
         return next((entry.sources for entry in self.entries.values() if source in entry.sources), ())
 
     def drop(self, source: Source) -> None:
-        """Close a source that nobody listens to."""
+        """Close a source without listeners."""
         source.close()
         for key, entry in list(self.entries.items()):
             if source in entry.sources:

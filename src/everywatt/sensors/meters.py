@@ -25,7 +25,7 @@ KNOWN = ("gain_pct", "offset_w", "max_w", "quantum", "window_s")
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One thing that tells power. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
+    """One source of power readings. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
 
     device: str
     channels: tuple[Channel, ...]

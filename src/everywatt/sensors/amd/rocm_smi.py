@@ -1,4 +1,4 @@
-"""AMD GPUs by `rocm-smi --json`, where neither amdsmi nor hwmon tells: every answer is a process of half a second."""
+"""AMD GPUs by `rocm-smi --json`, without amdsmi and hwmon: every answer is a process of half a second."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Cost: a fast read is one call (the fields), plus one of utilisation every 160 ms. Utilisation costs as much as the
 fields do, and is worth it: it is the second witness of what a card did inside a cell of its power sensor. Drivers
-publish it every 170 to 200 ms, so asking more often tells nothing. Where fields do not work, energy and power are
+publish it every 170 to 200 ms, so asking more often shows nothing new. Where fields do not work, energy and power are
 single calls, the others than the first when a new value was published, else every 90 ms.
 """
 
@@ -371,7 +371,7 @@ def with_mirrors(sources: Sequence[Source]) -> list[Source]:
 
 
 def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
-    """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
+    """Add utilisation to the fast channels, where it is available (on a MIG board it is not)."""
     channel = _gauge(device, "utilisation", "%")
     return _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
 

@@ -42,7 +42,7 @@ def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
 def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, *, first: bool) -> None:
     """Add power of module and memory where the driver gives it.
 
-    `module` is the number of the GPU's module, None where it is not known; `first` tells whether no earlier GPU is on
+    `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on
     it. GPUs of one module all report it, so it is recorded once.
     """
     asked = [(FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MEMORY)]
@@ -74,7 +74,7 @@ def has_module(found: Found) -> bool:
 
 @dataclass(slots=True)
 class CounterScope:
-    """Looks at a counter and the power of both scopes, to tell whose joules it counts."""
+    """Looks at a counter and the power of both scopes, to find out whose joules it counts."""
 
     steps: list[tuple[int, float]] = field(default_factory=list)
     gpu_w: list[float] = field(default_factory=list)
