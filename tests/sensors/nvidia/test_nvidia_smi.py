@@ -17,6 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
+from everywatt.sensors.calibrations import Stored, save
 from everywatt.sensors.nvidia import nvidia_smi
 from everywatt.sensors.nvidia.nvidia_smi import NvidiaSmi, mig_uuids
 
@@ -192,6 +193,17 @@ def test_channels_and_their_first_values(smi):
     assert (device["uuid"], device["memory_bytes"], device["driver"]) == ("GPU-0000", 40960 * 2**20, "535.54.03")
 
 
+def test_a_calibration_is_used_and_one_that_is_too_old_is_reported(smi, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    save(Stored("GPU-0000", 1.04, 2.0, 1.0, 0.8, time.time()))
+    (group,) = smi().groups()
+    assert (group.info.channels[0].facts.gain, group.info.channels[0].facts.bias_w) == (1.04, 2.0)
+    save(Stored("GPU-0000", 1.04, 2.0, 1.0, 0.8, time.time() - 400 * 86_400))
+    sensor = smi()
+    assert "more than a year old" in sensor.probe().missing["gpu.0.calibration"]
+    assert not sensor.groups()[0].info.channels[0].facts.calibrated
+
+
 def test_missing_words_are_missing_channels_with_the_word(smi):
     report = smi("words").probe()
     assert report.usable and report.missing == {"gpu.0.power_average": "N/A", "gpu.0.utilisation": "N/A"}
@@ -319,9 +331,10 @@ def test_a_child_that_dies_is_started_again(smi, tmp_path, monkeypatch):
     monkeypatch.setattr(nvidia_smi, "BACKOFF_S", 0.05)
     sensor = smi("dies")
     (group,) = sensor.groups()
-    rows, _ = _collect([group], 15, lambda rows, errors: len(rows["gpu.0"]) >= 9)
-    assert len(rows["gpu.0"]) >= 9
-    assert (tmp_path / "log").read_text().count("--loop-ms=100") >= 3
+    rows, _ = _collect([group], 25, lambda rows, errors: len(rows["gpu.0"]) >= 15)
+    assert len(rows["gpu.0"]) >= 15
+    assert (tmp_path / "log").read_text().count("--loop-ms=100") >= 5
+    assert not sensor._feed.polling and group.trouble is None
 
 
 def test_a_lost_gpu_is_a_gap_of_its_own_and_comes_back(smi, tmp_path, monkeypatch):
