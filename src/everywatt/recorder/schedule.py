@@ -6,9 +6,9 @@ publishes just at the grid's instants the grid is moved to where none does.
 
 A process that wakes up ten times a second finds its code and its data gone from the processor's caches, so that every
 step there costs several times what it costs in a loop. So the reads of the coming second, up to the next flush, are
-planned at once (`plan`). A wake-up then only takes values (`Source.read_raw`), and all that was taken is looked at in one
-go before it is written (`Source.process`). The plan of a second with a counter that is read every 100 ms (R), and two
-cards that publish at | and may be read anywhere in [ ]:
+planned at once (`plan`). A wake-up then only fetches values (`Source.read_raw`), and all of them are looked at in one
+go before they are written (`Source.process`). The plan of a second with a counter that is read every 100 ms (R), and
+two cards that publish at | and may be read anywhere in [ ]:
 
     deadlines of R   .    .    .    .    .    .    .    .    .    .    flush
     windows of A    |[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|
