@@ -159,6 +159,7 @@ def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Map
 
 def _share(path: Path, time_s: float, output: Output) -> int:
     from everywatt.doctor.share import share
+    from everywatt.sim.machine import SimMachine
 
     if path.exists():
         raise UsageError(f"{path} already exists.", cure="another file name")
@@ -169,14 +170,21 @@ def _share(path: Path, time_s: float, output: Output) -> int:
     }
     count = len(document["measured"])
     output.say(
-        f"{path}: {count} channels of {len(devices)} devices, without names."
+        f"{path}: {_count(count, 'channel')} of {_count(len(devices), 'device')}, without names."
         if count
         else f"{path}: no sensor here measures power; the file has the reason of each, without names."
     )
     output.say("Please look at it before you send it.")
-    if count:
-        output.say(f"Simulate the machine: everywatt sim --like {path} -- COMMAND")
+    try:
+        SimMachine.like(document)
+    except UsageError:
+        return 0  # no simulator for such sensors
+    output.say(f"Simulate the machine: everywatt sim --like {path} -- COMMAND")
     return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _characterise(
@@ -197,12 +205,12 @@ def _characterise(
     rows = [
         [
             entry["sensor"],
-            *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
+            *(entry["period_s"], entry["window_s"], entry.get("observed"), shown(entry["sensor"], entry["quantum"])),
             "; ".join(entry["notes"]),
         ]
         for entry in found
     ]
     times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
-    columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
+    columns = ("SENSOR", *times, Column("OBSERVED", "%"), "STEP", "NOTES")
     output.table(Table.of(*columns, rows=rows))
     return 0
