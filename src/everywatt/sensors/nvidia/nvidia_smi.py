@@ -239,11 +239,14 @@ class Feed:
     def _read(self, child: Child, now_ns: int) -> None:
         by_gpu: dict[int, list[SmiRow]] = {}
         for row in filter(None, map(self._parser.feed, child.lines())):
-            by_gpu.setdefault(int(row.numbers.get("index") or 0), []).append(row)
-        for index in by_gpu.keys() & self._groups.keys():
-            rows = by_gpu[index]
-            group, period_ns = self._groups[index], round(self._period_s * NS)
-            group.arrived(rows, self._times_ns(rows, group.last_ns, now_ns), period_ns)
+            index = row.numbers.get("index")
+            if index is not None:
+                by_gpu.setdefault(int(index), []).append(row)
+        for group in self._groups.values():
+            rows = by_gpu.get(group.gpu.index)
+            if not rows:
+                continue
+            group.arrived(rows, self._times_ns(rows, group.last_ns, now_ns), round(self._period_s * NS))
             self._line_ns, self._failure = now_ns, None
         if not by_gpu and self._parser.failures:
             self._failed(self._parser.failures.pop(), now_ns)
