@@ -245,9 +245,13 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(fail(f"ERROR: {message}. {SEE_HELP}\n", 2))
 
 
-def whole_seconds(text: str) -> float:
+def seconds(text: str) -> float:
     """The real one reads whole seconds: `-l 0.1` is 0, which becomes 5 s."""
     return float(text.partition(".")[0] or 0) or 5.0
+
+
+def milliseconds(text: str) -> float:
+    return float(text) / 1e3
 
 
 def parse(args: list[str]) -> argparse.Namespace:
@@ -260,8 +264,8 @@ def parse(args: list[str]) -> argparse.Namespace:
     parser.add_argument("--query-compute-apps", type=words)
     parser.add_argument("--format", type=words, default=[])
     parser.add_argument("-i", "--id", type=words)
-    parser.add_argument("-l", "--loop", dest="every_s", type=whole_seconds)
-    parser.add_argument("-lms", "--loop-ms", dest="every_s", type=lambda text: float(text) / 1e3)
+    parser.add_argument("-l", "--loop", dest="every_s", type=seconds)
+    parser.add_argument("-lms", "--loop-ms", dest="every_s", type=milliseconds)
     parser.add_argument("-c", "--count", type=int)
     parser.add_argument("-d", "--display", type=words, default=[])
     parser.add_argument("--delay", type=float, default=1.0)
