@@ -205,12 +205,12 @@ def _characterise(
     rows = [
         [
             entry["sensor"],
-            *(entry["period_s"], entry["window_s"], entry.get("observed"), shown(entry["sensor"], entry["quantum"])),
+            *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
             "; ".join(entry["notes"]),
         ]
         for entry in found
     ]
     times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
-    columns = ("SENSOR", *times, Column("OBSERVED", "%"), "STEP", "NOTES")
+    columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
     output.table(Table.of(*columns, rows=rows))
     return 0
