@@ -12,6 +12,7 @@ import pytest
 from everywatt.cli import doctor as module
 from everywatt.cli.common.output import Output
 from everywatt.core.machine import Machine
+from everywatt.doctor.coverage import Coverage, Part
 from everywatt.doctor.diagnose import Check, Diagnosis, Verdict
 from everywatt.sensors.base import Report, State
 from everywatt.sim.build import NVML, compile_library, compiler
@@ -191,13 +192,16 @@ def test_the_verdict_comes_first_and_absent_sensors_share_a_reason() -> None:
         Check("CPU energy (RAPL)", Verdict.FAIL, "denied", "sudo everywatt doctor --fix"),
         Check("clock", Verdict.PASS, "synchronised"),
     )
-    found = Diagnosis(checks, (), ("cpu.0: core (inside package)", "gpu.0: gpu"))
+    core = Part("cpu.0 core", "cpu.0", "core", "counter", "rapl", in_total=False, note="inside cpu.0")
+    gpu = Part("gpu.0", "gpu.0", "gpu", "counter", "nvml", in_total=True)
+    model = Part("host", "host", "node", "modelled", "modelled", in_total=True)
+    found = Diagnosis(checks, (), Coverage("gpu", (core, gpu)))
     assert module.outlook(found) == [
         "You will get: gpu.0: gpu, measured.",
         "CPU energy (RAPL): fix with: sudo everywatt doctor --fix",
     ]
-    assert "estimate" in module.outlook(Diagnosis((), (), ("host: node (modelled)",)))[0]
-    assert "no energy" in module.outlook(Diagnosis((), (), ()))[0]
+    assert "estimate" in module.outlook(Diagnosis((), (), Coverage("machine", (model,))))[0]
+    assert "no energy" in module.outlook(Diagnosis((), (), Coverage("", ())))[0]
     reports = [Report(name, State.ABSENT, f"not configured: [sensor.{name}]") for name in ("ipmi", "snmp")]
     assert module.absent(reports) == [("ipmi, snmp", "not configured: [sensor.NAME]")]
     assert module.absent(reports[:1]) == [("ipmi", "not configured: [sensor.ipmi]")]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from everywatt.cli.doctor import outlook
 from everywatt.doctor import diagnose as module
 from everywatt.doctor.diagnose import Verdict, diagnose
 from everywatt.doctor.permissions import GROUP, TMPFILES_PATH, UDEV_PATH, by_hand, counters, fix
@@ -62,9 +63,21 @@ def test_what_is_inside_another_says_so(place) -> None:
     place.zone("intel-rapl:2", "psys", watts=120)
     found, diagnosis = checks(place.machine)
     assert set(diagnosis.domains) == {
-        "cpu.0: package", "cpu.0: core (inside package)", "cpu.1: package", "psys: node (a total of its own)",
+        "cpu.0: package", "cpu.0: core (inside cpu.0)", "cpu.1: package", "psys: node (a total of its own)",
     }  # fmt: skip
-    assert "cpu.0: core (inside package)" in found["energy domains"].seen
+    assert "cpu.0: core (inside cpu.0)" in found["energy domains"].seen
+
+
+def test_what_is_inside_a_module_of_another_name_is_not_listed_as_added(place) -> None:
+    for number, label, watts in ((0, "Module Power Socket 0", 240), (1, "Grace Power Socket 0", 100)):
+        folder = f"sys/class/hwmon/hwmon{number}"
+        place.write(f"{folder}/name", "power_meter")
+        place.write(f"{folder}/device/power1_oem_info", label)
+        place.write(f"{folder}/device/power1_average", watts * 1_000_000)
+    found, diagnosis = checks(place.machine)
+    assert diagnosis.domains == ("module.0: module", "cpu.0: package (inside module.0)")
+    assert outlook(diagnosis)[0] == "You will get: module.0: module, measured."
+    assert found["hwmon"].seen == "2 channels, module.0.power = 240.0 W"
 
 
 def test_no_rapl(place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -132,3 +133,21 @@ def test_doctor_writes_one_and_the_simulator_takes_it(tmp_path, sim_machine):
     assert [gpu.title for gpu in machine.gpus] == ["everywatt Simulated Exact GPU"] and len(machine.packages) == 1
     again = subprocess.run(words, env=lab.environment(), capture_output=True, text=True, check=False)
     assert again.returncode == 2 and "already exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("watts", "line"),
+    [(150, "mine.json: 1 channel of 1 device, without names."), (None, "no sensor here measures power")],
+)
+def test_a_machine_that_cannot_be_simulated_is_shared_without_that_advice(tmp_path, watts, line):
+    """A card that hwmon reads, and a machine without any sensor."""
+    chip = tmp_path / "sys/class/hwmon/hwmon0"
+    chip.mkdir(parents=True)
+    (chip / "name").write_text("amdgpu\n")
+    if watts:
+        (chip / "power1_label").write_text("PPT\n")
+        (chip / "power1_average").write_text(f"{watts}000000\n")
+    words = [sys.executable, "-m", "everywatt", "doctor", "--share", "mine.json", "--time", "1s"]
+    environ = {**os.environ, "EVERYWATT_SYS": str(tmp_path / "sys"), "EVERYWATT_PLUGINS": "nvml=no_such_module:Nvml"}
+    done = subprocess.run(words, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert line in done.stderr and "sim --like" not in done.stderr

@@ -77,7 +77,7 @@ def follow(
     tracker = Tracker(group(declared_ms, kind), round(asked_ms * MS), START)
     now, rows, reads = START, [], []
     while now < START + publisher.seconds * S:
-        window = tracker.next()
+        window = tracker.due
         wake = max(now, (window.earliest_ns + window.latest_ns) // 2) + round(abs(rng.gauss(0, late_ms)) * MS)
         looked = wake + round(rng.random() * cost_ms * MS)
         index = publisher.newest(looked)
@@ -212,7 +212,7 @@ def test_reads_are_where_they_are_aimed_at(phase_ms: int) -> None:
     at = START + 22 * S + phase_ms * MS
     tracker.aim(at)
     found = []
-    while (window := tracker.next()).latest_ns < at + 3 * S:
+    while (window := tracker.due).latest_ns < at + 3 * S:
         found += [window] if window.latest_ns - window.earliest_ns > 50 * MS else []  # the others are probes
         now = sum(window) // 2
         tracker.feed(now, now, Row(now, now, now, (publisher.values[publisher.newest(now)],)))
@@ -246,7 +246,7 @@ def test_values_that_are_missing_give_no_rows_and_no_crash() -> None:
     tracker = Tracker(group(100.0, Kind.GAUGE), 100 * MS, START)
     now = START
     for step in range(400):
-        now = max(now, tracker.next().earliest_ns)
+        now = max(now, tracker.due.earliest_ns)
         tracker.feed(now, now + 1000, Row(now, now, now, (float("nan") if step % 3 else float(step),)))
         now += 1000
     assert now < START + 60 * S
@@ -259,7 +259,7 @@ def test_publications_on_both_sides_of_a_span_edge_are_read() -> None:
     edges = sorted(START + rng.randint(3 * S, 19 * S) for _ in range(40))
     waiting, now, shown, reads = list(edges), START, set(), 0
     while now < START + publisher.seconds * S:
-        window = tracker.next()
+        window = tracker.due
         wake = max(now, (window.earliest_ns + window.latest_ns) // 2)
         if waiting and waiting[0] < wake:
             told = max(now, waiting[0] + MS // 5)
@@ -327,7 +327,7 @@ def test_a_quick_publisher_is_read_twice_where_a_span_starts_or_ends() -> None:
     assert tracker.edge(now - MS // 5, now)
     reads = []
     for _ in range(3):
-        wake = tracker.next().latest_ns
+        wake = tracker.due.latest_ns
         value = publisher.values[publisher.newest(wake)]
         rows = tracker.feed(wake, wake + MS // 10, Row(wake, wake, wake, (value,)))
         assert len(rows) == 1

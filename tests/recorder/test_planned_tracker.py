@@ -26,7 +26,7 @@ def test_reads_that_are_fed_together_give_what_they_give_one_by_one(phase_ms: fl
     one_by_one, at_once, kept = [], [], []
     now, newest = START, 0
     while now < START + 60 * S:
-        now = max(now, sum(apart.next()) // 2)
+        now = max(now, sum(apart.due) // 2)
         while times[newest + 1] <= now:
             newest += 1
         read = (now, now + MS // 10, Row(now, now, now, (values[newest],)))

@@ -13,13 +13,16 @@ import click
 from everywatt.api.provenance import user_name
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.cli.sensors import report_row, shown
+from everywatt.cli.sensors import report_row
+from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.domains import WHOLE
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
-from everywatt.doctor.diagnose import Diagnosis, Verdict
+from everywatt.doctor.coverage import shown
+from everywatt.doctor.diagnose import Diagnosis, Verdict, domain_text
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, State
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
@@ -80,7 +83,7 @@ def command(
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, slurm_conf())))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     for line in outlook(diagnosis):
-        output.text(line)
+        output.text(line, hang=2)
     output.text()
     rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
     output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
@@ -95,10 +98,10 @@ def command(
 
 def outlook(diagnosis: Diagnosis) -> list[str]:
     """What a run will measure here, and what stands in the way of more, each with its cure."""
-    added = [domain for domain in diagnosis.domains if "(inside " not in domain]
-    measured = [domain for domain in added if "(modelled)" not in domain]
+    added = [part for part in diagnosis.covered.parts if part.in_total or Domain(part.domain) in WHOLE]
+    measured = [part for part in added if part.pedigree != Pedigree.MODELLED]
     if measured:
-        lines = [f"You will get: {', '.join(measured)}, measured."]
+        lines = [f"You will get: {', '.join(map(domain_text, measured))}, measured."]
     elif added:
         lines = ["You will get: CPU time, and energy as an estimate with a wide interval: no sensor measures power."]
     else:
@@ -157,6 +160,7 @@ def _fix(machine: Machine, output: Output, etc: Path = Path("/etc")) -> list[Map
 
 def _share(path: Path, time_s: float, output: Output) -> int:
     from everywatt.doctor.share import share
+    from everywatt.sim.machine import SimMachine
 
     if path.exists():
         raise UsageError(f"{path} already exists.", cure="another file name")
@@ -165,11 +169,23 @@ def _share(path: Path, time_s: float, output: Output) -> int:
     devices = {
         channel["device"] for group in document["groups"] for channel in group["channels"] if channel.get("domain")
     }
+    count = len(document["measured"])
     output.say(
-        f"{path}: {len(document['measured'])} channels of {len(devices)} devices, without names. Please look at it"
+        f"{path}: {_count(count, 'channel')} of {_count(len(devices), 'device')}, without names."
+        if count
+        else f"{path}: no sensor here measures power; the file has the reason of each, without names."
     )
-    output.say("before you send it. Simulate the machine: everywatt sim --like FILE -- COMMAND")
+    output.say("Please look at it before you send it.")
+    try:
+        SimMachine.like(document)
+    except UsageError:
+        return 0  # no simulator for such sensors
+    output.say(f"Simulate the machine: everywatt sim --like {path} -- COMMAND")
     return 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _characterise(

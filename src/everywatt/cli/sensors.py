@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -12,30 +11,11 @@ import click
 from everywatt.cli.common.options import Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import NoSensor
-from everywatt.core.format import format_bytes, format_quantity
+from everywatt.core.format import format_bytes
 from everywatt.core.tables import Table
-from everywatt.doctor.coverage import Coverage, coverage
+from everywatt.doctor.coverage import NOT_USED, Coverage, coverage, every_report, shown
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.registry import NOT_TRIED, choose, known, must_be_known, probe
-
-NOT_USED = "not used"
-# Samples are in SI units, whatever the hardware counts in.
-UNITS = (
-    ("energy", "J"),
-    ("power", "W"),
-    ("power_average", "W"),
-    ("power_limit", "W"),
-    ("utilisation", "%"),
-    ("active", "%"),
-    ("occupancy", "%"),
-    ("temperature", "°C"),
-    ("clock", "MHz"),
-    ("clock_sm", "MHz"),
-    ("clock_memory", "MHz"),
-    ("_time", "s"),
-)
-
-BYTES = ("memory", "memory_total", "swap", "swap_total", "swap_cached", "free_block")
+from everywatt.sensors.registry import choose, known, must_be_known
 
 
 @click.command(cls=Verb)
@@ -77,17 +57,9 @@ def probe_all(
     names = list(wanted or [name for name in targets if name != "replay"])
     choice = choose({name: targets[name] for name in names}, request, wanted)
     covered = coverage(group.info for group in choice.groups)
-    used = {group.info.sensor for group in choice.groups}
     for group in choice.groups:
         group.close()
-    reports = {report.sensor: report for report in choice.reports}
-    for name, report in reports.items():
-        if report.why.startswith(NOT_TRIED):
-            found = probe(name, targets[name], request)[1]
-            why = f"{NOT_USED}: {report.why.partition(': ')[2]}" if found.usable else found.why
-            reports[name] = replace(found, why=why)
-        elif report.usable and report.power and name not in used and used:
-            reports[name] = replace(report, why=f"{NOT_USED}: power is measured")
+    reports = every_report(choice, targets, request)
     return [reports[name] for name in names if name in reports], covered
 
 
@@ -117,7 +89,7 @@ def show(reports: Sequence[Report], covered: Coverage, output: Output, *, everyt
         output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
     if absent:
         output.text()
-        output.text(f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)")
+        output.text(f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)", hang=8)
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()
@@ -144,9 +116,9 @@ def _show_total(covered: Coverage, output: Output) -> None:
     for part in covered.total:
         by_way.setdefault(part.pedigree, []).append(part.label)
     ways = "; ".join(f"{' + '.join(labels)} ({way})" for way, labels in by_way.items())
-    output.text(f"total   {covered.scope}: {ways}")
+    output.text(f"total   {covered.scope}: {ways}", hang=8)
     if covered.others:
-        output.text(f"beside  {', '.join(part.text for part in covered.others)}")
+        output.text(f"beside  {', '.join(part.text for part in covered.others)}", hang=8)
     output.text()
 
 
@@ -162,16 +134,6 @@ def _card(card: Mapping[str, Any]) -> list[str | None]:
     ]
 
 
-def shown(channel: str, value: float | None) -> str | None:
-    """A value with the unit of its channel, which a channel's last word tells; None where there is no value."""
-    if value is None:
-        return None
-    word = channel.rpartition(".")[2]
-    if word in BYTES:
-        return format_bytes(value)
-    unit = next((unit for ending, unit in UNITS if word.endswith(ending)), "")
-    return format_quantity(value, unit)
-
-
 def _channels(report: Report) -> dict[str, float | None]:
-    return {**dict.fromkeys(report.missing), **report.samples}
+    """The channels with a value, then those without."""
+    return {**report.samples, **{name: None for name in report.missing if name not in report.samples}}

@@ -114,7 +114,7 @@ def _one(run: Run, source: Source, meter: Run, truth: list[Source]) -> Found:
 
 
 def _windows(source: Source, edges_s: Floats, window_s: float) -> tuple[Floats, Floats]:
-    """Mean reading of adjacent windows as the card tells it (no calibration), and its covariance by sampling, in watts.
+    """Mean reading of adjacent windows as the card gives it (no calibration), and its covariance by sampling, in watts.
 
     What an edge takes from one window it gives to the next.
     """

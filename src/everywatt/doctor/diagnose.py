@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from everywatt.core.channels import Channel, Domain, Pedigree
-from everywatt.core.domains import Answer, contains
+from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.machine import Machine
+from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
 from everywatt.doctor.preflight import SLOWED
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
-from everywatt.sensors.registry import NOT_TRIED, choose, known, probe
+from everywatt.sensors.registry import choose, known
 from everywatt.sensors.surroundings import Surroundings, look
-
-WHOLE = (Domain.WALL, Domain.PSU, Domain.NODE)  # they hold what the chips say, so they are never added to it
 
 
 class Verdict(StrEnum):
@@ -42,7 +40,12 @@ class Diagnosis:
 
     checks: tuple[Check, ...]
     reports: tuple[Report, ...]
-    domains: tuple[str, ...]
+    covered: Coverage
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """`cpu.0: package`, `cpu.0: core (inside cpu.0)`, `host: node (modelled)`."""
+        return tuple(map(domain_text, self.covered.parts))
 
     @property
     def failed(self) -> bool:
@@ -61,18 +64,18 @@ def diagnose(
     targets = known(machine.environ)
     request = Request(machine=machine, devices=machine.environ.get("CUDA_VISIBLE_DEVICES"), options=options or {})
     choice = choose(targets, request)
-    reports = {report.sensor: _tried(report, targets, request) for report in choice.reports}
+    covered = coverage(group.info for group in choice.groups)
     tenants = _gpu_processes(choice.groups)
-    domains = _domains(choice.groups)
     for group in choice.groups:
         group.close()
+    reports = every_report(choice, targets, request)
     checks = [
         *_surroundings(around, reports),
         *_cpu(reports, around),
         *_nvidia(reports, around),
         *_gpus_now(reports.get("nvml"), tenants),
         *_others(reports),
-        _coverage(domains),
+        _coverage(covered),
         _clock(clock_synchronised or kernel_clock_synchronised),
     ]
     asleep = [
@@ -80,35 +83,7 @@ def diagnose(
         for name in targets
         if name not in reports
     ]
-    return Diagnosis(tuple(checks), (*reports.values(), *asleep), domains)
-
-
-def _tried(report: Report, targets: Mapping[str, str], request: Request) -> Report:
-    """What a sensor says for which a run has no use because a better one works: a person may want to know."""
-    return probe(report.sensor, targets[report.sensor], request)[1] if report.why.startswith(NOT_TRIED) else report
-
-
-def _domains(groups: Iterable[Group | TableGroup]) -> tuple[str, ...]:
-    """`cpu.0: package`, `cpu.0: core (inside package)`, `host: node (modelled)`."""
-    channels = [channel for group in groups for channel in group.info.channels]
-    channels = [channel for channel in channels if channel.carries_energy and channel.mirror_of is None]
-    found: dict[str, None] = {}
-    for channel in channels:
-        modelled = " (modelled)" if channel.pedigree is Pedigree.MODELLED else ""
-        found[f"{channel.device}: {channel.domain}{modelled}{_inside(channel, channels)}"] = None
-    return tuple(found)
-
-
-def _inside(inner: Channel, channels: Sequence[Channel]) -> str:
-    """How a channel's joules stand to the others', in words: what is inside another, or holds them, is not added."""
-    if inner.domain in WHOLE:
-        return " (a total of its own)" if any(channel.domain not in WHOLE for channel in channels) else ""
-    for outer in channels:
-        if outer.device != inner.device or outer.domain == inner.domain:
-            continue
-        if outer.domain and inner.domain and contains(outer.domain, inner.domain) is Answer.YES:
-            return f" (inside {outer.domain})"
-    return ""
+    return Diagnosis(tuple(checks), (*reports.values(), *asleep), covered)
 
 
 def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]] | None:
@@ -117,7 +92,7 @@ def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]]
         if group.info.lists_gpu_processes:
             try:
                 return group.read_table()[1]  # type: ignore[union-attr]
-            except Exception:  # noqa: BLE001 - a driver's border
+            except Exception:  # noqa: BLE001 - a driver's border; the check says that they cannot be listed
                 return None
     return None
 
@@ -252,17 +227,25 @@ def _others(reports: Mapping[str, Report]) -> list[Check]:
 
 
 def _example(report: Report) -> str:
-    """`3 channels, cpu.0.package.energy = 1234.5`."""
-    values = [f"{name} = {value:.6g}" for name, value in report.samples.items() if value is not None]
+    """`3 channels, cpu.0.package.energy = 1234 J`."""
+    values = [f"{name} = {shown(name, value)}" for name, value in report.samples.items() if value is not None]
     count = f"{len(report.samples)} channel{'s' if len(report.samples) != 1 else ''}"
     return f"{count}, {values[0]}" if values else count
 
 
-def _coverage(domains: Sequence[str]) -> Check:
-    if not domains:
+def domain_text(part: Part) -> str:
+    """`cpu.0: core (inside cpu.0)`."""
+    modelled = " (modelled)" if part.pedigree == Pedigree.MODELLED else ""
+    note = f" ({part.note.removeprefix(f'{part.domain}: ')})" if part.note else ""
+    name = part.label if part.domain == Domain.RAIL else part.device  # a board has several rails
+    return f"{name}: {part.domain}{modelled}{note}"
+
+
+def _coverage(covered: Coverage) -> Check:
+    if not covered.parts:
         return Check("energy domains", Verdict.FAIL, "none", "see the checks above")
-    text = ", ".join(domains)
-    if all("(modelled)" in domain for domain in domains):
+    text = ", ".join(map(domain_text, covered.parts))
+    if all(part.pedigree == Pedigree.MODELLED for part in covered.parts):
         return Check("energy domains", Verdict.WARN, f"{text}: an estimate with a wide interval, labelled modelled")
     return Check("energy domains", Verdict.PASS, text)
 

@@ -61,7 +61,7 @@ class CpuLoad:
     def others(self, own: Iterable[int] = ()) -> float | None:
         """The share of all CPUs that others used since then, without this process and the young processes `own`.
 
-        None where the kernel does not tell, or too little time has passed for its ticks.
+        None where the kernel does not say, or too little time has passed for its ticks.
         """
         before, now = self._before, self._now()
         if before is None or now is None or now[0] - before[0] < SHORTEST_S:

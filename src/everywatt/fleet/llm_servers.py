@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS, Clock, Task
 from everywatt.core.errors import NetworkError, UsageError
 from everywatt.fleet.metrics import samples
 from everywatt.net.client import Client, Limits
-from everywatt.net.listeners import forwarder, is_here, listeners
+from everywatt.net.server_processes import forwarder, is_here, listeners
 from everywatt.net.url import Url
 
 EVERY_S: Final = 5.0  # between two scrapes of a server

@@ -150,7 +150,7 @@ class Remote:
                 deadline_ns = self._patience.deadline_ns(silence_s)
 
     def heard(self) -> bool:
-        """Whether anything has come from the recorder that nobody waits for. OSError, EOFError: it is gone."""
+        """Whether the recorder has sent anything unasked. OSError, EOFError: it is gone."""
         found = self._received()
         while self._reply() is not None:
             pass

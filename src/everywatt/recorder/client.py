@@ -34,8 +34,6 @@ MOST_REVIVALS = 20
 MOST_TOP_SPANS = 1000
 MOST_CHARS = 1 << 18  # of what a program says at once (32,000 numbers): more would take noticeable time
 LOOKS = 20  # every so many looks, ten seconds of `everywatt run`, the recorder is asked whether it is alive
-# Ours whose counters a program may read itself. No other one is touched where the recorder hangs: it may hang in one.
-INLINE_SENSORS = ("rapl", "perf", "hwmon")
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
 _fork_watched = False
@@ -205,7 +203,7 @@ class Recording:
         wanted = order.asked.sensors
         if self._late is not None:
             ours = {name for name, target in order.targets.items() if target.startswith("everywatt.")}
-            wanted = tuple(name for name in wanted or order.targets if name not in ours or name in INLINE_SENSORS)
+            wanted = tuple(name for name in wanted or order.targets if name not in ours or name in registry.INLINE)
         none = self._late is not None and not wanted  # for `choose` an empty tuple means all of them
         choice = registry.Choice((), ()) if none else registry.choose(order.targets, order.request, wanted)
         for group in choice.groups:
@@ -426,7 +424,7 @@ class Recording:
             if not self._late.heard():
                 return False
         except (OSError, EOFError):
-            pass
+            pass  # it has ended: another one can be started
         self._late.close()
         self._late = None
         self._revive(said="The recorder answers again")

@@ -56,7 +56,8 @@ class State(StrEnum):
 class Tracker:
     """Fed with reads, it says when to read next and gives the publications, one row each.
 
-    `asked_ns` is the period the run wants. `trouble` is a sentence where the sensor is far slower than that.
+    `asked_ns` is the period the run wants, `due` when to read next. `trouble` is a sentence where the sensor is far
+    slower than that.
     """
 
     def __init__(self, info: GroupInfo, asked_ns: int, now_ns: int) -> None:
@@ -107,10 +108,6 @@ class Tracker:
         """True while publications are predicted."""
         return self.state is State.LOCKED
 
-    def next(self) -> Window:
-        """When to read next; also plainly `due`, for the schedule, which asks all trackers at every wake-up."""
-        return self.due
-
     def ask(self, asked_ns: int, now_ns: int) -> None:
         """Another period is wanted from now on."""
         self.asked_ns = asked_ns
@@ -149,11 +146,23 @@ class Tracker:
 
     def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
         """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
+        return self.feed_all([(before_ns, after_ns, row)])
+
+    def feed_all(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
+        """`feed`, for reads (began, ended, row) that were kept for a while."""
+        rows: list[Row] = []
+        done = 0
+        while done < len(reads):
+            steady = self._steady(reads[done:]) if self.state is State.LOCKED else []
+            rows += steady
+            done += len(steady)
+            if done < len(reads):
+                rows += self._feed(*reads[done])
+                done += 1
+        return rows
+
+    def _feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
         value = row.values[0]
-        if after_ns < self._quiet_ns and self.state is State.LOCKED:
-            steady = self._steady(before_ns, after_ns, value, row)
-            if steady is not None:
-                return [steady]
         self._mind_lateness(before_ns)
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
@@ -172,29 +181,33 @@ class Tracker:
         if self._probing:
             self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
 
-    def _steady(self, before: int, after: int, value: float, row: Row) -> Row | None:
-        """The row of a calm lock where all is as predicted, in few steps; None where it has to be looked at closely.
+    def _steady(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
+        """The rows of a calm lock, in few steps and up to the first read that is not as predicted.
 
         What `_locked` and `_plan_locked` would do, for a read that lies between its publication and the next.
         """
-        line, last = self.line, self._last
+        line, last, rows = self.line, self._last, []
         if line is None or last is None or self._probing or self._search or self._unreported:
-            return None
+            return []
         since, _, value_before = last
-        index = self._index + 1
-        previous, (early, late), (soon, next_late) = line.latest(index - 1), line.band(index), line.band(index + 1)
-        if not (previous <= since < early and late < before and after < soon and abs(value - value_before) > 0):
-            return None
-        earliest, latest = next_late + self._guard_ns, line.band(index + 2)[0] - self._guard_ns
-        if earliest > latest:
-            return None
-        self._last = (before, after, value)
-        self._recent.append((since, after))
-        self._awaited, self._stale = False, 0
-        self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
-        self._index, self._told_ns = index, late
-        self.due = Window(earliest, latest)
-        return Row(row.read_ns, early, late, row.values)
+        previous, (early, late) = line.latest(self._index), line.band(self._index + 1)
+        for before, after, row in reads:
+            value = row.values[0]
+            soon, next_late = line.band(self._index + 2)
+            if not (previous <= since < early and late < before and after < soon and abs(value - value_before) > 0):
+                break
+            if after >= self._quiet_ns or next_late + 2 * self._guard_ns > line.band(self._index + 3)[0]:
+                break
+            rows.append(Row(row.read_ns, early, late, row.values))
+            self._last = (before, after, value)
+            self._recent.append((since, after))
+            self._awaited, self._stale = False, 0
+            self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
+            self._index, self._told_ns = self._index + 1, late
+            since, value_before, previous, early, late = before, value, late, soon, next_late
+        if rows:
+            self.due = Window(late + self._guard_ns, line.band(self._index + 2)[0] - self._guard_ns)
+        return rows
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -298,7 +311,7 @@ class Tracker:
             return False
         if not self._counter:
             # A gauge that stands still between regular changes may as well show a load that is switched on and off:
-            # it is polled as before, so that nothing is missed, and doubted only where nobody knows its period.
+            # it is polled as before, so that nothing is missed, and doubted only where its period is not known.
             if self._seen.original_ns is None:
                 self._complain(sum(gaps) / len(gaps))
             return False
@@ -485,7 +498,7 @@ class Tracker:
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
         if not self._counter and self._moved < 0.5 * self._chances:
-            # A gauge that stands still tells nothing; one that has just moved will probably move again, and that
+            # A gauge that stands still shows nothing; one that has just moved will probably move again, and that
             # chance has to be used.
             if self._moving and wide:
                 return self._fan(early - lead, late, most, now)
@@ -509,39 +522,7 @@ class Tracker:
         self._tokens -= len(probes)
         return probes
 
-    # Planned ahead: when a calm lock will be read in the coming second, and its reads fed later.
-
-    def feed_all(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
-        """`feed`, for reads (began, ended, row) that were kept for a while; those of a calm lock in few steps."""
-        rows = self._steady_run(reads) if self.state is State.LOCKED else []
-        for before, after, row in reads[len(rows) :]:
-            rows += self.feed(before, after, row)
-        return rows
-
-    def _steady_run(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
-        """What `_steady` gives for the first of these reads, one after the other, up to one that it does not take."""
-        line, last, rows = self.line, self._last, []
-        if line is None or last is None or self._probing or self._search or self._unreported:
-            return []
-        since, _, value_before = last
-        previous, (early, late) = line.latest(self._index), line.band(self._index + 1)
-        for before, after, row in reads:
-            value = row.values[0]
-            soon, next_late = line.band(self._index + 2)
-            if not (previous <= since < early and late < before and after < soon and abs(value - value_before) > 0):
-                break
-            if after >= self._quiet_ns or next_late + 2 * self._guard_ns > line.band(self._index + 3)[0]:
-                break
-            rows.append(Row(row.read_ns, early, late, row.values))
-            self._last = (before, after, value)
-            self._recent.append((since, after))
-            self._awaited, self._stale = False, 0
-            self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
-            self._index, self._told_ns = self._index + 1, late
-            since, value_before, previous, early, late = before, value, late, soon, next_late
-        if rows:
-            self.due = Window(late + self._guard_ns, line.band(self._index + 2)[0] - self._guard_ns)
-        return rows
+    # Planned ahead: when a calm lock will be read in the coming second.
 
     def calm(self, now_ns: int) -> bool:
         """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""

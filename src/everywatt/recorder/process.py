@@ -81,7 +81,7 @@ class Log:
             with self._path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {os.getpid()} {text}\n")
         except OSError:
-            pass
+            pass  # a full disk must not end the recording; there is no other place to report it
 
 
 def detach(log: Log) -> None:
@@ -141,7 +141,7 @@ def _take_down(folder: Path, inode: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass
+        pass  # the folder is gone, and the socket with it
     return True
 
 
@@ -159,7 +159,7 @@ def _tell(ready_fd: int | None, text: str) -> None:
         os.write(ready_fd, text.encode("utf-8", "backslashreplace")[:1000] + b"\n")
         os.close(ready_fd)
     except OSError:
-        pass
+        pass  # the client that started it has ended
 
 
 def main() -> int:

@@ -58,7 +58,7 @@ class Line:
         self.brackets = [b for b in self.brackets[1 - KEPT :] if b[0] >= oldest]
         self.brackets.append((k, early_ns, late_ns))
         # Reads at a predicted instant only tell before from after, and some line always passes between. How far
-        # publications stray is told by those that were seen to happen inside their band, or outside of it.
+        # publications stray is known from those that were seen to happen inside their band, or outside of it.
         inside = self._step_high > 0 and late_ns - early_ns < CONFIRMS * self.width(k)
         jitter = max(LEAST_JITTER_NS, self.jitter_ns * (DECAY if inside else 1.0))
         most = max(self._most_ns(), 2 * LEAST_JITTER_NS)
@@ -255,7 +255,7 @@ class Search:
             self.quick_ns = most_ns if self.quick_ns is None else min(most_ns, self.quick_ns)
 
     def closer(self) -> bool:
-        """True where a closer look is worth while, once: it publishes often, and nobody knows its period."""
+        """True where a closer look is worth while, once: it publishes often, and its period is not known."""
         near = self._unknown_ns == UNKNOWN_SPACING_NS and len(self.changes) + self._blurred >= 4
         if self.declared_ns is None and near:
             self._unknown_ns = UNKNOWN_SPACING_NS // 2

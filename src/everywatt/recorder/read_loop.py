@@ -27,7 +27,7 @@ from everywatt.recorder.source import Pool, Source
 # A counter that publishes less often is not waited for; one that has not moved after so many periods neither.
 LONGEST_NS = 2_000_000
 PATIENCE = 1.3
-# Searches that may follow one another at once, and how many a second go on for ever: less than 1 % of one core.
+# Searches that may follow one another at once, and how many a second are sustained: less than 1 % of one core.
 AT_ONCE = 30.0
 PER_SECOND = 8.0
 # A publication that was not placed to this share of a period is no news; this often another one is waited for.
@@ -93,7 +93,7 @@ class ReadLoop:
         self._hear(ready, writable)
 
     def _listening(self) -> tuple[list[Any], list[Any]]:
-        """What wakes the loop when it has something to say, and what when it can be told something."""
+        """What wakes the loop when it has something to say, and what when it can be written to."""
         return [*self.extra], []
 
     def _hear(self, ready: Sequence[Any], writable: Sequence[Any]) -> None:
@@ -107,7 +107,7 @@ class ReadLoop:
         return False
 
     def _may_plan(self) -> bool:
-        """Whether reads may be planned: not while somebody waits for an answer."""
+        """Whether reads may be planned: not while a client waits for an answer."""
         return True
 
     def _read_ahead(self) -> None:
@@ -119,7 +119,7 @@ class ReadLoop:
             self._tend()
 
     def _idle(self, until_ns: int) -> bool:
-        """Sleep until then; True where something has happened that nobody could foresee, or the machine was suspended.
+        """Sleep until then; True where something unforeseen has happened, or the machine was suspended.
 
         Spans and points that come meanwhile are no such thing, unless a card is to be read where a span begins or ends.
         """
@@ -196,7 +196,7 @@ class ReadLoop:
             self._pace(source, now)
 
     def _pace(self, source: Source, now: int) -> None:
-        """Set how often a hurried source is read; when the time is over, or nobody listens, it is hurried no more."""
+        """Set how often a hurried source is read; when the time is over, or none listens, it is no longer hurried."""
         if source in self.schedule.slots:
             self.schedule.change(source, source.asked_ns(), now)
         if now >= source.hurry_ns or source not in self.schedule.slots:
@@ -223,7 +223,7 @@ class ReadLoop:
             self.reads += 1
 
     def _let_go(self, sources: list[Source]) -> None:
-        """Read these no more: nobody listens to them, and nobody is expected to."""
+        """Stop reading these: they have no listener, and none is expected."""
         for source in sources:
             self._resting.pop(source, None)
             self.schedule.remove(source)
@@ -248,7 +248,7 @@ class ReadLoop:
 
 
 def rss_bytes() -> int | None:
-    """Resident memory of this process, None where /proc does not tell."""
+    """Resident memory of this process, None where /proc does not have it."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - Path.open costs more than the read
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -293,7 +293,7 @@ class Pinpoint:
                 start_ns = self._clock.monotonic_ns()
                 try:
                     row = source.group.read()[-1]  # type: ignore[union-attr]
-                except Exception:  # noqa: BLE001 - a plug-in may do anything; its next regular read tells
+                except Exception:  # noqa: BLE001 - a plug-in may do anything; its next regular read reports it
                     continue
                 before = seen.get(id(source))
                 if before is not None and row.values[0] != before[1].values[0]:

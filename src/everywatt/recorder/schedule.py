@@ -2,13 +2,13 @@
 
 A plain group is due at fixed instants of one common grid. A tracked group is due anywhere within a window between two
 publications, so windows that overlap share one wake-up, at a fixed deadline where one falls into them. Where a group
-publishes just at the grid's instants the grid is moved to where nobody does.
+publishes just at the grid's instants the grid is moved to where none does.
 
 A process that wakes up ten times a second finds its code and its data gone from the processor's caches, so that every
 step there costs several times what it costs in a loop. So the reads of the coming second, up to the next flush, are
-planned at once (`plan`). A wake-up then only takes values (`Source.take`), and all that was taken is looked at in one
-go before it is written (`Source.settle`). The plan of a second with a counter that is read every 100 ms (R), and two
-cards that publish at | and may be read anywhere in [ ]:
+planned at once (`plan`). A wake-up then only fetches values (`Source.read_raw`), and all of them are looked at in one
+go before they are written (`Source.process`). The plan of a second with a counter that is read every 100 ms (R), and
+two cards that publish at | and may be read anywhere in [ ]:
 
     deadlines of R   .    .    .    .    .    .    .    .    .    .    flush
     windows of A    |[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|[  ]|
@@ -302,7 +302,7 @@ class _Seat(NamedTuple):
 
 
 def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], list[Restless]]:
-    """The stops until `until_ns`, and the sources that cannot be planned. No stops where somebody is on hold.
+    """The stops until `until_ns`, and the sources that cannot be planned. No stops where one is on hold.
 
     The rules are those of `Schedule.wake_ns` and `Schedule.due`: whoever may be read at a fixed deadline is read there.
     """
@@ -384,7 +384,7 @@ class PlannedReads:
     read: Callable[[Source], None]
     reads: int = 0
     wakes: int = 0
-    _taken: dict[Source, None] = field(default_factory=dict)
+    _unprocessed: dict[Source, None] = field(default_factory=dict)
     _not_before_ns: int = 0
 
     def go(self, until_ns: int) -> bool:
@@ -400,7 +400,7 @@ class PlannedReads:
         done = 0
         while done < len(stops) and self._stop(stops[done], restless, tolerance):
             done += 1
-        self.settle()
+        self.process()
         now = self.clock.monotonic_ns()
         if done < len(stops):
             self._not_before_ns = now + (PAUSE_NS if done < WORTH_STOPS else 0)
@@ -421,11 +421,11 @@ class PlannedReads:
         began = monotonic_ns()
         if began - at > tolerance:
             return False
-        taken = self._taken
+        unprocessed = self._unprocessed
         foreseen = True
         for source, earliest, latest in stop.members:
-            taken[source] = None
-            if not source.take(earliest, latest):
+            unprocessed[source] = None
+            if not source.read_raw(earliest, latest):
                 foreseen = False
         for source, slot, tracker in restless:
             if tracker.due.earliest_ns <= monotonic_ns() and slot.hold_ns <= began:
@@ -450,18 +450,18 @@ class PlannedReads:
                 if slot.tracker is None or source.outage is not None:
                     return False
 
-    def settle_plain(self, sources: Sequence[Source]) -> None:
+    def process_plain(self, sources: Sequence[Source]) -> None:
         """Look at once at what was taken of those of `sources` that publish as they are read: newer rows are coming."""
-        self._settle([source for source in sources if source.tracker is None and source in self._taken])
+        self._process([source for source in sources if source.tracker is None and source in self._unprocessed])
 
-    def settle(self) -> None:
+    def process(self) -> None:
         """Look at all that was taken."""
-        self._settle(list(self._taken))
+        self._process(list(self._unprocessed))
 
-    def _settle(self, sources: Sequence[Source]) -> None:
+    def _process(self, sources: Sequence[Source]) -> None:
         for source in sources:
-            del self._taken[source]
-            times = source.settle()
+            del self._unprocessed[source]
+            times = source.process()
             self.reads += len(times)
             if source.tracker is not None:
                 self.schedule.slots[source].hold_ns = 0

@@ -158,7 +158,7 @@ class Server(ReadLoop):
         messages = connection.pull()
         light = messages is not None and all(str(message.get("op")) in LIGHT for message in messages)
         if not light:
-            self.planned.settle()
+            self.planned.process()
         self._pressing = False
         self._respond(connection, messages)
         light = light and not self._pressing
@@ -269,7 +269,7 @@ class Server(ReadLoop):
                     if source.tracker is not None and source.tracker.edge(int(message["at_ns"]), now):
                         self._pressing = True
                 if message.get("edges"):
-                    self.planned.settle_plain(tape.session.sources)
+                    self.planned.process_plain(tape.session.sources)
                     self.pinpoint.after_edge(tape.session.sources)
         return {}
 

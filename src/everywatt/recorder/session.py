@@ -80,7 +80,7 @@ class Session:
         self.flush_ns = self.started_ns + self.flush_every_ns
         self._anchor_ns = self.started_ns + ANCHOR_NS
         self._others_ns = self.started_ns
-        # Somebody looks on: what carries no energy is to be seen soon, too.
+        # It is being viewed live: what carries no energy has to appear soon, too.
         self._others_every_ns = (LIVE_OTHERS_NS if meta.get("live") else OTHERS_NS) - EARLY_NS
         self._numbers: dict[str, int] = {}
         self._closing_ns = 0
@@ -173,7 +173,7 @@ class Session:
         self._safely(self.writer.note, Note(self.clock.monotonic_ns(), "follow", text, data))
 
     def read_tables(self) -> bool:
-        """Read all tables now. True where the kernel tells the end of every process."""
+        """Read all tables now. True where the kernel reports the end of every process."""
         for source in self.sources:
             if source.info.table and source.outage is None:
                 source.read_whole()

@@ -32,11 +32,12 @@ from everywatt.sensors.base import (
 
 SLOW_NS = NS
 LONG_READ_NS = NS
-LONG_TAKE_NS = NS // 10
+LONG_RAW_NS = NS // 10
 STEP_NS = NS // 10
 HURRY_COST = 100  # a table that is read more often for a while may take one part in so many of the time
 FIRST_RETRY_NS = NS // 10
 LAST_RETRY_NS = 5 * NS
+Read = tuple[int, int, list[Row]]  # when it began and ended, and what came
 
 
 class Listener(Protocol):
@@ -82,7 +83,7 @@ class Source:
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
-    _taken: list[tuple[int, int, Any]] = field(default_factory=list)
+    _raw: list[tuple[int, int, Any]] = field(default_factory=list)
     _primary: float | None = None  # of the read before, where publications are foreseen
     info: GroupInfo = field(init=False)  # what the group says of itself
 
@@ -90,8 +91,8 @@ class Source:
         self.info = self.group.info
         whole = self.group.read_table if self.info.table else self.group.read  # type: ignore[union-attr]
         raw = able(self.group, RawGroup)
-        self._read_raw: Callable[[], Any] = whole if raw is None else raw.read_raw
-        self._to_rows = None if raw is None else raw.to_rows
+        self._fetch: Callable[[], Any] = whole if raw is None else raw.read_raw
+        self._convert = None if raw is None else raw.to_rows
         self._fed, self._troubled = able(self.group, FedGroup), able(self.group, TroubledGroup)
         self.hurried = able(self.group, HurriedTable)
 
@@ -111,7 +112,7 @@ class Source:
         if self.hurried is None or fastest >= SLOW_NS or self.clock.monotonic_ns() >= self.hurry_ns:
             return max(fastest, SLOW_NS)
         often_ns = max(round(self.hurried.hurry_s * NS), HURRY_COST * self.usual_cost_ns)
-        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it wakes nobody
+        steps: int = -(-often_ns // STEP_NS)  # on the grid of the others, so that it adds no wake-up
         return min(steps * STEP_NS, SLOW_NS)
 
     @property
@@ -163,7 +164,7 @@ class Source:
             for listener in self.listeners:
                 listener.table(self, at_ns, table)
         else:
-            self.hand_on(rows if self.tracker is None else self._track(self.tracker, before, after, rows))
+            self.hand_on(self._publications([(before, after, rows)]))
         return True
 
     def read_whole(self) -> bool:
@@ -172,8 +173,8 @@ class Source:
             self.hurried.ask_all()
         return self.read()
 
-    def take(self, earliest_ns: int, latest_ns: int) -> bool:
-        """Read now, and look at it when it is time to `settle`; False where that has to be at once.
+    def read_raw(self, earliest_ns: int, latest_ns: int) -> bool:
+        """Read now, and look at it when it is time to `process`; False where that has to be at once.
 
         Nothing was read where it is too early, or where the sensor failed: an ordinary read then finds out why. The
         value of a tracked group must be another one than before, and read within the bounds, unless it is a probe,
@@ -183,52 +184,52 @@ class Source:
         if before < earliest_ns:
             return False
         try:
-            raw = self._read_raw()
-        except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read tells
+            raw = self._fetch()
+        except Exception:  # noqa: BLE001 - a plug-in may do anything; the ordinary read reports it
             return False
         after = self.clock.monotonic_ns()
         if raw is None:
             return False
-        self._taken.append((before, after, raw))
+        self._raw.append((before, after, raw))
         if self.tracker is None:
-            return after - before < LONG_TAKE_NS
+            return after - before < LONG_RAW_NS
         if latest_ns == earliest_ns:
             return True
-        value = raw[0] if self._to_rows is not None else raw[0].values[0] if len(raw) == 1 else None
+        value = raw[0] if self._convert is not None else raw[0].values[0] if len(raw) == 1 else None
         primary, self._primary = self._primary, value
         return after <= latest_ns and value != primary
 
-    def settle(self) -> list[tuple[int, int]]:
-        """Look at what was taken and hand it on; gives when each read began and ended."""
-        taken, self._taken = self._taken, []
-        if not taken:
+    def process(self) -> list[tuple[int, int]]:
+        """Look at the raw reads and hand them on; gives when each began and ended."""
+        reads, self._raw = self._raw, []
+        if not reads:
             return []
-        times = [(before, after) for before, after, _ in taken]
+        times = [(before, after) for before, after, _ in reads]
         if self.info.table:
-            self._took(taken[-1])
-            self.reads += len(taken)
-            for _, _, (at_ns, table) in taken:
+            self._note_read(reads[-1])
+            self.reads += len(reads)
+            for _, _, (at_ns, table) in reads:
                 for listener in self.listeners:
                     listener.table(self, at_ns, table)
             return times
         try:
-            rows = self._developed(taken)
+            rows = self._publications(self._rows_of(reads))
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
-            if len(taken) > 1:  # what came before the one that cannot be read is good
-                for one in taken:
-                    self._taken = [one]
-                    self.settle()
+            if len(reads) > 1:  # what came before the one that cannot be read is good
+                for one in reads:
+                    self._raw = [one]
+                    self.process()
                     if self.outage is not None:
                         break
             else:
-                self._failed(taken[-1][1], error)
+                self._failed(reads[-1][1], error)
             return times
-        self.reads += len(taken)
-        self._took(taken[-1])
+        self.reads += len(reads)
+        self._note_read(reads[-1])
         self.hand_on(rows)
         return times
 
-    def _took(self, last: tuple[int, int, Any]) -> None:
+    def _note_read(self, last: tuple[int, int, Any]) -> None:
         before, after, _ = last
         self._read_ns = after
         self._note_cost(after - before)
@@ -238,44 +239,34 @@ class Source:
         self.cost_ns = cost_ns
         self.usual_cost_ns += (cost_ns - self.usual_cost_ns) // 4
 
-    def _developed(self, taken: list[tuple[int, int, Any]]) -> list[Row]:
-        """The rows of what was taken, as publications where the group is tracked."""
-        read = [raw for _, _, raw in taken] if self._to_rows is None else [(row,) for row in self._to_rows(taken)]
-        clean = [[checked(row, self.info) for row in fresh] for fresh in read]
-        if self.tracker is None:
-            return [row for fresh in clean for row in fresh]
-        if all(len(fresh) == 1 for fresh in clean):
-            return self._track_all(
-                self.tracker, [(a, b, fresh[0]) for (a, b, _), fresh in zip(taken, clean, strict=True)]
-            )
-        rows: list[Row] = []
-        for (before, after, _), fresh in zip(taken, clean, strict=True):
-            rows += fresh if self.tracker is None else self._track(self.tracker, before, after, fresh)
-        return rows
+    def _rows_of(self, reads: list[tuple[int, int, Any]]) -> list[Read]:
+        """Raw reads as rows."""
+        if self._convert is None:
+            return [(before, after, [checked(row, self.info) for row in raw]) for before, after, raw in reads]
+        rows = [checked(row, self.info) for row in self._convert(reads)]
+        return [(before, after, [row]) for (before, after, _), row in zip(reads, rows, strict=True)]
 
-    def _track_all(self, tracker: Tracker, reads: list[tuple[int, int, Row]]) -> list[Row]:
-        absent = tracker.absent
-        rows = tracker.feed_all(reads)
+    def _publications(self, reads: list[Read]) -> list[Row]:
+        """The rows of reads, as publications where the group is tracked."""
+        tracker = self.tracker
+        if tracker is None:
+            return [row for _, _, rows in reads for row in rows]
+        if any(len(rows) > 1 for _, _, rows in reads):
+            self.tracker = None  # the driver keeps the publications itself
+            return self._publications(reads)
+        absent, last_ns = tracker.absent, reads[-1][1]
+        found = tracker.feed_all([(before, after, rows[0]) for before, after, rows in reads if rows])
+        if not reads[-1][2]:
+            tracker.lost(last_ns, last_ns + self.asked_ns())
         self.count(0, tracker.absent - absent)
-        self._tell_trouble(tracker.trouble, reads[-1][1])
-        return rows
+        self._tell_trouble(tracker.trouble, last_ns)
+        return found
 
     def _tell_trouble(self, trouble: str | None, at_ns: int, kind: str = "slow-sensor") -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:
                 self._remark(at_ns, kind, trouble)
-
-    def _track(self, tracker: Tracker, before: int, after: int, rows: list[Row]) -> list[Row]:
-        if len(rows) == 1:
-            return self._track_all(tracker, [(before, after, rows[0])])
-        if rows:
-            self.tracker = None  # the driver keeps the publications itself
-        else:
-            tracker.lost(after, after + self.asked_ns())
-        if self.tracker is not None:
-            self._tell_trouble(tracker.trouble, after)
-        return rows
 
     def hand_on(self, rows: list[Row]) -> None:
         """Give rows to the tapes that listen."""
@@ -398,7 +389,7 @@ class Pool:
         return next((entry.sources for entry in self.entries.values() if source in entry.sources), ())
 
     def drop(self, source: Source) -> None:
-        """Close a source that nobody listens to."""
+        """Close a source without listeners."""
         source.close()
         for key, entry in list(self.entries.items()):
             if source in entry.sources:

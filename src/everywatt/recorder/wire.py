@@ -89,7 +89,7 @@ class Connection:
             sent = self._sock.send(self._out)
             del self._out[:sent]
         except (BlockingIOError, InterruptedError):
-            pass
+            pass  # the rest goes out when the socket takes more
         except OSError:
             self._out.clear()  # the end of the stream is noticed by `pull`
 

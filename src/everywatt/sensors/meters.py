@@ -6,6 +6,7 @@ each is asked by a thread of its own. Those on a network exist only where they a
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError, SensorError
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.child import run_once
 
 Ask = Callable[[], tuple[float, ...]]
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
@@ -24,7 +25,7 @@ KNOWN = ("gain_pct", "offset_w", "max_w", "quantum", "window_s")
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """One thing that tells power. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
+    """One source of power readings. `ask` gives the values of `channels`, NaN where one is missing, or raises."""
 
     device: str
     channels: tuple[Channel, ...]
@@ -36,6 +37,11 @@ class Meter:
 def power_channel(device: str, domain: Domain, facts: Facts) -> Channel:
     """`DEVICE.power` in watts."""
     return Channel(f"{device}.power", "W", Kind.GAUGE, device, domain, pedigree=Pedigree.INTEGRATED, facts=facts)
+
+
+def first_line(text: str) -> str:
+    """The first line with words in it, for a message; "nothing" where there is none."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "nothing")[:120]
 
 
 class PolledGroup:
@@ -234,11 +240,23 @@ class SlowMeters:
 
 
 class CommandMeters(SlowMeters):
-    """Meters of this machine that a command prints. Every answer is a process; `run` runs one."""
+    """Meters of this machine that a command prints. Every answer is a process; `run` runs one.
+
+    `program` is the command without which there are none; `binary` is where it was found.
+    """
+
+    program = ""
 
     def __init__(self, request: Request, *, run: Run = run_once) -> None:
         super().__init__(request)
         self._run = run
+        self.binary = shutil.which(self.program, path=self.machine.environ.get("PATH", "")) or ""
+
+    def probe(self) -> Report:
+        """One run of it."""
+        if self.program and not self.binary:
+            return Report(self.name, State.ABSENT, f"{self.program} was not found on the PATH.")
+        return super().probe()
 
     def configured(self) -> bool:
         """Always: it is of this machine."""

@@ -28,6 +28,7 @@ LAST = "modelled"
 # What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
 # The recorder stays small by what it does not load, and nothing on a network is contacted unless configured.
 NEEDS: dict[str, str] = {
+    "nvidia-smi": "program nvidia-smi",
     "tegrastats": "program tegrastats",
     "rocm-smi": "program rocm-smi",
     "hl-smi": "program hl-smi",
@@ -37,6 +38,8 @@ NEEDS: dict[str, str] = {
     "drm": "sys class/drm",
     **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
+# Ours with counters that a measured program may read itself. Where the recorder hangs, it may hang in any other one.
+INLINE = ("rapl", "perf", "hwmon")
 ANY_POWER = "*power"
 NOT_TRIED = "not tried"
 

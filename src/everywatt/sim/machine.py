@@ -176,7 +176,7 @@ class SimMachine:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(f"This does not look like a file of everywatt doctor --share: {error!r}.") from None
         if not found.gpus and not found.packages:
-            raise UsageError("The file describes no card and no package that can be simulated.")
+            raise UsageError("Only NVIDIA cards and RAPL packages can be simulated, and the file describes neither.")
         return found
 
     def start(self, folder: Path | None = None) -> Lab:

@@ -5,11 +5,13 @@ site-packages, so it imports nothing else of everywatt. Faults are words in the 
 unknown-error, hang, hang-after:N, exit-after:N, buffered, no-handle, no-loop.
 """
 
+import argparse
 import collections.abc
 import ctypes
 import os
 import sys
 import time
+import typing
 from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
 
 from everywatt.sim.smi_card import (
@@ -236,88 +238,56 @@ def overview(chosen: Cards, driver: str, printer: Printer) -> None:
         printer.row(f"| {index}  " + " | ".join(texts) + " |")
 
 
-class Options:
-    """What the command line asks for."""
+class Parser(argparse.ArgumentParser):
+    """Complains where the real one does: in one line on stdout, with exit code 2."""
 
-    def __init__(self) -> None:
-        self.mode: list[str] = []
-        self.format: list[str] = []
-        self.every: float | None = None
-        self.count: int | None = None
-        self.delay = 1.0
-        self.display: list[str] = []
-        self.words: dict[str, str] = {}
+    def error(self, message: str) -> typing.NoReturn:
+        raise SystemExit(fail(f"ERROR: {message}. {SEE_HELP}\n", 2))
 
 
-NAMES = {
-    "-i": "ids", "--id": "ids", "-l": "loop", "--loop": "loop", "-lms": "ms", "--loop-ms": "ms", "-c": "count",
-    "-d": "display", "--display": "display", "--delay": "delay", "-pl": "limit", "--power-limit": "limit",
-    "--format": "format", "--query-gpu": "gpu", "--query-compute-apps": "apps",
-}  # fmt: skip
+def seconds(text: str) -> float:
+    """The real one reads whole seconds: `-l 0.1` is 0, which becomes 5 s."""
+    return float(text.partition(".")[0] or 0) or 5.0
 
 
-def parse(args: list[str]) -> Options:
-    """Options as the real one takes them: `-l 0.1` becomes 5 s, and `-lms100` is refused."""
-    options = Options()
-    waiting = list(args)
-    while waiting:
-        word = waiting.pop(0)
-        name, equals, value = word.partition("=")
-        if name in ("-L", "--list-gpus", "-q", "--query", "-x", "--xml-format", "dmon", "pmon", "-h", "--help"):
-            options.mode.append(name)
-            continue
-        wanted = NAMES.get(name)
-        if wanted is None:
-            raise SystemExit(fail(f"ERROR: Option {word} is not recognized. {SEE_HELP}\n", 2))
-        if not equals:
-            value = waiting.pop(0) if waiting else ""
-        try:
-            take(options, wanted, value)
-        except (ValueError, OverflowError):
-            raise SystemExit(
-                fail(f"ERROR: '{value}' is not a valid value for option {name}. {SEE_HELP}\n", 2)
-            ) from None
-    if options.display:
-        settle_display(options)
-    return options
+def milliseconds(text: str) -> float:
+    return float(text) / 1e3
 
 
-def take(options: Options, wanted: str, value: str) -> None:
-    """Keep the value of one option; ValueError if it is not valid."""
-    if wanted == "loop":
-        options.every = float(int(float(value or 0))) or 5.0
-    elif wanted == "ms":
-        options.every = float(value or 0) / 1e3
-    elif wanted == "format":
-        options.format = [part.strip() for part in value.split(",")]
-    elif wanted == "count":
-        options.count = int(value)
-    elif wanted == "delay":
-        options.delay = float(value)
-    elif wanted == "display":
-        options.display = [part.strip().upper() for part in value.split(",")]
-    else:
-        if wanted == "limit":
-            float(value)
-        options.words[wanted] = value
-
-
-def settle_display(options: Options) -> None:
-    """`-d` is the delay of a monitor, and what is displayed of a query; with anything else it is a mistake."""
-    if {"dmon", "pmon"} & set(options.mode):
+def parse(args: list[str]) -> argparse.Namespace:
+    """Options as the real one takes them: `-lms100` is refused."""
+    parser = Parser(prog="nvidia-smi", add_help=False, allow_abbrev=False)
+    parser.add_argument("monitor", nargs="?", choices=("dmon", "pmon"))
+    for short, long in (("-h", "--help"), ("-L", "--list-gpus"), ("-q", "--query"), ("-x", "--xml-format")):
+        parser.add_argument(short, long, action="store_true")
+    parser.add_argument("--query-gpu", type=words)
+    parser.add_argument("--query-compute-apps", type=words)
+    parser.add_argument("--format", type=words, default=[])
+    parser.add_argument("-i", "--id", type=words)
+    parser.add_argument("-l", "--loop", dest="every_s", type=seconds)
+    parser.add_argument("-lms", "--loop-ms", dest="every_s", type=milliseconds)
+    parser.add_argument("-c", "--count", type=int)
+    parser.add_argument("-d", "--display", type=words, default=[])
+    parser.add_argument("--delay", type=float, default=1.0)
+    parser.add_argument("-pl", "--power-limit", type=float)
+    options = parser.parse_args(args)
+    if options.display and options.monitor:  # there it is the delay
         try:
             options.delay = float(options.display[0])
         except ValueError:
-            raise SystemExit(fail(f"ERROR: '{options.display[0]}' is not a valid delay. {SEE_HELP}\n", 2)) from None
-    elif not {"-q", "--query"} & set(options.mode):
-        raise SystemExit(fail(f"ERROR: Option -d goes with -q, dmon or pmon. {SEE_HELP}\n", 2))
-    else:
-        unknown = [name for name in options.display if name not in SECTIONS]
-        if unknown:
-            raise SystemExit(fail(f"ERROR: '{unknown[0]}' cannot be displayed by this nvidia-smi. {SEE_HELP}\n", 2))
+            parser.error(f"'{options.display[0]}' is not a valid delay")
+    elif options.display and not options.query:
+        parser.error("Option -d goes with -q, dmon or pmon")
+    elif unknown := [name for name in options.display if name.upper() not in SECTIONS]:
+        parser.error(f"'{unknown[0]}' cannot be displayed by this nvidia-smi")
+    return options
 
 
-def cards(options: Options, lib: ctypes.CDLL) -> Cards:
+def words(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def cards(wanted: list[str] | None, lib: ctypes.CDLL) -> Cards:
     """The chosen cards with their indices."""
     count = c_uint()
     lib.nvmlDeviceGetCount_v2(byref(count))
@@ -332,16 +302,14 @@ def cards(options: Options, lib: ctypes.CDLL) -> Cards:
                 fail(f"Unable to determine the device handle for GPU {bus}: {reason}\n", 15 if code else 255)
             )
         card = Card(lib, handle)
-        wanted = options.words.get("ids")
-        names = (str(index), card.text("nvmlDeviceGetUUID"), card.bus()) if wanted else ()
-        if wanted is None or any(part.strip() in names for part in wanted.split(",")):
+        if wanted is None or {str(index), card.text("nvmlDeviceGetUUID"), card.bus()} & set(wanted):
             chosen.append((index, card))
     if not chosen:
         raise SystemExit(fail("No devices were found\n", 6))
     return chosen
 
 
-def monitor(chosen: Cards, options: Options, printer: Printer, heads: tuple[str, str], show: Show) -> None:
+def monitor(chosen: Cards, options: argparse.Namespace, printer: Printer, heads: tuple[str, str], show: Show) -> None:
     for head in heads:
         printer.row("# " + head)
     left = options.count
@@ -352,24 +320,20 @@ def monitor(chosen: Cards, options: Options, printer: Printer, heads: tuple[str,
             time.sleep(options.delay)
 
 
-def set_limit(chosen: Cards, text: str) -> int:
+def set_limit(chosen: Cards, limit_w: float) -> int:
     for _, card in chosen:
         before = card.number("nvmlDeviceGetPowerManagementLimit")
         try:
-            card.call("nvmlDeviceSetPowerManagementLimit", c_uint(round(float(text) * 1000)))
+            card.call("nvmlDeviceSetPowerManagementLimit", c_uint(round(limit_w * 1000)))
         except Unavailable:
-            return fail(
-                f"Provided power limit {float(text):.2f} W is not a valid power limit for GPU {card.bus()}.\n", 3
-            )
-        sys.stdout.write(
-            f"Power limit for GPU {card.bus()} was set to {float(text):.2f} W from {before / 1e3:.2f} W.\n"
-        )
+            return fail(f"Provided power limit {limit_w:.2f} W is not a valid power limit for GPU {card.bus()}.\n", 3)
+        sys.stdout.write(f"Power limit for GPU {card.bus()} was set to {limit_w:.2f} W from {before / 1e3:.2f} W.\n")
     return 0
 
 
 def main(args: list[str]) -> int:
     options = parse(args)
-    if {"-h", "--help"} & set(options.mode):
+    if options.help:
         return fail(HELP, 0)
     if "hang" in FAULTS:
         hang()
@@ -384,41 +348,39 @@ def main(args: list[str]) -> int:
     lib.nvmlSystemGetDriverVersion(buffer, c_uint(80))
     lib.nvmlErrorString.restype = c_char_p
     driver, printer = buffer.value.decode(), Printer()
-    if options.every is not None and "no-loop" in FAULTS:
+    if options.every_s is not None and "no-loop" in FAULTS:
         return fail("ERROR: Loop is not supported.\n", 3)
     header = "noheader" not in options.format
     while True:
-        chosen = cards(options, lib)
+        chosen = cards(options.id, lib)
         code = once(chosen, options, driver, printer, header)
         header = False
-        if options.every is None:
+        if options.every_s is None:
             return code
-        time.sleep(options.every)
+        time.sleep(options.every_s)
 
 
-def once(chosen: Cards, options: Options, driver: str, printer: Printer, header: bool) -> int:
-    modes = options.mode
-    if "limit" in options.words:
-        return set_limit(chosen, options.words["limit"])
-    if "gpu" in options.words:
+def once(chosen: Cards, options: argparse.Namespace, driver: str, printer: Printer, header: bool) -> int:
+    if options.power_limit is not None:
+        return set_limit(chosen, options.power_limit)
+    if options.query_gpu:
         if "csv" not in options.format:
             return fail("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.\n", 2)
-        fields = [part.strip() for part in options.words["gpu"].split(",")]
+        fields = options.query_gpu
         rows = [csv_row(card, index, fields, options.format, driver, len(chosen)) for index, card in chosen]
         for row in [csv_header(fields), *rows] if header else rows:
             printer.row(row)
-    elif "apps" in options.words:
-        apps(chosen, [part.strip() for part in options.words["apps"].split(",")], options.format, printer)
-    elif "dmon" in modes:
-        monitor(chosen, options, printer, DMON, dmon)
-    elif "pmon" in modes:
-        monitor(chosen, options, printer, PMON, pmon)
-    elif "-x" in modes or "--xml-format" in modes:
+    elif options.query_compute_apps:
+        apps(chosen, options.query_compute_apps, options.format, printer)
+    elif options.monitor:
+        heads, show = (DMON, dmon) if options.monitor == "dmon" else (PMON, pmon)
+        monitor(chosen, options, printer, heads, show)
+    elif options.xml_format:
         xml(chosen, driver, printer)
-    elif "-L" in modes or "--list-gpus" in modes:
+    elif options.list_gpus:
         listing(chosen, printer)
-    elif "-q" in modes or "--query" in modes:
-        log(chosen, driver, options.display or list(SECTIONS), printer)
+    elif options.query:
+        log(chosen, driver, [name.upper() for name in options.display] or list(SECTIONS), printer)
     else:
         overview(chosen, driver, printer)
     return 0

@@ -66,7 +66,7 @@ class Truth:
         try:
             return self.start_ns + round(parse_duration_s(text) * 1e9)
         except UsageError:
-            pass
+            pass  # then it has to be a time of day
         try:
             stamp = datetime.fromisoformat(text)
         except ValueError:

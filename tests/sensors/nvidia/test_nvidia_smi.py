@@ -17,7 +17,8 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.nvidia import smi_feed
+from everywatt.sensors.calibrations import Stored, save
+from everywatt.sensors.nvidia import nvidia_smi
 from everywatt.sensors.nvidia.nvidia_smi import NvidiaSmi, mig_uuids
 
 FAKE = r'''#!{python} -SE
@@ -192,6 +193,17 @@ def test_channels_and_their_first_values(smi):
     assert (device["uuid"], device["memory_bytes"], device["driver"]) == ("GPU-0000", 40960 * 2**20, "535.54.03")
 
 
+def test_a_calibration_is_used_and_one_that_is_too_old_is_reported(smi, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    save(Stored("GPU-0000", 1.04, 2.0, 1.0, 0.8, time.time()))
+    (group,) = smi().groups()
+    assert (group.info.channels[0].facts.gain, group.info.channels[0].facts.bias_w) == (1.04, 2.0)
+    save(Stored("GPU-0000", 1.04, 2.0, 1.0, 0.8, time.time() - 400 * 86_400))
+    sensor = smi()
+    assert "more than a year old" in sensor.probe().missing["gpu.0.calibration"]
+    assert not sensor.groups()[0].info.channels[0].facts.calibrated
+
+
 def test_missing_words_are_missing_channels_with_the_word(smi):
     report = smi("words").probe()
     assert report.usable and report.missing == {"gpu.0.power_average": "N/A", "gpu.0.utilisation": "N/A"}
@@ -278,7 +290,7 @@ def test_a_run_waits_for_a_hanging_probe_no_longer_than_it_says(smi, tmp_path):
 @pytest.mark.parametrize("mode", ["hangs-looping", "trap"])
 def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch):
     """A child that hangs, and the one that answers every 5 s whatever it is asked for."""
-    monkeypatch.setattr(smi_feed, "WATCHDOG_S", 0.5)
+    monkeypatch.setattr(nvidia_smi, "WATCHDOG_S", 0.5)
     sensor = smi(mode)
     (group,) = sensor.groups()
     rows, _ = _collect([group], 20, lambda rows, errors: sensor._feed.polling and len(rows["gpu.0"]) >= 6)
@@ -290,7 +302,7 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
 
 
 def test_a_spelling_that_is_rejected_is_replaced_by_polls(smi, monkeypatch):
-    monkeypatch.setattr(smi_feed, "BACKOFF_S", 0.05)
+    monkeypatch.setattr(nvidia_smi, "BACKOFF_S", 0.05)
     sensor = smi("rejects")
     (group,) = sensor.groups()
     rows, _ = _collect([group], 10, lambda rows, errors: len(rows["gpu.0"]) >= 3)
@@ -316,16 +328,17 @@ def test_lines_that_are_held_back_without_times_are_a_period_apart(smi):
 
 
 def test_a_child_that_dies_is_started_again(smi, tmp_path, monkeypatch):
-    monkeypatch.setattr(smi_feed, "BACKOFF_S", 0.05)
+    monkeypatch.setattr(nvidia_smi, "BACKOFF_S", 0.05)
     sensor = smi("dies")
     (group,) = sensor.groups()
-    rows, _ = _collect([group], 15, lambda rows, errors: len(rows["gpu.0"]) >= 9)
-    assert len(rows["gpu.0"]) >= 9
-    assert (tmp_path / "log").read_text().count("--loop-ms=100") >= 3
+    rows, _ = _collect([group], 25, lambda rows, errors: len(rows["gpu.0"]) >= 15)
+    assert len(rows["gpu.0"]) >= 15
+    assert (tmp_path / "log").read_text().count("--loop-ms=100") >= 5
+    assert not sensor._feed.polling and group.trouble is None
 
 
 def test_a_lost_gpu_is_a_gap_of_its_own_and_comes_back(smi, tmp_path, monkeypatch):
-    monkeypatch.setattr(smi_feed, "LOST_RETRY_S", 1.0)
+    monkeypatch.setattr(nvidia_smi, "LOST_RETRY_S", 1.0)
     sensor = smi(FAKE_GPUS="2")
     groups = sensor.groups()
     _collect(groups, 10, lambda rows, errors: all(rows.values()))
@@ -384,7 +397,7 @@ time.sleep(60)
 
 def test_the_child_does_not_outlive_a_parent_that_was_killed(smi, tmp_path):
     smi()  # writes the fake
-    source = str(Path(smi_feed.__file__).parents[3])
+    source = str(Path(nvidia_smi.__file__).parents[3])
     environ = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": source}
     host = subprocess.Popen([sys.executable, "-c", HOST], env=environ, stdout=subprocess.PIPE, text=True)
     pid = int(host.stdout.readline())

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors.nvidia.smi_csv import Parser, failure_of, lost_bus_id, parse_csv, rejected_field
+from everywatt.sensors.nvidia.smi_csv import Parser, parse_csv, rejected_field
+from everywatt.sensors.pci_cards import short_pci
 
 LINES = (Path(__file__).parent / "data" / "nvidia_smi_csv.txt").read_text().splitlines()
 
@@ -70,17 +71,12 @@ def test_columns_are_found_by_name_in_any_order():
     assert row.numbers == {"power.draw": 12.5, "index": 3}
 
 
-def test_without_a_header_the_names_are_given():
-    (row,) = parse_csv(["12.5, 3"], names=["power.draw", "index"])
-    assert row.numbers == {"power.draw": 12.5, "index": 3}
-
-
 def test_a_header_may_come_again_and_half_lines_are_dropped():
     parser = Parser()
     lines = ["index, power.draw [W]", "0, 10", "0, 1", "0", "power.draw [W], index", "20, 0"]
     rows = [row for row in map(parser.feed, lines) if row]
     assert [row.numbers["power.draw"] for row in rows] == [10, 1, 20]
-    assert parser.noise == 1
+    assert parser.failures == []
 
 
 def test_throttle_reasons_are_a_bit_mask():
@@ -94,12 +90,17 @@ def test_failures_are_told_from_rows():
     parser = Parser()
     assert parser.feed(lost) is None
     assert parser.failures == [lost]
-    assert lost_bus_id(lost) == "0000:0b:00.0"
-    assert (
-        lost_bus_id("Unable to determine the device handle for GPU0: 00000000:0B:00.0: GPU is lost") == "0000:0b:00.0"
-    )
-    assert failure_of("Failed to initialize NVML: Driver/library version mismatch")
-    assert failure_of("No devices were found")
-    assert failure_of("2021/08/31 11:37:40.983, 0, [Unknown Error]") is None
-    assert failure_of("[Unknown Error]") is None
+    assert short_pci(lost) == "0000:0b:00.0"
+    assert short_pci("Unable to determine the device handle for GPU0: 00000000:0B:00.0: GPU is lost") == "0000:0b:00.0"
     assert rejected_field('Field "power.draw.instant" is not a valid field to query.') == "power.draw.instant"
+
+
+@pytest.mark.parametrize(
+    "line", ["Failed to initialize NVML: Driver/library version mismatch", "No devices were found"]
+)
+def test_a_message_is_a_failure_also_where_rows_have_one_column(line):
+    parser = Parser()
+    parser.feed("power.draw [W]")
+    assert parser.feed(line) is None and parser.failures == [line]
+    assert parser.feed("[Unknown Error]").reasons == {"power.draw": "Unknown Error"}
+    assert parser.feed("2021/08/31 11:37:40.983, 0, [Unknown Error]") is None and parser.failures == [line]

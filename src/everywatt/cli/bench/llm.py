@@ -51,7 +51,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import document, dumps, plain
 from everywatt.footprint.carbon import Factors, account, factors_of
-from everywatt.net.listeners import TUNNELS, forwarder, is_here, listeners, port_of
+from everywatt.net.server_processes import TUNNELS, forwarder, is_here, listeners, port_of
 
 INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")

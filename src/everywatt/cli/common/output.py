@@ -106,10 +106,20 @@ class Output:
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
-    def text(self, line: str = "") -> None:
-        """A line of data on stdout; nothing where stdout belongs to the JSON object."""
-        if self.json_to != STDOUT:
-            print(fitting(line, style_of(self.stdout, self.environ).encoding), file=self.stdout)
+    def text(self, line: str = "", hang: int | None = None) -> None:
+        """A line of data on stdout; nothing where stdout belongs to the JSON object.
+
+        With `hang` it is wrapped to the width of a terminal, later lines indented by so many columns.
+        """
+        if self.json_to == STDOUT:
+            return
+        style = style_of(self.stdout, self.environ)
+        if hang is not None and style.rich:
+            import textwrap
+
+            width = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, width, subsequent_indent=" " * hang, break_on_hyphens=False)
+        print(fitting(line, style.encoding), file=self.stdout)
 
     def table(self, *tables: Table) -> None:
         """Tables on stdout, one below the other."""

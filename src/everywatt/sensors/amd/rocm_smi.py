@@ -1,10 +1,9 @@
-"""AMD GPUs by `rocm-smi --json`, where neither amdsmi nor hwmon tells: every answer is a process of half a second."""
+"""AMD GPUs by `rocm-smi --json`, without amdsmi and hwmon: every answer is a process of half a second."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.amd.amdsmi import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, State
-from everywatt.sensors.meters import CommandMeters, Meter, power_channel
+from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
 from everywatt.sensors.pci_cards import short_pci, socket_of
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.
@@ -42,8 +41,7 @@ def parse_rocm(text: str) -> list[Card]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, Mapping):
-        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
-        raise SensorError(f"rocm-smi prints no JSON: {said[:120]}")
+        raise SensorError(f"rocm-smi prints no JSON: {first_line(text)}")
     found = [_card(int(match[1]), entry) for key, entry in data.items() if (match := _CARD.fullmatch(str(key)))]
     return sorted((card for card in found if card is not None), key=lambda card: card.index)
 
@@ -70,17 +68,13 @@ def _number(value: Any) -> float | None:
 class RocmSmi(CommandMeters):
     """The sensor."""
 
-    name = "rocm-smi"
+    name = program = "rocm-smi"
     after: Sequence[str] = ("amdsmi",)
-    _binary: str | None = None
 
     def probe(self) -> Report:
         """One run of it, unless hwmon reads the cards anyhow."""
-        self._binary = shutil.which("rocm-smi", path=self.machine.environ.get("PATH", ""))
-        if self._binary is None:
-            return Report(self.name, State.ABSENT, "rocm-smi was not found on the PATH.")
         named = self.request.sensors is not None and self.name in self.request.sensors
-        if not named and hwmon_cards(self.machine):
+        if self.binary and not named and hwmon_cards(self.machine):
             return Report(self.name, State.ABSENT, "not tried: hwmon reads the same cards", power=False)
         return super().probe()
 
@@ -114,5 +108,5 @@ class RocmSmi(CommandMeters):
         return [Meter(channels[0].device, tuple(channels), ask, good[0].name)]
 
     def _ask(self) -> list[Card]:
-        command = [str(self._binary), "--showpower", "--showuse", "--showbus", "--showproductname", "--json"]
+        command = [self.binary, "--showpower", "--showuse", "--showbus", "--showproductname", "--json"]
         return parse_rocm(self.output(command))

@@ -218,7 +218,7 @@ class Modelled:
         self._request = request
 
     def probe(self) -> Report:
-        """Usable wherever Linux tells CPU use; says on what grounds, and how far off it may be."""
+        """Usable wherever Linux reports CPU use; says on what grounds, and how far off it may be."""
         if not self._request.estimate:
             why = "estimates are disabled"
             return Report(self.name, State.UNUSABLE, why=why, cure="run without --no-estimate", power=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import shutil
 from typing import NamedTuple
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, Kind
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, State
-from everywatt.sensors.meters import CommandMeters, Meter, power_channel
+from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
 from everywatt.sensors.pci_cards import numbered, short_pci
 
 # What is asked for, and the channel of each number with its unit and scale. Memory is printed in MiB.
@@ -44,8 +42,7 @@ def parse_hl_smi(text: str) -> list[Gaudi]:
             values = tuple(_number(word) for word in words[len(IDENTITY) :])
             found.append(Gaudi(int(index), name, uuid, short_pci(bus), values))
     if not found:
-        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
-        raise SensorError(f"hl-smi lists no accelerator: {said[:120]}.")
+        raise SensorError(f"hl-smi lists no accelerator: {first_line(text)}.")
     return sorted(found)
 
 
@@ -62,15 +59,7 @@ def _number(word: str) -> float:
 class HlSmi(CommandMeters):
     """The sensor."""
 
-    name = "hl-smi"
-    _binary: str | None = None
-
-    def probe(self) -> Report:
-        """One run of it."""
-        self._binary = shutil.which("hl-smi", path=self.machine.environ.get("PATH", ""))
-        if self._binary is None:
-            return Report(self.name, State.ABSENT, "hl-smi was not found on the PATH.")
-        return super().probe()
+    name = program = "hl-smi"
 
     def meters(self) -> list[Meter]:
         """All accelerators, which come in one answer, as one meter."""
@@ -92,4 +81,4 @@ class HlSmi(CommandMeters):
         return [Meter(channels[0].device, tuple(channels), ask, cards[0].name)]
 
     def _ask(self) -> list[Gaudi]:
-        return parse_hl_smi(self.output([str(self._binary), *QUERY]))
+        return parse_hl_smi(self.output([self.binary, *QUERY]))

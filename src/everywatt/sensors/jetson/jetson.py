@@ -32,7 +32,7 @@ class RailReader:
         return any(file.denied for file in self._files)
 
     def read(self) -> float:
-        """Watts, NaN where a file does not tell."""
+        """Watts, NaN where a file has no value."""
         values = [file.read() for file in self._files]
         return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
 

@@ -221,7 +221,7 @@ def total_note(labels: Sequence[str]) -> str | None:
 
 
 def series_channel(name: str, sensor: str, key: str) -> Channel:
-    """The channel of a series: watts of the board or of a rail, else a state with the unit that its name tells."""
+    """The channel of a series: watts of the board or of a rail, else a state with the unit of its name."""
     rail = (name.removeprefix(I2C) if name.startswith(I2C) else sensor).lower()
     watts = name.startswith(I2C) or "wattage_current_milliwatts" in name
     if watts:

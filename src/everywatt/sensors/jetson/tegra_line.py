@@ -48,7 +48,7 @@ class RailPower:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How busy an engine is (%) and its clocks in MHz; None and () where the line does not tell."""
+    """How busy an engine is (%) and its clocks in MHz; None and () where the line lacks them."""
 
     percent: float | None = None
     clocks_mhz: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Jetson boards by the tegrastats command, where the kernel's own files are not to be had: one long-lived child."""
+"""Jetson boards by the tegrastats command, where the kernel's own files are missing: one long-lived child."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.child import Child
 from everywatt.sensors.jetson.board_state import gauge
 from everywatt.sensors.jetson.jetson_rails import (
     GAIN_PCT,
@@ -22,13 +23,12 @@ from everywatt.sensors.jetson.jetson_rails import (
     word,
 )
 from everywatt.sensors.jetson.tegra_line import Engine, TegraLine, parse_line
-from everywatt.sensors.smi_child import Child
 
 INTERVAL_MS = 430
 PROBE_S = 4.0
 SILENCE_S = 5.0
 BACKOFF_S = 1.0
-# tegrastats does not tell a rail's voltage: 5 V and 20 V occur, and the offset is that of the larger.
+# tegrastats does not print a rail's voltage: 5 V and 20 V occur, and the offset is that of the larger.
 _FACTS = Facts(
     period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * OFFSET_V / SHUNT_OHM
 )
@@ -99,7 +99,7 @@ def _temperature(sensor: str) -> Take:
 
 
 def values_of(line: TegraLine, takes: Sequence[Take]) -> tuple[float, ...]:
-    """A line as values, NaN where it does not tell."""
+    """A line as values, NaN where it lacks one."""
     found = (take(line) for take in takes)
     return tuple(NAN if value is None else float(value) for value in found)
 

@@ -12,7 +12,7 @@ import shutil
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.sensors.json_device import login_of
-from everywatt.sensors.meters import CommandMeters, Meter, power_channel
+from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
 
 _READING = re.compile(
     r"^[ \t]*(?:Instantaneous power reading|Current Power)[ \t]*:[ \t]*"
@@ -29,8 +29,7 @@ def parse_dcmi(text: str) -> float:
     """Watts from the output of ipmitool, FreeIPMI or ipmiutil. SensorError where it holds no reading, or several."""
     found = {float(match[1]) for match in _READING.finditer(text)}
     if not found:
-        said = next((line.strip() for line in text.split("\n") if line.strip()), "nothing")
-        raise SensorError(f"The BMC returns no power reading: {said[:120]}.")
+        raise SensorError(f"The BMC returns no power reading: {first_line(text)}.")
     if len(found) > 1:
         raise SensorError("The BMC's response contains several readings.")
     (watts,) = found

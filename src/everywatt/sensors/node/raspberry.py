@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
@@ -33,17 +32,16 @@ class Raspberry(CommandMeters):
     """The sensor."""
 
     name = "raspberry"
+    program = "vcgencmd"
     period_s = 0.5
     age_s = 0.1
-    _binary: str | None = None
 
     def probe(self) -> Report:
         """One reading, on a board that has the chip."""
         model = (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
         if "Raspberry Pi" not in model:
             return Report(self.name, State.ABSENT, "This is not a Raspberry Pi.")
-        self._binary = shutil.which("vcgencmd", path=self.machine.environ.get("PATH", ""))
-        if self._binary is None:
+        if not self.binary:
             return Report(self.name, State.UNUSABLE, "vcgencmd was not found on the PATH.", "apt install raspi-utils")
         report = super().probe()
         if report.usable:
@@ -65,4 +63,4 @@ class Raspberry(CommandMeters):
         return [Meter("pi", channels, ask, "Raspberry Pi")]
 
     def _ask(self) -> dict[str, float]:
-        return parse_pmic(self.output([str(self._binary), "pmic_read_adc"]))
+        return parse_pmic(self.output([self.binary, "pmic_read_adc"]))

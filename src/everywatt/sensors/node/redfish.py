@@ -76,7 +76,7 @@ class Session:
             try:
                 self.site.request("DELETE", self._place, headers=self._headers())
             except SensorError:
-                pass
+                pass  # a BMC that does not answer now ends the session by its own timeout
         self._token = self._place = None
         self.site.close()
 

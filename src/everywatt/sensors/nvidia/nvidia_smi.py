@@ -1,38 +1,54 @@
-"""NVIDIA GPUs by the nvidia-smi command, where NVML is not to be had: one looping child feeds every GPU's group."""
+"""NVIDIA GPUs by the nvidia-smi command, where NVML cannot be used: one looping child feeds every GPU's group.
+
+Nothing blocks: a read takes the lines that have arrived. A child that prints nothing, or does not know `--loop-ms`, is
+replaced by one short nvidia-smi after another; that the rate is then lower, the recorder notes as of every sensor.
+"""
 
 from __future__ import annotations
 
+import re
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo, Kind, Pedigree, Row
-from everywatt.core.clocks import NS
+from everywatt.core.channels import NAN, Cadence, Channel, GroupInfo, Kind, Row
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
+from everywatt.sensors.child import Child, run_once
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
-from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow, canonical, lost_bus_id, rejected_field, short_bus_id
-from everywatt.sensors.nvidia.smi_feed import Feed, Plan
-from everywatt.sensors.smi_child import run_once
+from everywatt.sensors.nvidia.nvml_device import Identity
+from everywatt.sensors.nvidia.nvml_groups import power_channel
+from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow, canonical, rejected_field
+from everywatt.sensors.pci_cards import short_pci
+from everywatt.sensors.sysfs import entries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from everywatt.sensors.nvidia.gpu_known import Reading
 
 IDENTITY = ("index", "uuid", "name", "pci.bus_id", "driver_version", "memory.total", "power.max_limit")
-GAUGES = {
-    "utilization.gpu": ("utilisation", "%"),
-    "utilization.memory": ("memory_utilisation", "%"),
-    "memory.used": ("memory", "B"),
-    "temperature.gpu": ("temperature", "°C"),
-    "clocks.current.sm": ("clock_sm", "MHz"),
-    "clocks.current.memory": ("clock_memory", "MHz"),
-    "clocks_throttle_reasons.active": ("throttle", "mask"),
-    "enforced.power.limit": ("power_limit", "W"),
+# Channel, unit, and the fields it may come from, the one to prefer first.
+CHANNELS = (
+    ("power", "W", ("power.draw.instant", "power.draw")),
+    ("power_average", "W", ("power.draw.average",)),
+    ("utilisation", "%", ("utilization.gpu",)),
+    ("memory_utilisation", "%", ("utilization.memory",)),
+    ("memory", "B", ("memory.used",)),
+    ("temperature", "°C", ("temperature.gpu",)),
+    ("clock_sm", "MHz", ("clocks.current.sm",)),
+    ("clock_memory", "MHz", ("clocks.current.memory",)),
+    ("throttle", "mask", ("clocks_throttle_reasons.active",)),
+    ("power_limit", "W", ("enforced.power.limit",)),
+)
+READINGS: dict[str, Reading] = {
+    "power.draw.instant": "instant",
+    "power.draw": "draw",
+    "power.draw.average": "average",
 }
-POWERS = ("power.draw.instant", "power.draw", "power.draw.average")
-NEWER = {"clocks_throttle_reasons.active": "clocks_event_reasons.active"}
+NEWER = {"clocks_throttle_reasons.active": ["clocks_event_reasons.active"]}
 CURES = {
     "version mismatch": "restart the machine, or reload the nvidia kernel modules",
     "insufficient permissions": "check ls -l /dev/nvidia*, and join the owning group",
@@ -45,57 +61,242 @@ CURES = {
 PERIOD_S = 0.1
 PROBE_TIMEOUT_S = 15.0  # without persistence mode the driver first wakes every GPU
 LEAST_TIMEOUT_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class _Card:
-    """One GPU as probed: its channels, and the field behind each."""
-
-    gpu: Gpu
-    channels: tuple[Channel, ...]
-    fields: tuple[str, ...]
-    samples: dict[str, float | None]
-    missing: dict[str, str]
+WATCHDOG_S = 2.0  # how long a looping child may be silent, if five periods are not longer
+POLL_TIMEOUT_S = 5.0
+LOST_RETRY_S = 30.0  # a GPU that fell off the bus makes every call fail, so that it is left out for so long
+BACKOFF_S = 1.0
+AHEAD_NS = 5_000_000  # nvidia-smi prints whole milliseconds, and clocks are read one after the other
+BEHIND_NS = 250_000_000  # from the time it prints to the line's arrival: reading eight GPUs takes a while
 
 
 class SmiGroup:
-    """One GPU's readings out of the common child. `trouble` is a sentence about the source, or None."""
+    """One GPU's readings out of the common child.
 
-    def __init__(self, feed: Feed, card: _Card, closed: Callable[[], None]) -> None:
-        self._feed = feed
-        self._card = card
-        self._closed = closed
-        device = f"gpu.{card.gpu.index}"
-        self.info = GroupInfo(
-            f"nvidia-smi.{device}", "nvidia-smi", device, card.channels, Cadence.FAST, label=card.gpu.name
-        )
+    `fields` has the field behind each channel; `lost` says why the GPU is left out until `retry_ns`, None if it is not.
+    """
+
+    def __init__(self, who: Identity, row: SmiRow) -> None:
+        self.gpu = who.gpu
+        self.feed: Feed | None = None
+        self.fields: list[str] = []
+        self.samples: dict[str, float | None] = {}
+        self.missing: dict[str, str] = {}
+        self.lost: str | None = None
+        self.retry_ns = 0
+        self._rows: list[Row] = []
+        self.last_ns = 0  # when the last line was printed
+        self._word: str | None = None  # what the last line has instead of power
+        device, channels = f"gpu.{who.gpu.index}", self._channels(who, row)
+        self.info = GroupInfo(f"nvidia-smi.{device}", "nvidia-smi", device, channels, Cadence.FAST, label=who.gpu.name)
+
+    def _channels(self, who: Identity, row: SmiRow) -> tuple[Channel, ...]:
+        """The channels whose fields had a value in the probe's row; none where power is not among them."""
+        channels: list[Channel] = []
+        device = f"gpu.{who.gpu.index}"
+        for what, unit, fields in CHANNELS:
+            field = next((name for name in fields if row.numbers.get(name) is not None), None)
+            if field is None:
+                self.missing[f"{device}.{what}"] = row.reasons.get(fields[-1], "this nvidia-smi has no such field")
+                if what == "power":
+                    return ()
+                continue
+            channel = Channel(f"{device}.{what}", unit, Kind.GAUGE, device)
+            if field in READINGS:
+                mirror_of = channels[0].name if channels else None
+                channel = power_channel(who, what, READINGS[field], mirror_of, self.missing)
+                channel = replace(channel, scale=1.0, facts=replace(channel.facts, quantum=0.01))
+            channels.append(channel)
+            self.fields.append(field)
+            self.samples[channel.name] = row.numbers[field]
+        return tuple(channels)
 
     @property
     def trouble(self) -> str | None:
         """What is wrong with the rate or the way of reading, in a sentence."""
-        return self._feed.trouble
+        return self.feed.trouble if self.feed else None
 
     def read(self) -> list[Row]:
-        """The lines that have arrived since the last read. Raises SensorError where the GPU gives no power."""
-        readings = self._feed.take(self._card.gpu.index)
-        first = self._card.fields[0]
-        rows = [
-            Row(reading.read_ns, reading.early_ns, reading.read_ns, self._values(reading.row))
-            for reading in readings
-            if reading.row.numbers.get(first) is not None
-        ]
-        if readings and not rows:
-            reason = readings[-1].row.reasons.get(first, "nothing")
-            raise SensorError(f"GPU {self._card.gpu.index}: nvidia-smi reports '{reason}' for {first}.")
+        """The lines that have arrived since the last read. Raises SensorError while the GPU gives no power."""
+        assert self.feed is not None
+        failure = self.feed.pump()
+        rows, self._rows = self._rows, []
+        word, self._word = self._word, None
+        if rows:
+            return rows
+        if word:
+            raise SensorError(f"GPU {self.gpu.index}: nvidia-smi reports '{word}' for {self.fields[0]}.")
+        if self.lost:
+            raise SensorError(f"GPU {self.gpu.index}: {self.lost}")
+        if failure:
+            raise SensorError(failure)
         return rows
+
+    def arrived(self, lines: Sequence[SmiRow], times_ns: Sequence[int], period_ns: int) -> None:
+        """Keep lines with the times they are of, for the next read."""
+        for line, read_ns in zip(lines, times_ns, strict=True):
+            read_ns = max(read_ns, self.last_ns + 1)
+            near = read_ns - self.last_ns < 3 * period_ns
+            early_ns, self.last_ns = self.last_ns if near else read_ns - period_ns, read_ns
+            values = [line.numbers.get(field) for field in self.fields]
+            if values[0] is None:
+                self._word = line.reasons.get(self.fields[0], "nothing")
+            else:
+                found = tuple(NAN if value is None else value for value in values)
+                self._rows.append(Row(read_ns, early_ns, read_ns, found))
 
     def close(self) -> None:
         """End the child once every group has."""
-        self._closed()
+        if self.feed is not None:
+            self.feed.leave()
 
-    def _values(self, row: SmiRow) -> tuple[float, ...]:
-        found = (row.numbers.get(name) for name in self._card.fields)
-        return tuple(NAN if value is None else value for value in found)
+
+class Feed:
+    """All GPUs' lines out of one child. `trouble` says why single polls have replaced it; None where it loops.
+
+    `query` is the command without GPUs and loop, `count` how many GPUs the machine has, and `first_s` how long the
+    first answer took.
+    """
+
+    def __init__(
+        self,
+        query: Sequence[str],
+        environ: Mapping[str, str],
+        clock: Clock,
+        groups: Sequence[SmiGroup],
+        *,
+        count: int,
+        period_s: float,
+        first_s: float,
+    ) -> None:
+        self.polling = False
+        self.trouble: str | None = None
+        self._query, self._environ, self._clock = query, environ, clock
+        self._groups = {group.gpu.index: group for group in groups}
+        self._open, self._count = len(groups), count
+        self._period_s, self._first_s = period_s, first_s
+        self._child: Child | None = None
+        self._parser = Parser()
+        self._failure: str | None = None
+        self._start_ns = 0  # no child is started before
+        self._line_ns = 0  # when the last line came
+        self._pump_ns = 0  # when lines were last looked for
+
+    @property
+    def pid(self) -> int | None:
+        """The child that is running now."""
+        return self._child.pid if self._child else None
+
+    def leave(self) -> None:
+        """One group is closed; the child ends with the last of them."""
+        self._open -= 1
+        if self._open <= 0:
+            self.close()
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def pump(self) -> str | None:
+        """Hand the lines that have arrived to their groups, and keep a child running. Says why none can arrive."""
+        now_ns = self._clock.monotonic_ns()
+        self._line_ns = self._line_ns or now_ns  # from the first call on it may be expected to print
+        back = [group for group in self._groups.values() if group.lost and now_ns >= group.retry_ns]
+        for group in back:
+            group.lost = None
+        if back:
+            self._restart(now_ns)
+        if self._child is None and now_ns >= self._start_ns:
+            self._launch(now_ns)
+        if self._child is not None:
+            self._read(self._child, now_ns)
+        if self._child is not None:
+            self._watch(self._child, now_ns)
+        self._pump_ns = now_ns
+        silent_s = (now_ns - self._line_ns) / NS
+        if self._failure:
+            return f"nvidia-smi: {self._failure}"
+        return f"nvidia-smi has printed nothing for {silent_s:.1f} s." if silent_s > self._limit_s() else None
+
+    def _restart(self, at_ns: int) -> None:
+        self.close()
+        self._start_ns = at_ns
+
+    def _launch(self, now_ns: int) -> None:
+        gpus = [group.gpu for group in self._groups.values() if group.lost is None]
+        if not gpus:
+            return
+        some = ["--id=" + ",".join(gpu.uuid or str(gpu.index) for gpu in gpus)] if len(gpus) < self._count else []
+        loop = [] if self.polling else [f"--loop-ms={max(1, round(self._period_s * 1000))}"]
+        self._parser = Parser()
+        try:
+            self._child = Child([*self._query, *loop, *some], self._environ, now_ns)
+        except OSError as error:
+            self._failure = f"{error.strerror}."
+            self._start_ns = now_ns + round(BACKOFF_S * NS)
+
+    def _read(self, child: Child, now_ns: int) -> None:
+        by_gpu: dict[int, list[SmiRow]] = {}
+        for row in filter(None, map(self._parser.feed, child.lines())):
+            index = row.numbers.get("index")
+            if index is not None:
+                by_gpu.setdefault(int(index), []).append(row)
+        for group in self._groups.values():
+            rows = by_gpu.get(group.gpu.index)
+            if not rows:
+                continue
+            group.arrived(rows, self._times_ns(rows, group.last_ns, now_ns), round(self._period_s * NS))
+            self._line_ns, self._failure = now_ns, None
+        if not by_gpu and self._parser.failures:
+            self._failed(self._parser.failures.pop(), now_ns)
+
+    def _times_ns(self, rows: Sequence[SmiRow], last_ns: int, now_ns: int) -> list[int]:
+        """When lines of one GPU were printed. Where the times in them cannot be right (none, another zone, a clock that
+        was set), they are a period apart until now."""
+        ahead_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
+        times_ns = [round(row.time.timestamp() * 1e6) * 1000 - ahead_ns for row in rows if row.time is not None]
+        rising = all(before < after for before, after in pairwise([last_ns, *times_ns]))
+        if len(times_ns) == len(rows) and rising and self._pump_ns - BEHIND_NS <= times_ns[-1] < now_ns + AHEAD_NS:
+            return [min(at_ns, now_ns) for at_ns in times_ns]
+        return [now_ns - round(self._period_s * NS) * back for back in reversed(range(len(rows)))]
+
+    def _failed(self, text: str, now_ns: int) -> None:
+        """Leave out the GPU that a failure names: a lost one makes every query of all GPUs fail."""
+        address = short_pci(text)
+        gone = [group for group in self._groups.values() if address and short_pci(group.gpu.pci_bus_id) == address]
+        for group in gone:
+            group.lost, group.retry_ns = text, now_ns + round(LOST_RETRY_S * NS)
+        if gone:
+            self._restart(now_ns)
+        else:
+            self._failure = text
+
+    def _limit_s(self) -> float:
+        """How long silence is nothing to worry about: longer for a child that has not printed anything yet."""
+        spoke = self._child is not None and self._line_ns > self._child.started_ns
+        least_s = max(POLL_TIMEOUT_S if self.polling else WATCHDOG_S, 5 * self._period_s)
+        return least_s if spoke and not self.polling else max(least_s, 3 * self._first_s)
+
+    def _watch(self, child: Child, now_ns: int) -> None:
+        """Replace a child that has ended, or one that prints nothing; the latter by single polls."""
+        silent_s = (now_ns - max(self._line_ns, child.started_ns)) / NS
+        if not child.finished and silent_s <= self._limit_s():
+            return
+        done = child.finished and self._line_ns > child.started_ns
+        why = "exited" if child.finished else f"printed no line for {silent_s:.1f} s"
+        self._restart(now_ns + round(BACKOFF_S * NS))
+        if done:
+            self._start_ns = max(now_ns, child.started_ns + round(self._period_s * NS))
+        elif self.polling:
+            self._failure = self._failure or f"a poll {why}."
+        else:
+            self.polling = True
+            self._start_ns = now_ns
+            self.trouble = (
+                f"nvidia-smi --loop-ms={round(self._period_s * 1000)}, requested to print every "
+                f"{self._period_s:g} s, {why}; single polls are used instead."
+            )
 
 
 class NvidiaSmi:
@@ -109,17 +310,15 @@ class NvidiaSmi:
         self._request = request
         self._environ = request.machine.environ
         self._clock = request.machine.clock
-        self._period_s = float(request.options.get(self.name, {}).get("period_s", PERIOD_S))
-        self._wait_s = float(
-            request.options.get(self.name, {}).get("patience_s", request.patience_s or PROBE_TIMEOUT_S)
-        )
-        self._binary: str | None = None
-        self._fields: list[str] = []
-        self._cards: list[_Card] = []
+        options = request.options.get(self.name, {})
+        self._period_s = float(options.get("period_s", PERIOD_S))
+        self._wait_s = float(options.get("patience_s", request.patience_s or PROBE_TIMEOUT_S))
+        self._binary = ""
+        self._fields: list[str] = []  # that this driver knows
+        self._gpus: dict[int, tuple[Identity, SmiRow]] = {}
+        self._chosen: list[int] = []
         self._report: Report | None = None
-        self._patience_s = 0.0
-        self._all = 0
-        self._open = 0
+        self._first_s = 0.0
         self._feed: Feed | None = None
 
     def probe(self) -> Report:
@@ -130,98 +329,94 @@ class NvidiaSmi:
 
     def groups(self) -> Sequence[SmiGroup]:
         """One group for each selected GPU, all fed by one child."""
-        if not self.probe().usable or self._binary is None:
+        if not self.probe().usable:
             return ()
-        wanted = {name for card in self._cards for name in card.fields}
+        groups = [SmiGroup(*self._gpus[index]) for index in self._chosen]
+        wanted = {field for group in groups for field in group.fields}
         fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
-        gpus, everyone = [card.gpu for card in self._cards], len(self._cards) == self._all
-        plan = Plan(self._binary, self._environ, fields, self._period_s, gpus, everyone, self._patience_s)
-        feed = self._feed = Feed(plan, self._clock)
-        self._open = len(self._cards)
-        return [SmiGroup(feed, card, self._one_closed) for card in self._cards]
+        feed = self._feed = Feed(
+            self._query(fields),
+            self._environ,
+            self._clock,
+            groups,
+            count=len(self._gpus),
+            period_s=self._period_s,
+            first_s=self._first_s,
+        )
+        for group in groups:
+            group.feed = feed
+        return groups
 
-    def _one_closed(self) -> None:
-        self._open -= 1
-        if self._open == 0 and self._feed is not None:
-            self._feed.close()
-            self._feed = None
+    def _query(self, fields: Sequence[str]) -> list[str]:
+        return [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits"]
 
     def _probe(self) -> Report:
-        self._binary = shutil.which("nvidia-smi", path=self._environ.get("PATH", ""))
-        if self._binary is None:
+        self._binary = shutil.which("nvidia-smi", path=self._environ.get("PATH", "")) or ""
+        if not self._binary:
             return Report(self.name, State.ABSENT, "nvidia-smi was not found on the PATH.")
         started_ns = self._clock.monotonic_ns()
         rows, why = self._ask()
-        self._patience_s = (self._clock.monotonic_ns() - started_ns) / NS
+        self._first_s = (self._clock.monotonic_ns() - started_ns) / NS
         if why and not rows:
             return self._refuse(why)
-        gpus = {int(row.numbers.get("index") or 0): row for row in rows}
-        self._all = len(gpus)
-        chosen = select(self._request.devices, self._with_migs(gpus), self._environ.get("CUDA_DEVICE_ORDER"))
-        cards = [_card(gpus[index], index) for index in chosen.gpus]
-        self._cards = [card for card in cards if card.fields and card.fields[0] in POWERS]
-        devices = [_describe(row, index, index in chosen.gpus) for index, row in gpus.items()]
-        missing = {"CUDA_VISIBLE_DEVICES": chosen.note} if chosen.note else {}
+        self._gpus = {int(row.numbers.get("index") or 0): (_identity(row), row) for row in rows}
+        gpus = self._with_migs([who.gpu for who, _ in self._gpus.values()])
+        selection = select(self._request.devices, gpus, self._environ.get("CUDA_DEVICE_ORDER"))
+        devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in self._gpus.items()]
+        missing = {"CUDA_VISIBLE_DEVICES": selection.note} if selection.note else {}
         if why:
             missing["gpu"] = why
-        for card in cards:
-            missing |= card.missing
-        if not cards:
-            why = missing.get("CUDA_VISIBLE_DEVICES") or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
+        if not selection.gpus:
+            why = selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
             return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
-        if not self._cards:
-            word = cards[0].missing.get(f"gpu.{cards[0].gpu.index}.power", "no value")
-            why = f"nvidia-smi runs, but no GPU reports power: {word}."
+        groups = [SmiGroup(*self._gpus[index]) for index in selection.gpus]
+        for group in groups:
+            missing |= group.missing
+        usable = [group for group in groups if group.fields]
+        self._chosen = [group.gpu.index for group in usable]
+        if not usable:
+            why = f"nvidia-smi runs, but no GPU reports power: {missing[f'{groups[0].info.device}.power']}."
             return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
-        samples = {name: value for card in self._cards for name, value in card.samples.items()}
-        how = f"{len(self._cards)} GPU(s), one looping nvidia-smi, power integrated"
+        samples = {name: value for group in usable for name, value in group.samples.items()}
+        how = f"{len(usable)} GPU(s), one looping nvidia-smi, power integrated"
         return Report(self.name, State.USABLE, how, None, samples, missing, devices)
 
     def _ask(self) -> tuple[list[SmiRow], str | None]:
-        """One run: rows, and what went wrong. Fields that this driver does not know are left out."""
-        fields = [*IDENTITY, *POWERS, *GAUGES]
-        limits: list[str] = []
+        """One run: rows, and what went wrong. Fields that this driver does not know, and a lost GPU, are left out."""
+        self._fields = [*IDENTITY, *(field for _, _, fields in CHANNELS for field in fields)]
+        only: list[str] = []
         trouble: str | None = None
         deadline_ns = self._clock.monotonic_ns() + round(self._wait_s * NS)
         while True:
-            assert self._binary is not None
-            command = [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits", *limits]
+            left_s = (deadline_ns - self._clock.monotonic_ns()) / NS
             try:
-                left_s = (deadline_ns - self._clock.monotonic_ns()) / NS
-                lines, code = run_once(command, self._environ, max(left_s, LEAST_TIMEOUT_S))
+                lines, code = run_once([*self._query(self._fields), *only], self._environ, max(left_s, LEAST_TIMEOUT_S))
             except OSError as error:
                 return [], f"nvidia-smi cannot be run: {error.strerror}."
             if code is None:
                 return [], f"nvidia-smi did not respond within {self._wait_s:g} s."
             unknown = rejected_field("\n".join(lines))
-            if unknown in fields:
-                other = [NEWER[unknown]] if unknown in NEWER else []
-                place = fields.index(unknown)
-                fields[place : place + 1] = other
+            if unknown in self._fields:
+                place = self._fields.index(unknown)
+                self._fields[place : place + 1] = NEWER.get(unknown, [])
                 continue
             parser = Parser()
             rows = [row for row in map(parser.feed, lines) if row is not None]
-            self._fields = fields
             said = parser.failures[0] if parser.failures else None
-            lost = lost_bus_id(said) if said and not rows else None
-            if lost and not limits and (others := self._other_gpus(lost)):
-                limits, trouble = ["--id=" + ",".join(others)], said
+            if said and not rows and not only and (others := self._without(short_pci(said))):
+                only, trouble = ["--id=" + ",".join(others)], said
                 continue
             if rows:
                 return rows, trouble or said
             return [], said or (lines[0] if lines else f"nvidia-smi printed nothing and exited with {code}.")
 
-    def _other_gpus(self, lost: str) -> list[str]:
-        """Bus ids of the GPUs that the driver lists, without the one that is lost."""
+    def _without(self, lost: str | None) -> list[str]:
+        """Bus ids of the GPUs that the driver lists, without the one that is lost; none where no GPU was named."""
         folder = self._request.machine.proc / "driver/nvidia/gpus"
-        try:
-            return sorted(entry.name for entry in folder.iterdir() if short_bus_id(entry.name) != lost)
-        except OSError:
-            return []
+        return [path.name for path in entries(folder) if short_pci(path.name) != lost] if lost else []
 
-    def _with_migs(self, rows: dict[int, SmiRow]) -> list[Gpu]:
-        gpus = [_gpu(row, index) for index, row in rows.items()]
-        if "MIG-" not in (self._request.devices or "").upper() or self._binary is None:
+    def _with_migs(self, gpus: list[Gpu]) -> list[Gpu]:
+        if "MIG-" not in (self._request.devices or "").upper():
             return gpus
         lines, _ = run_once([self._binary, "-L"], self._environ, self._wait_s)
         listed = mig_uuids(lines)
@@ -238,72 +433,16 @@ def mig_uuids(lines: Sequence[str]) -> dict[str, list[str]]:
     """MIG UUIDs by their GPU's, out of `nvidia-smi -L`."""
     found: dict[str, list[str]] = {}
     board = ""
-    for line in lines:
-        uuid = line.rpartition("UUID: ")[2].strip().rstrip(")")
-        if line.lstrip().startswith("MIG"):
-            found.setdefault(board, []).append(uuid)
-        elif uuid.startswith("GPU-"):
+    for uuid in re.findall(r"UUID: ([^)\s]+)", "\n".join(lines)):
+        if uuid.startswith("GPU-"):
             board = uuid
+        else:
+            found.setdefault(board, []).append(uuid)
     return found
 
 
-def _gpu(row: SmiRow, index: int) -> Gpu:
-    return Gpu(index, row.texts.get("uuid", ""), row.texts.get("name", ""), row.texts.get("pci.bus_id", ""))
-
-
-def _describe(row: SmiRow, index: int, selected: bool) -> dict[str, object]:
-    gpu = _gpu(row, index)
-    return {
-        "device": f"gpu.{index}",
-        "index": index,
-        "name": gpu.name,
-        "uuid": gpu.uuid,
-        "pci_bus_id": gpu.pci_bus_id,
-        "memory_bytes": row.numbers.get("memory.total"),
-        "driver": row.texts.get("driver_version", ""),
-        "max_w": row.numbers.get("power.max_limit"),
-        "selected": selected,
-    }
-
-
-def _card(row: SmiRow, index: int) -> _Card:
-    """The channels of one GPU: the fields that had a value in the probe."""
-    gpu = _gpu(row, index)
-    channels: list[Channel] = []
-    fields: list[str] = []
-    missing: dict[str, str] = {}
-    powers = [name for name in POWERS[:2] if row.numbers.get(name) is not None][:1]
-    if not powers:
-        missing[f"gpu.{index}.power"] = row.reasons.get("power.draw", "not printed")
-    if row.numbers.get(POWERS[2]) is not None:
-        powers.append(POWERS[2])
-    elif powers:
-        missing[f"gpu.{index}.power_average"] = row.reasons.get(POWERS[2], "this nvidia-smi has no such field")
-    for place, name in enumerate(powers):
-        channels.append(_power_channel(row, gpu, name, channels[0].name if place else None))
-        fields.append(name)
-    for name, (what, unit) in GAUGES.items():
-        if row.numbers.get(name) is None:
-            missing[f"gpu.{index}.{what}"] = row.reasons.get(name, "this nvidia-smi has no such field")
-            continue
-        channels.append(Channel(f"gpu.{index}.{what}", unit, Kind.GAUGE, f"gpu.{index}"))
-        fields.append(name)
-    samples = {channel.name: row.numbers.get(name) for channel, name in zip(channels, fields, strict=True)}
-    return _Card(gpu, tuple(channels), tuple(fields), samples, missing)
-
-
-def _power_channel(row: SmiRow, gpu: Gpu, name: str, mirror_of: str | None) -> Channel:
-    readings: dict[str, Reading] = {POWERS[0]: "instant", POWERS[1]: "draw", POWERS[2]: "average"}
-    facts = facts_for(gpu.name, row.texts.get("driver_version", ""), row.numbers.get("power.max_limit"), readings[name])
-    facts, _ = calibrated(facts, gpu.uuid, slot=gpu.pci_bus_id)
-    return Channel(
-        name=f"gpu.{gpu.index}.{'power_average' if name == POWERS[2] else 'power'}",
-        unit="W",
-        kind=Kind.GAUGE,
-        device=f"gpu.{gpu.index}",
-        domain=Domain.GPU,
-        pedigree=Pedigree.INTEGRATED,
-        mirror_of=mirror_of,
-        facts=replace(facts, quantum=0.01),
-        in_slot=in_slot(gpu.name),
-    )
+def _identity(row: SmiRow) -> Identity:
+    index, texts = int(row.numbers.get("index") or 0), row.texts
+    gpu = Gpu(index, texts.get("uuid", ""), texts.get("name", ""), texts.get("pci.bus_id", ""))
+    driver = texts.get("driver_version", "")
+    return Identity(gpu, driver, row.numbers.get("power.max_limit"), row.numbers.get("memory.total"))

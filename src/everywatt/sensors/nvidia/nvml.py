@@ -165,7 +165,7 @@ class Nvml:
         nvml = self._nvml
         try:
             driver = text(nvml.nvmlSystemGetDriverVersion())
-        except Exception:  # noqa: BLE001 - a detail
+        except Exception:  # noqa: BLE001 - a driver's border; a card whose driver is not known has fewer facts
             driver = ""
         known: dict[int, Identity] = {}
         handles: dict[int, Any] = {}

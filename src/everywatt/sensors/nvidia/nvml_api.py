@@ -104,14 +104,19 @@ def guarded(call: Callable[..., Any], *arguments: Any) -> Any:
         raise SensorError(words_for(error)) from error
 
 
-def metric(call: Callable[..., Any], *arguments: Any) -> Any:
-    """`call`'s result, None where this one metric is not to be had. Raises where the device is lost."""
+def attempt(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+    """`call`'s result and "", or None and why this one metric is not available. Raises where the device is lost."""
     try:
-        return call(*arguments)
+        return call(*arguments), ""
     except Exception as error:
         if is_lost(error):
             raise
-        return None
+        return None, words_for(error)
+
+
+def metric(call: Callable[..., Any], *arguments: Any) -> Any:
+    """`call`'s result, None where this one metric is not available. Raises where the device is lost."""
+    return attempt(call, *arguments)[0]
 
 
 def pointer(nvml: Any, name: str) -> Any:

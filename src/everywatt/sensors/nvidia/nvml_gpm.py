@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from everywatt.core.channels import NAN, Channel, Kind
-from everywatt.sensors.nvidia.nvml_api import is_lost, words_for
+from everywatt.sensors.nvidia.nvml_api import attempt
 
 METRICS = {
     "sm_active": "NVML_GPM_METRIC_SM_UTIL",
@@ -34,17 +34,17 @@ class Gpm:
 
     def read(self, handle: Any) -> list[float]:
         """Percent since the last read, NaN where a metric failed. Raises where the device is lost."""
-        try:
-            self._nvml.nvmlGpmSampleGet(handle, self._newer)
-            self._request.sample1, self._request.sample2 = self._older, self._newer
-            self._nvml.nvmlGpmMetricsGet(self._request)
-        except Exception as error:
-            if is_lost(error):
-                raise
+        why = attempt(self._sample, handle)[1]
+        if why:
             return [NAN] * len(METRICS)
         self._older, self._newer = self._newer, self._older
         entries = [self._request.metrics[place] for place in range(len(METRICS))]
         return [NAN if entry.nvmlReturn else float(entry.value) for entry in entries]
+
+    def _sample(self, handle: Any) -> None:
+        self._nvml.nvmlGpmSampleGet(handle, self._newer)
+        self._request.sample1, self._request.sample2 = self._older, self._newer
+        self._nvml.nvmlGpmMetricsGet(self._request)
 
     def close(self) -> None:
         """Free both samples."""
@@ -57,12 +57,10 @@ class Gpm:
 
 def probe_gpm(nvml: Any, index: int, handle: Any) -> tuple[Gpm | None, dict[str, str]]:
     """The GPM reader of a GPU, or None with the reason for each of its channels."""
-    try:
-        if nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
-            return Gpm(nvml, index, handle), {}
-        why = "this GPU has no GPM metrics (available from Hopper on)"
-    except Exception as error:
-        if is_lost(error):
-            raise
-        why = f"GPM metrics: {words_for(error)}"
+    supported, why = attempt(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    if supported:
+        gpm, why = attempt(Gpm, nvml, index, handle)
+        if gpm is not None:
+            return gpm, {}
+    why = f"GPM metrics: {why}" if why else "this GPU has no GPM metrics (available from Hopper on)"
     return None, {f"gpu.{index}.{name}": why for name in METRICS}

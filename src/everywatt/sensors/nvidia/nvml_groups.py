@@ -2,13 +2,13 @@
 
 Cost: a fast read is one call (the fields), plus one of utilisation every 160 ms. Utilisation costs as much as the
 fields do, and is worth it: it is the second witness of what a card did inside a cell of its power sensor. Drivers
-publish it every 170 to 200 ms, so asking more often tells nothing. Where fields do not work, energy and power are
+publish it every 170 to 200 ms, so asking more often shows nothing new. Where fields do not work, energy and power are
 single calls, the others than the first when a new value was published, else every 90 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,10 +17,10 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
-from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, is_lost, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, words_for
 
 if TYPE_CHECKING:
-    from everywatt.sensors.nvidia.nvml_device import Device
+    from everywatt.sensors.nvidia.nvml_device import Device, Identity
     from everywatt.sensors.nvidia.nvml_gpm import Gpm
     from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
 
@@ -285,28 +285,17 @@ class _Asked(NamedTuple):
 
 def _raw(call: Call | None, handle: Any) -> float:
     """A metric's raw value, NaN where it fails; raises where the device is lost."""
-    if call is None:
-        return NAN
-    try:
-        return float(call(handle))
-    except Exception as error:
-        if is_lost(error):
-            raise
-        return NAN
+    value: float | None = metric(lambda: float(call(handle))) if call else None
+    return NAN if value is None else value
 
 
 def probe_power(device: Device, handle: Any) -> Found:
     """The energy and power readings that this GPU really gives, best first."""
     nvml, found = device.nvml, Found()
     fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
-    try:
-        energy, instant, average = fields.read(handle)
-        why: Mapping[FieldId, str] = {key: words_for(code) for key, code in fields.errors.items()}
-    except Exception as error:
-        if is_lost(error):
-            raise
-        energy = instant = average = NAN
-        why = dict.fromkeys(fields.ids, words_for(error))
+    read, failed = attempt(fields.read, handle)
+    energy, instant, average = read or (NAN, NAN, NAN)
+    why = {key: words_for(code) for key, code in fields.errors.items()} if read else dict.fromkeys(fields.ids, failed)
     name = f"gpu.{device.index}"
     _offer(found, device, "energy", "counter", energy, FIELD_ENERGY, nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
     if instant == instant:
@@ -331,36 +320,33 @@ def _offer(
     handle: Any,
 ) -> None:
     """Add a channel by its field where that gave a value, else by its own call, else say why it is missing."""
-    channel = _power_channel(device, what, reading, found)
+    mirror_of = found.sources[0].channel.name if found.sources else None
+    channel = power_channel(device.identity, what, reading, mirror_of, found.missing)
     if raw == raw:
         found.add(Source(channel, field_id=field_id), raw)
         return
-    try:
-        value = float(call(handle)) if call else NAN
-    except Exception as error:
-        if is_lost(error):
-            raise
-        found.missing[channel.name] = words_for(error)
-        return
-    found.add(Source(channel, call=call), value)
+    _try(found, Source(channel, call=call), handle)
 
 
-def _power_channel(device: Device, what: str, reading: Reading, found: Found) -> Channel:
-    who, before = device.identity, found.sources
+def power_channel(
+    who: Identity, what: str, reading: Reading, mirror_of: str | None, missing: dict[str, str]
+) -> Channel:
+    """A channel of energy (mJ) or power (mW) with what is known of the card; `missing` gets a refused calibration."""
     counter = what == "energy"
+    device = f"gpu.{who.gpu.index}"
     facts = facts_for(who.gpu.name, who.driver, who.max_w, reading)
     facts, why = calibrated(facts, who.gpu.uuid, slot=who.gpu.pci_bus_id)
     if why is not None:
-        found.missing[f"gpu.{device.index}.calibration"] = why
+        missing[f"{device}.calibration"] = why
     return Channel(
-        name=f"gpu.{device.index}.{what}",
+        name=f"{device}.{what}",
         unit="J" if counter else "W",
         kind=Kind.COUNTER if counter else Kind.GAUGE,
-        device=f"gpu.{device.index}",
+        device=device,
         domain=Domain.GPU,
         scale=1e-3,
         pedigree=Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
-        mirror_of=before[0].channel.name if before else None,
+        mirror_of=mirror_of,
         facts=facts,
         in_slot=in_slot(who.gpu.name),
     )
@@ -385,7 +371,7 @@ def with_mirrors(sources: Sequence[Source]) -> list[Source]:
 
 
 def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
-    """Add utilisation to the fast channels, where it is to be had (on a MIG board it is not)."""
+    """Add utilisation to the fast channels, where it is available (on a MIG board it is not)."""
     channel = _gauge(device, "utilisation", "%")
     return _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
 
@@ -427,12 +413,11 @@ def _gauge(device: Device, what: str, unit: str, scale: float = 1.0) -> Channel:
 
 def _try(found: Found, source: Source, handle: Any) -> bool:
     name = source.channel.name
-    try:
-        found.add(source, float(source.call(handle)) if source.call else NAN)
-    except Exception as error:
-        if is_lost(error):
-            raise
-        found.missing[name] = words_for(error)
+    call = source.call
+    value, why = attempt(lambda: float(call(handle))) if call else (NAN, "")
+    if why:
+        found.missing[name] = why
         return False
+    found.add(source, value)
     found.missing.pop(name, None)
     return True

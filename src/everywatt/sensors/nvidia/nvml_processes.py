@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.nvidia.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, code_of, is_lost, metric, pointer, words_for
+from everywatt.sensors.nvidia.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, attempt, code_of, is_lost, metric, pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -192,12 +192,7 @@ class ProcessTable:
         now_ns = self._clock.monotonic_ns()
         if now_ns < gpu.graphics_ns:
             return []
-        try:
-            listed = self._graphics(handle)
-        except Exception as error:
-            if is_lost(error):
-                raise
-            listed = []  # compute-only boards have no graphics list
+        listed: list[Any] = metric(self._graphics, handle) or []  # compute-only boards have no graphics list
         gpu.graphics_ns = now_ns if listed else now_ns + ASK_ANYWAY_NS
         return listed
 
@@ -253,10 +248,4 @@ def _changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]
 
 def probe_processes(nvml: Any, device: Device, handle: Any) -> str | None:
     """Why processes of this GPU cannot be listed, None where they can."""
-    try:
-        Lister(nvml, "Compute")(handle)
-    except Exception as error:
-        if is_lost(error):
-            raise
-        return words_for(error)
-    return None
+    return attempt(Lister(nvml, "Compute"), handle)[1] or None

@@ -1,6 +1,6 @@
 """Utilisation that the driver itself keeps: all samples of the last second in one call, each with its own time.
 
-Asking for the rates tells how things stand at that moment, so it has to be done at every publication, five times a
+Asking for the rates gives those of that moment, so it has to be done at every publication, five times a
 second. The driver's buffer is used where it really works: it answers, its newest sample is young, samples come often
 enough to say the same, it reaches back far enough to be asked once in a while, and the call is no more expensive than
 those that it saves.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.sensors.nvidia.nvml_api import Fields, is_lost
+from everywatt.sensors.nvidia.nvml_api import Fields, metric
 from everywatt.sensors.nvidia.nvml_groups import FIELD_AVERAGE, FIELD_INSTANT, Found, Source, with_mirrors
 
 if TYPE_CHECKING:
@@ -42,16 +42,14 @@ def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
 def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, *, first: bool) -> None:
     """Add power of module and memory where the driver gives it.
 
-    `module` is the number of the GPU's module, None where it is not known; `first` tells whether no earlier GPU is on
+    `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on
     it. GPUs of one module all report it, so it is recorded once.
     """
     asked = [(FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MEMORY)]
-    try:
-        values = dict(zip(asked, Fields(device.nvml, asked).read(handle), strict=True))
-    except Exception as error:
-        if is_lost(error):
-            raise
+    read = metric(Fields(device.nvml, asked).read, handle)
+    if read is None:
         return
+    values = dict(zip(asked, read, strict=True))
     given = [key for key in asked if values[key] == values[key]]
     memory = [key for key in given if key[1] == SCOPE_MEMORY]
     whole = [key for key in given if key[1] == SCOPE_MODULE][:1]
@@ -76,7 +74,7 @@ def has_module(found: Found) -> bool:
 
 @dataclass(slots=True)
 class CounterScope:
-    """Looks at a counter and the power of both scopes, to tell whose joules it counts."""
+    """Looks at a counter and the power of both scopes, to find out whose joules it counts."""
 
     steps: list[tuple[int, float]] = field(default_factory=list)
     gpu_w: list[float] = field(default_factory=list)

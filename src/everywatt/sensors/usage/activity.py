@@ -115,7 +115,7 @@ def network_part(machine: Machine) -> Part:
 
 
 def frequency_part(machine: Machine) -> Part:
-    """The mean frequency: of cpufreq, else as /proc/cpuinfo tells it."""
+    """The mean frequency: of cpufreq, else of /proc/cpuinfo."""
     channel = Channel("host.cpu_frequency", "Hz", Kind.GAUGE, "host", facts=Facts(window_s=0.0))
     paths = sorted((machine.sys / "devices" / "system" / "cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq"))
     if not paths:

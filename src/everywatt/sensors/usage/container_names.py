@@ -32,7 +32,7 @@ _STORAGE = "containers/storage/overlay-containers/containers.json"
 
 
 class ContainerNames:
-    """Looks up names below `root` (/). `rows` tells each cgroup's name once, `forget` makes it tell them again."""
+    """Looks up names below `root` (/). `rows` reports each cgroup's name once, `forget` makes it report them again."""
 
     def __init__(self, root: Path, proc: Path, cgroups: Path) -> None:
         self._root = root
@@ -64,7 +64,7 @@ class ContainerNames:
         return found
 
     def forget(self) -> None:
-        """Somebody new is listening: tell all names again."""
+        """A new listener: report all names again."""
         self._tries.clear()
 
     def _name(self, path: str) -> tuple[dict[str, Any], bool]:

@@ -1,6 +1,6 @@
 """Who is on AMD's and Intel's GPUs: engine time and memory of each process, from /proc/PID/fdinfo.
 
-Every open file of a graphics card tells the use of its client (kernel: Documentation/gpu/drm-usage-stats.rst). Files
+Every open file of a graphics card shows the use of its client (kernel: Documentation/gpu/drm-usage-stats.rst). Files
 that were duplicated or inherited show the same client again, so a client counts once, for the process it was found in
 first. ROCm's compute queues bypass the kernel's scheduler and have no engine time; while such a process is on a card,
 use of that card is unknown and only memory is reported.
@@ -35,7 +35,7 @@ _OF_SYSTEM = ("system", "gtt", "cpu", "stolen-system")
 class Client:
     """What one open file says of its client.
 
-    `busy_ns` is engine time by engine. Drivers that count cycles tell `cycles` of so many `total_cycles` instead.
+    `busy_ns` is engine time by engine. Drivers that count cycles report `cycles` of so many `total_cycles` instead.
     """
 
     pci: str
@@ -237,7 +237,7 @@ def _sum(values: Iterable[int | None]) -> int | None:
 
 
 def _busiest(parts: Sequence[dict[str, float] | None]) -> float | None:
-    """The use of the busiest engine over all clients of a process; None where no client tells it."""
+    """The use of the busiest engine over all clients of a process; None where no client reports it."""
     engines: dict[str, float] = {}
     for part in parts:
         for name, value in (part or {}).items():

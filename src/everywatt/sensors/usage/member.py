@@ -193,14 +193,14 @@ class Reader:
             else:
                 fixed.pop("user", None)
         except (OSError, ValueError):
-            pass
+            pass  # it has ended: its entry stays as it was
         try:
             told = procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT)
             cmdline = mask_text(procfs.parse_cmdline(told, CMDLINE_LIMIT))
             if cmdline or "cmdline" not in fixed:  # a zombie has none any more
                 fixed["cmdline"] = cmdline
         except OSError:
-            pass
+            pass  # ended, or another user's under hidepid
         return self._placed(member, fixed)
 
     def _placed(self, member: Member, fixed: dict[str, Any]) -> dict[str, Any]:

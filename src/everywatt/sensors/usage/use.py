@@ -3,7 +3,7 @@
 `use.processes` has rows {"pid", "start", "ppid", "name", "cpu_s", "children_cpu_s", "rss_bytes", "threads", "cpu"} of
 processes that are new or changed, with "cmdline", "uid", "user" (of a local account) and "cgroup" when those are,
 "zombie", "meter" (everywatt itself) and "reaper" (the process of `everywatt run`) where true. "pss_bytes" and
-"uss_bytes" are there where they were asked for, None with "memory_why" where the kernel does not tell. {"pid", "start",
+"uss_bytes" are there where they were asked for, None with "memory_why" where the kernel has none. {"pid", "start",
 "gone": true} is the last row of a process. pid and start together name a process. One that /proc hides has {"pid",
 "start": null, "hidden", "why"} and, where its clock can be read, "cpu_s".
 
@@ -14,7 +14,7 @@ between two reads. Without that row both are false. Exits that are false for one
 
 `use.cgroups` has rows {"cgroup", "version", "cpu_s", "memory_bytes"}, None with a "why" where nothing is counted,
 "cpus" where the group was given so many. The group that everywatt made for a command says "made": true; its members
-are told with the group that they were started in. {"cgroup", "name": {…}} tells once what files on the host call it
+are reported with the group that they were started in. {"cgroup", "name": {…}} says once what files on the host call it
 (see `container_names`), since a container takes its name along.
 """
 
@@ -136,7 +136,7 @@ class ProcessUse:
         return self._trees.exits
 
     def follow(self, pids: Sequence[int]) -> None:
-        """Follow these root processes too; the next read tells everything in full."""
+        """Follow these root processes too; the next read reports everything in full."""
         self._trees.follow(pids)
 
     def close(self) -> None:

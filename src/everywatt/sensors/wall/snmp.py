@@ -254,7 +254,7 @@ def _whole(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Watts:
-    """An object that holds power: one count is `scale_w` watts, divided by 10 to the digits that another one tells."""
+    """An object that holds power: one count is `scale_w` watts, divided by 10 to the digits that another one holds."""
 
     name: str
     oid: str

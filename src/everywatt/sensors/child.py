@@ -72,11 +72,11 @@ class Child:
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
-            pass
+            pass  # it has ended already
         try:
             self._process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
-            pass
+            pass  # stuck in the driver
         if self._process.stdout is not None:
             self._process.stdout.close()
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from everywatt.net.listeners import forwarder, is_here, listeners, port_of
+from everywatt.net.server_processes import forwarder, is_here, listeners, port_of
 
 SERVE = "import os, socket, sys, time; s = socket.create_server(('127.0.0.1', 0)); pid = os.fork()\n"
 SERVE += "print(s.getsockname()[1], pid, flush=True) if pid else None; time.sleep(600)"
