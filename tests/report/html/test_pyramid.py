@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.report.html.packing import packed_bytes, unpack
-from everywatt.report.html.pyramid import Series, buckets, coarser, quantum, share_out, shrink, surprise
+from everywatt.report.html.pyramid import TICK_BYTES, Series, buckets, coarser, quantum, share_out, shrink, surprise
 
 VALUES = st.lists(st.one_of(st.just(float("nan")), st.integers(0, 1000).map(float)), min_size=2, max_size=300)
 
@@ -94,5 +94,5 @@ def test_a_step_that_is_not_the_values_own_is_not_believed():
 
 def test_bytes_are_shared_so_that_small_series_are_whole():
     shares = share_out([10, 1_000_000, 1_000_000], 100_000)
-    assert shares[0] == 280
-    assert shares[1] == shares[2] == pytest.approx((100_000 - 280) / 2)
+    assert shares[0] == 10 * 2 * TICK_BYTES + 200
+    assert shares[1] == shares[2] == pytest.approx((100_000 - shares[0]) / 2)
