@@ -174,7 +174,6 @@ LONG = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="the terminal breaks a long line in the middle of a word")
 def test_a_long_line_on_a_terminal_is_folded_between_words_and_outside_of_commands():
     screen = Screen()
     speaker = Output(stdout=screen, stderr=screen, environ={"TERM": "xterm", "COLUMNS": "60"})
@@ -194,7 +193,6 @@ def test_a_line_is_left_whole_where_it_fits_or_nothing_is_known_of_the_width():
         assert screen.getvalue() == LONG + "\n"
 
 
-@pytest.mark.xfail(strict=True, reason="three spaces between columns, where two are enough to tell them apart")
 def test_a_table_that_fits_with_two_spaces_between_columns_is_not_cut(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     made = Table.of(*(Column(name * 15, "J") for name in "abcdefg"), rows=[[1.5] * 7])
