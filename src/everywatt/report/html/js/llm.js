@@ -1,4 +1,4 @@
-// Runs of language models: small plots that need no time axis, drawn as SVG, each with its table.
+// Small plots that need no time axis, drawn as SVG, each with its table; and the sections of language models.
 "use strict";
 
 // About five round steps from nothing, or from the lowest value, to the highest.
@@ -10,33 +10,51 @@ everywatt.ticks = function (low, high) {
   return found;
 };
 
-// points: [{x, y, xLow, xHigh, yLow, yHigh, name}]; joined by a line, or named by colours, where that is asked for.
-everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, named = false, size = 4 }) {
-  const { svg, element } = everywatt, theme = everywatt.theme(), W = 640, H = 300, left = 62, right = 18, top = 14, bottom = 44;
-  const xs = points.flatMap((p) => [p.x, p.xLow ?? p.x, p.xHigh ?? p.x]), ys = points.flatMap((p) => [p.y, p.yLow ?? p.y, p.yHigh ?? p.y]);
-  const limit = (values) => { const high = Math.max(...values) * 1.05 || 1; return [Math.min(0, ...values), high]; };
-  const [x0, x1] = limit(xs), [y0, y1] = limit(ys);
-  const px = (x) => left + (x - x0) / (x1 - x0) * (W - left - right), py = (y) => H - bottom - (y - y0) / (y1 - y0) * (H - top - bottom);
+// Where values are drawn between two places, with round ticks; logarithmic where that is wanted and they span decades.
+everywatt.axis = function (values, from, to, logs) {
+  const low = Math.min(...values), high = Math.max(...values);
+  if (logs && low > 0 && high / low > 50) {
+    const first = Math.ceil(Math.log10(low)), count = Math.floor(Math.log10(high)) - first + 1;
+    return { log: ", logarithmic", place: (v) => from + (to - from) * Math.log(v / low) / Math.log(high / low), ticks: Array.from({ length: count }, (_, i) => 10 ** (first + i)) };
+  }
+  const a = Math.min(0, low), b = high * 1.05 || 1;
+  return { log: "", place: (v) => from + (to - from) * (v - a) / (b - a), ticks: everywatt.ticks(a, b) };
+};
+
+// points: [{x, y, xLow, xHigh, yLow, yHigh, name, colour, cross, choose}]; joined by a line, or named by colours, where
+// that is asked for. `choose` is called when the point is clicked.
+everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, named = false, size = 4, logs = false, wide = 640, tall = 300, table = true }) {
+  const { svg, element } = everywatt, theme = everywatt.theme(), W = wide, H = tall, left = 62, right = 18, top = 14, bottom = 44;
+  const x = everywatt.axis(points.flatMap((p) => [p.x, p.xLow ?? p.x, p.xHigh ?? p.x]), left, W - right, logs);
+  const y = everywatt.axis(points.flatMap((p) => [p.y, p.yLow ?? p.y, p.yHigh ?? p.y]), H - bottom, top, logs);
+  const px = x.place, py = y.place;
   const text = (x, y, words, more) => svg("text", { x, y, fill: theme.text, "font-size": 12, ...more }, words);
   const grid = [
-    ...everywatt.ticks(x0, x1).map((x) => [svg("line", { x1: px(x), x2: px(x), y1: top, y2: H - bottom, stroke: theme.grid }), text(px(x), H - bottom + 16, everywatt.number(x), { "text-anchor": "middle" })]),
-    ...everywatt.ticks(y0, y1).map((y) => [svg("line", { x1: left, x2: W - right, y1: py(y), y2: py(y), stroke: theme.grid }), text(left - 6, py(y) + 4, everywatt.number(y), { "text-anchor": "end" })]),
+    ...x.ticks.map((at) => [svg("line", { x1: px(at), x2: px(at), y1: top, y2: H - bottom, stroke: theme.grid }), text(px(at), H - bottom + 16, everywatt.number(at), { "text-anchor": "middle" })]),
+    ...y.ticks.map((at) => [svg("line", { x1: left, x2: W - right, y1: py(at), y2: py(at), stroke: theme.grid }), text(left - 6, py(at) + 4, everywatt.number(at), { "text-anchor": "end" })]),
   ].flat();
-  const colourOf = (i) => theme.palette[named ? i % theme.palette.length : 0];
+  const colourOf = (i) => points[i].colour || theme.palette[named ? i % theme.palette.length : 0];
+  const mark = (p, i) => {
+    const words = svg("title", {}, (p.name || "") + " " + everywatt.number(p.x) + ", " + everywatt.number(p.y));
+    const made = p.cross ? svg("path", { d: "M" + (px(p.x) - size) + " " + (py(p.y) - size) + "l" + 2 * size + " " + 2 * size + "m0-" + 2 * size + "l-" + 2 * size + " " + 2 * size, stroke: colourOf(i), "stroke-width": 2, fill: "none" }, words)
+      : svg("circle", { cx: px(p.x), cy: py(p.y), r: size, fill: colourOf(i), "fill-opacity": points.length > 60 ? 0.5 : 1 }, words);
+    if (p.choose) made.addEventListener("click", p.choose);
+    return made;
+  };
   const dots = points.map((p, i) => {
     const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5 });
     return [
       p.yLow !== undefined && p.yLow !== null && p.yHigh !== null ? whisker([px(p.x), py(p.yLow)], [px(p.x), py(p.yHigh)]) : null,
       p.xLow !== undefined && p.xLow !== null && p.xHigh !== null ? whisker([px(p.xLow), py(p.y)], [px(p.xHigh), py(p.y)]) : null,
-      svg("circle", { cx: px(p.x), cy: py(p.y), r: size, fill: colour, "fill-opacity": points.length > 60 ? 0.5 : 1 }, svg("title", {}, (p.name || "") + " " + everywatt.number(p.x) + ", " + everywatt.number(p.y))),
+      mark(p, i),
     ];
   });
   const line = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label }, grid, line, dots,
-      text((left + W - right) / 2, H - 8, xLabel, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
+      text((left + W - right) / 2, H - 8, xLabel + x.log, { "text-anchor": "middle" }), text(14, (top + H - bottom) / 2, yLabel + y.log, { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` })),
     named ? element("ul.key", {}, points.map((p, i) => element("li", {}, everywatt.swatch(colourOf(i)), p.name))) : null,
-    everywatt.plotTable(label, [...(named ? [""] : []), xLabel, yLabel], points.map((p) => [...(named ? [p.name] : []), everywatt.number(p.x), everywatt.number(p.y) + (p.yLow === undefined || p.yLow === null || p.yHigh === null ? "" : " (" + everywatt.number(p.yLow) + " … " + everywatt.number(p.yHigh) + ")")])));
+    table ? everywatt.plotTable(label, [...(named ? [""] : []), xLabel, yLabel], points.map((p) => [...(named ? [p.name] : []), everywatt.number(p.x), everywatt.number(p.y) + (p.yLow === undefined || p.yLow === null || p.yHigh === null ? "" : " (" + everywatt.number(p.yLow) + " … " + everywatt.number(p.yHigh) + ")")])) : null);
 };
 
 // What is drawn, as rows: every so many where there are very many.
