@@ -145,7 +145,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
         shown = format_watts(mean, *sides)
         figures.append({"label": "Mean power", "value": shown, "about": "energy / observed time"})
     peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
-    if peaks:
+    if peaks and "modelled" not in energy.pedigree:
         watts, label = max(peaks)
         figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
     if net.joules is not None:
