@@ -320,8 +320,9 @@ def _reproduce(run: Run) -> str:
     if not words:
         return ""
     words = [str(word) for word in words]
-    ran = any(span.name == "run" or "exit_code" in span.attributes for span in run.spans if span.parent is None)
-    if words[0] != "everywatt" and ran:  # a batch, a comparison, and a program that calls measure() measure themselves
+    whole = [span for span in run.spans if span.attributes.get("role") == "run"]
+    itself = whole and not any(span.name == "run" or "exit_code" in span.attributes for span in whole)
+    if words[0] != "everywatt" and not itself:  # a batch, a comparison, a program with measure() measure themselves
         tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
         words = ["everywatt", "run", *_idle_option(run), *tags, "--", *words]
     command = shlex.join(words)
