@@ -32,7 +32,7 @@ everywatt.heatTable = function (heat) {
 };
 
 everywatt.useAgainstPower = function (points) {
-  return everywatt.scatter("Utilisation against power, by item", points.map((p) => ({ x: p.use, y: p.watts, name: p.item + " on " + p.device })), { xLabel: "mean utilisation, %", yLabel: "mean power, W", size: 3, wide: 480, tall: 260 });
+  return everywatt.scatter("Utilisation against power, by item", points.map((p) => ({ x: p.use, y: p.watts, name: p.item + " on " + p.device })), { xLabel: "mean utilisation, %", yLabel: "mean power, W", size: 3 });
 };
 
 everywatt.batchSection = function (batch, page) {
