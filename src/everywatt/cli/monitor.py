@@ -131,7 +131,7 @@ def _check(source: str | None, once: bool, interval_s: float, record: bool, for_
     if record and source is not None:
         raise UsageError("--record records this machine, so it takes no SOURCE.")
     if record and once:
-        raise UsageError("--record and --once exclude each other.", cure="--record --for 60s")
+        raise UsageError("--record and --once cannot be combined.", cure="--record --for 60s")
 
 
 def _face(plan: Plan, record: bool, output: Output) -> str:
