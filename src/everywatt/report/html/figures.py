@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from everywatt.core.energy import Energy
@@ -27,14 +29,19 @@ def table_view(table: Table) -> dict[str, Any]:
     return {"title": table.title, "heads": table.headers, "rows": table.cells(MISSING), "numbers": table.right}
 
 
-def table_html(table: Table) -> str:
-    """The table as HTML, the first cell of each row as its heading."""
+def table_html(table: Table, links: Sequence[str] = ()) -> str:
+    """The table as HTML, the first cell of each row as its heading; with `links`, these addresses behind it."""
     head = "".join(f"<th>{escape(name)}</th>" for name in table.headers)
     body = "".join(
-        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.cells()
+        f"<tr><th>{_linked(row[0], link)}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        for row, link in zip_longest(table.cells(MISSING if links else "-"), links, fillvalue="")
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = "scroll jobs" if links else "scroll"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _linked(text: str, link: str) -> str:
+    return f'<a href="{escape(link)}">{escape(text)}</a>' if link else escape(text)
 
 
 STYLE = """

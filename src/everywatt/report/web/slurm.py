@@ -338,18 +338,6 @@ def _filters(words: Mapping[str, str]) -> str:
     return ", ".join(shown)
 
 
-def _linked_table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[object]]]) -> str:
-    """A table whose rows begin with a link (HTML)."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join(
-        f"<tr><th>{first}</th>"
-        + "".join(f"<td>{html.escape('–' if cell is None else str(cell))}</td>" for cell in cells)
-        + "</tr>"
-        for first, cells in rows
-    )
-    return f'<div class="scroll jobs"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
@@ -357,27 +345,28 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     heads += ["idle share", "waste", "CPU", "GPU", "name"]
     shown = []
     for row in rows:
-        text = shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")
-        cells: list[object] = [row["user"]] if viewer.admin else []
+        cells: list[str | None] = [shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")]
+        cells += [row["user"]] if viewer.admin else []
         cells += [row["account"] or None, row["state"], f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"]
-        cells += [len(row["nodes"]), time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
+        cells += [str(len(row["nodes"])), time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
         cells += [percent(row["cpu_s"], row["allocated_cpu_s"]), percent(row["gpu_utilisation"], 1.0), row["name"]]
-        shown.append((_link(text, f"/slurm/job/{quote(shown_id(row))}"), cells))
-    return _linked_table(heads, shown)
+        shown.append(cells)
+    return table_html(Table.of(*heads, rows=shown), [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
 
 
 def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
     heads = (by, "jobs", "without energy", "time", "energy", "idle share", "waste", "CPU")
-    shown = []
+    shown, links = [], []
     for row in rows:
         name = str(row["group"] or "")
         href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
-        cells = [row["jobs"], row["refused"], time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
-        cells.append(percent(row["cpu_s"], row["allocated_cpu_s"]))
-        shown.append((_link(name, href) if name else "(none)", cells))
-    return _linked_table(heads, shown)
+        links.append(href if name else "")
+        cells = [name or "(none)", str(row["jobs"]), str(row["refused"]), time_of(row), short(row)]
+        cells += [amount(row, "idle_uj"), amount(row, "waste_uj"), percent(row["cpu_s"], row["allocated_cpu_s"])]
+        shown.append(cells)
+    return table_html(Table.of(*heads, rows=shown), links)
 
 
 def _detail(job: Detail) -> str:
