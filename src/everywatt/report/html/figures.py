@@ -31,9 +31,12 @@ def table_view(table: Table) -> dict[str, Any]:
 
 def table_html(table: Table, links: Sequence[str] = ()) -> str:
     """The table as HTML, the first cell of each row as its heading; with `links`, these addresses behind it."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.headers)
+    kinds = [' class="number"' if column.right else "" for column in table.columns]
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.headers, kinds, strict=True))
     body = "".join(
-        f"<tr><th>{_linked(row[0], link)}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
+        f"<tr><th{kinds[0]}>{_linked(row[0], link)}</th>"
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
+        + "</tr>"
         for row, link in zip_longest(table.cells(MISSING if links else "-"), links, fillvalue="")
     )
     kind = "scroll jobs" if links else "scroll"
@@ -48,6 +51,7 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; white-space: nowrap; }
+.number { text-align: right; }
 .scroll { overflow-x: auto; }
 @media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }
 """

@@ -351,7 +351,8 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
         cells += [str(len(row["nodes"])), time_of(row), short(row), amount(row, "idle_uj"), amount(row, "waste_uj")]
         cells += [percent(row["cpu_s"], row["allocated_cpu_s"]), percent(row["gpu_utilisation"], 1.0), row["name"]]
         shown.append(cells)
-    return table_html(Table.of(*heads, rows=shown), [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
+    table = Table.of(*heads, rows=shown, right=range(heads.index("nodes"), len(heads) - 1))
+    return table_html(table, [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
 
 
 def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> str:
@@ -366,7 +367,7 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
         cells = [name or "(none)", str(row["jobs"]), str(row["refused"]), time_of(row), short(row)]
         cells += [amount(row, "idle_uj"), amount(row, "waste_uj"), percent(row["cpu_s"], row["allocated_cpu_s"])]
         shown.append(cells)
-    return table_html(Table.of(*heads, rows=shown), links)
+    return table_html(Table.of(*heads, rows=shown, right=range(1, len(heads))), links)
 
 
 def _detail(job: Detail) -> str:
@@ -389,7 +390,7 @@ def _detail(job: Detail) -> str:
     for title, pairs in (("node", job.by_node()), ("step", job.by_step()), ("device", job.by_device())):
         if len(pairs) > 1 or (pairs and title != "node"):
             rows = [[name, format_joules(uj / UJ)] for name, uj in pairs]
-            parts.append(table_html(Table.of(title, "energy", rows=rows)))
+            parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
     parts += [f"<p>{html.escape(hint)}</p>" for hint in hints(job)]
     again = f" (run {first.restart + 1})" if first.restart else ""
     return card(f"{first.shown_id}{again} {first.name}", "".join(parts))
