@@ -123,7 +123,8 @@ def _days(month: Month) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
-        f'<text x="0" y="8" font-size="9" class="tick">{format_joules(largest / UJ)}</text>{"".join(bars)}{marks}</svg>'
+        f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
+        f"{''.join(bars)}{marks}</svg>"
         f"<details><summary>Table of days</summary>{table}</details>"
     )
 
