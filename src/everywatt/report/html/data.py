@@ -320,6 +320,8 @@ def _reproduce(run: Run) -> str:
     if not words:
         return ""
     words = [str(word) for word in words]
+    if words[0] in ("attach", "bench"):  # verbs that store their words without the program's name
+        words = ["everywatt", *words]
     whole = [span for span in run.spans if span.attributes.get("role") == "run"]
     itself = whole and not any(span.name == "run" or "exit_code" in span.attributes for span in whole)
     if words[0] != "everywatt" and not itself:  # a batch, a comparison, a program with measure() measure themselves
