@@ -144,6 +144,7 @@ class SlurmPages:
 
     def _answer(self, make: Callable[[Request, Viewer], Response]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
+            viewer = None
             try:
                 viewer = self.viewer(request)
                 key = (viewer, request.url.path, request.url.query)
@@ -157,13 +158,22 @@ class SlurmPages:
                 self._kept[key] = self.clock(), response
                 return response
             except Refused as refusal:
-                return PlainTextResponse(f"{refusal.text}\n", refusal.status)
+                return self._refusal(request, viewer, refusal.text, refusal.status)
             except UsageError as error:
-                return PlainTextResponse(f"{error.message}\n", 400)
+                return self._refusal(request, viewer, error.message, 400)
             except EverywattError as error:
-                return PlainTextResponse(f"{error.message}\n", 503)
+                return self._refusal(request, viewer, error.message, 503)
 
         return answer
+
+    def _refusal(self, request: Request, viewer: Viewer | None, text: str, status: int) -> Response:
+        """A page with a way back for a browser whose user is known; a line of text for others."""
+        if viewer is None or "text/html" not in request.headers.get("accept", "") or "/api/" in request.url.path:
+            return PlainTextResponse(f"{text}\n", status)
+        title = "Not found" if status == 404 else "No answer"
+        page = self._page("", title, {}, viewer, f'<p class="warnings" role="note">{html.escape(text)}</p>')
+        page.status_code = status
+        return page
 
     def _wanted(self, request: Request, viewer: Viewer) -> Wanted:
         """What a request asks for; a user's own jobs only, unless it is an administrator's."""
@@ -364,7 +374,7 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
         name = str(row["group"] or "")
         href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
         links.append(href if name else "")
-        cells = [name or "(none)", str(row["jobs"]), str(row["refused"]), time_of(row), short(row)]
+        cells: list[str | None] = [name or "(none)", str(row["jobs"]), str(row["refused"]), time_of(row), short(row)]
         cells += [amount(row, "idle_uj"), amount(row, "waste_uj"), percent(row["cpu_s"], row["allocated_cpu_s"])]
         shown.append(cells)
     return table_html(Table.of(*heads, rows=shown, right=range(1, len(heads))), links)
