@@ -186,6 +186,13 @@ def test_a_long_line_on_a_terminal_is_folded_between_words_and_outside_of_comman
     )
 
 
+def test_a_command_with_its_interpreter_stays_whole():
+    screen = Screen()
+    command = "/opt/venv/bin/python -m everywatt show 20261117-123810"
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "60"}).text(f"  run     one   ({command}, {command})")
+    assert screen.getvalue().count(command) == 2
+
+
 def test_a_line_is_left_whole_where_it_fits_or_nothing_is_known_of_the_width():
     for environ in ({"TERM": "xterm", "COLUMNS": "200"}, {"TERM": "xterm"}, {"TERM": "dumb", "COLUMNS": "60"}):
         screen = Screen()

@@ -239,7 +239,7 @@ def _wrapped(line: str, columns: int | None) -> str:
 
     from everywatt.cli.main import COMMANDS
 
-    command = rf"(?:sudo|everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
+    command = rf"(?:sudo|(?:\S+ -m )?\S*everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
     whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
     label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
     indent = " " * (len(label[0]) if label else 0)
