@@ -79,8 +79,10 @@ GALLERY = {
     "report-dark": Picture("train.html", PAGE, theme="dark", part="#owners"),
     "report-phone": Picture("train.html", PAGE, width=390, height=844),
     "flame": Picture("train.html", (*PAGE, "html/js/flame.js"), height=760, part="#flame"),
-    "batch": Picture("batch.html", (*PAGE, "html/js/batch.js", "html/js/cockpit.js"), part=".cockpit"),
-    "comparison": Picture("compare.html", (*PAGE, "html/js/trials.js", "html/js/dots.js")),
+    "batch": Picture(
+        "batch.html", (*PAGE, "html/js/plots.js", "html/js/batch.js", "html/js/cockpit.js"), part=".cockpit"
+    ),
+    "comparison": Picture("compare.html", (*PAGE, "html/js/plots.js", "html/js/trials.js")),
     "runs": Picture(f"http://{PORT}/", (*PAGE[:1], *SERVED, "web/static/runs.js"), height=560),
     "live": Picture(f"http://{PORT}/live", (*PAGE[:1], *SERVED, "web/static/live.js"), theme="dark"),
 }

@@ -141,7 +141,7 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
         (("--dataset", "arithmetic"), "No model was given."),
         (("--dataset", "arithmetic", "--model", "m"), "requires --base-url"),
         (("--dataset", "nowhere.jsonl", "--model", "m", "--base-url", "http://h"), "no data set or file"),
-        (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "exclude each other"),
+        (("--dataset", "arithmetic", "--rate", "2", "--sweep", "1,2"), "cannot be combined"),
         (("--dataset", "arithmetic", "--rate", "often"), "is not a rate"),
         (("--dataset", "arithmetic", "--set", "temperature"), "is not a setting such as key=value"),
         (

@@ -66,7 +66,7 @@ def test_without_http_it_is_corrected(run, tmp_path):
     [
         ((200, {}, b""), ("--start", "-1h"), 3, "returned no numbers for that period and filter (0 records)"),
         ((200, {}, records()), (), 2, "No start time was given."),
-        ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "exclude each other"),
+        ((200, {}, records()), ("--start", "-1h", "--head", "1", "--tail", "1"), 2, "cannot be combined"),
         ((200, {}, records()), ("--start", "-1h", "--end", "-2h"), 2, "must be after the start"),
         ((400, {}, b"bad filter"), ("--start", "-1h"), 3, "rejected the query: bad filter"),
         ((401, {}, b""), ("--start", "-1h"), 3, "--token-file"),

@@ -167,3 +167,42 @@ def test_a_table_that_does_not_fit_a_narrow_terminal_becomes_cards(columns, monk
     lines = [line.rstrip() for line in stream.getvalue().split("\n") if line.strip()]
     assert len(lines) == 9 and lines[1].split("  ")[1:] and "1.500 J" in lines[1], lines
     assert all(len(line) <= columns for line in lines)
+
+
+LONG = (
+    "  net     refused: the idle power of gpu.0 is not known; record again: everywatt run --idle 10s -- python train.py"
+)
+
+
+def test_a_long_line_on_a_terminal_is_folded_between_words_and_outside_of_commands():
+    screen = Screen()
+    speaker = Output(stdout=screen, stderr=screen, environ={"TERM": "xterm", "COLUMNS": "60"})
+    speaker.text(LONG)
+    speaker.say(LONG)
+    assert screen.getvalue() == 2 * (
+        "  net     refused: the idle power of gpu.0 is not known;\n"
+        "          record again:\n"
+        "          everywatt run --idle 10s -- python train.py\n"
+    )
+
+
+def test_a_command_with_its_interpreter_stays_whole():
+    screen = Screen()
+    command = "/opt/venv/bin/python -m everywatt show 20261117-123810"
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "60"}).text(f"  run     one   ({command}, {command})")
+    assert screen.getvalue().count(command) == 2
+
+
+def test_a_line_is_left_whole_where_it_fits_or_nothing_is_known_of_the_width():
+    for environ in ({"TERM": "xterm", "COLUMNS": "200"}, {"TERM": "xterm"}, {"TERM": "dumb", "COLUMNS": "60"}):
+        screen = Screen()
+        Output(stdout=screen, environ=environ).text(LONG)
+        assert screen.getvalue() == LONG + "\n"
+
+
+def test_a_table_that_fits_with_two_spaces_between_columns_is_not_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    made = Table.of(*(Column(name * 15, "J") for name in "abcdefg"), rows=[[1.5] * 7])
+    screen = Screen()
+    Output(stdout=screen, environ={"TERM": "xterm", "NO_COLOR": "1"}).table(made)
+    assert len([line for line in screen.getvalue().split("\n") if "a" in line]) == 1

@@ -221,6 +221,7 @@ def test_ranges_and_money():
     assert fmt.format_range(8000.0, 12_500.0, "J") == "8.00 … 12.50 kJ"
     assert fmt.format_range(0.0, 0.0, "W") == "0 … 0 W"
     assert fmt.format_watts(99.996) == "100.0 W"
+    assert fmt.format_money(5.6e-12) == "< 0.000001" and fmt.format_money(1.2e-6, "EUR") == "0.0000012 EUR"
     assert [fmt.format_money(x, "EUR") for x in (12.4, 0.0, 0.0034, -3.5)] == [
         *("12.40 EUR", "0.00 EUR", "0.0034 EUR", "-3.50 EUR"),
     ]

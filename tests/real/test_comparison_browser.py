@@ -1,7 +1,7 @@
 """The page of a comparison in real headless Chromium."""
 
 import pytest
-from browsing import IN_A_BROWSER, PHONE, brightness, coloured, serious_faults
+from browsing import IN_A_BROWSER, PHONE, brightness, serious_faults
 from comparisons import EVIL, compared
 
 from everywatt.bench.sweep import choose
@@ -39,9 +39,15 @@ def test_the_verdict_is_the_first_thing_and_nobody_is_asked(open_page, pages, pi
 def test_the_order_shows_the_interleaving(open_page, pages):
     page = open_page(pages["plain"])
     assert page.eval_on_selector_all(".order li", "all => all.map((one) => one.textContent).join('')") == "ABBA" * 4
-    assert coloured(page, "trials") > 200
-    dots = page.evaluate("everywatt.page.charts[0].dots.map((dot) => [dot.x, dot.colour, Math.round(dot.y / 10)])")
-    assert dots[:4] == [[1, 0, 10], [2, 1, 8], [3, 1, 8], [4, 0, 10]]
+    dots = page.eval_on_selector_all(
+        '[data-chart="trials"] circle',
+        "all => all.map((one) => [one.textContent.split('.')[0], one.getAttribute('fill')])",
+    )
+    assert len(dots) == 16 and len({colour for _, colour in dots}) == 2
+    places = [title.rpartition(" ")[0] for title, _ in dots]
+    assert places[:4] == ["A 1,", "B 2,", "B 3,", "A 4,"]
+    joules = [float(title.rpartition(" ")[2]) for title, _ in dots]
+    assert joules[:4] == pytest.approx([100, 80, 80, 100], abs=5)
     page.click("#trials summary")
     assert page.eval_on_selector_all("#trials tbody tr", "rows => rows.length") == 16
 
@@ -80,13 +86,13 @@ def test_a_sweep_has_energy_against_time(open_page, pages, picture):
     page = open_page(pages["sweep"])
     assert page.troubles == []
     assert page.inner_text("p.verdict").startswith("recommended: B")
-    assert coloured(page, "settings") > 100
+    assert page.eval_on_selector_all('[data-chart="settings"] circle', "all => all.length") == 3
     picture(page, "sweep-light.png", full_page=True)
 
 
 def test_dark_phone_and_paper(open_page, pages, picture):
     page = open_page(pages["sweep"], viewport=PHONE, color_scheme="dark", has_touch=True, device_scale_factor=2)
-    assert brightness(page) < 40 and coloured(page, "trials") > 200
+    assert brightness(page) < 40 and page.is_visible('[data-chart="trials"] circle >> nth=0')
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     picture(page, "sweep-phone-dark.png", full_page=True)
     before = page.evaluate("getComputedStyle(document.querySelector('#ratios .point')).backgroundColor")

@@ -241,7 +241,7 @@ class Run:
         """For each tape, the disjoint windows that are asked for."""
         if between is not None:
             if span is not None:
-                raise UsageError("A span and a window exclude each other.")
+                raise UsageError("A span and a window cannot be combined.")
             return self._counted_once([self._between(tape, *between) for tape in self.tapes])
         found = self._counted_once([self._spans_of(tape, span) for tape in self.tapes])
         if span is not None and not any(found):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, start
 from everywatt.cli.common.options import SPELL, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
@@ -50,12 +50,10 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     meter = meter_of(settings, note, pids=pids)
     # From here on a signal ends the recording and not this program.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    meter.start(command=["attach", *map(str, pids)], root=False, reaper=os.getpid())
+    start(meter, output, command=["everywatt", "attach", *map(str, pids)], reaper=os.getpid())
     recording = meter.recording
     if recording is None:
         raise MeasurementRefused(f"Nothing can be recorded: {meter.energy.refused}")
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
     if not any(channel.carries_energy for group in recording.groups for channel in group.channels):
         meter.discard()
         raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")

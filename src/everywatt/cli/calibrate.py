@@ -75,7 +75,7 @@ def command(
     if against is not None:
         if from_run is not None or meter_run is not None:
             raise UsageError(
-                "Recording now and comparing recordings exclude each other.", cure="--against, or --from and --meter"
+                "Recording now and comparing recordings cannot be combined.", cure="--against, or --from and --meter"
             )
         run = meter = _record(duration, against, output)
         meter_device = meter_device or _meter_of(run, against)

@@ -23,7 +23,7 @@ from everywatt.bench.sweep import Choice
 from everywatt.bench.tables import far_off, table, to_csv, verdicts
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
 from everywatt.cli.bench.llm_show import compare_runs_of_models
-from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.metering import meter_of, start, stop, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.clocks import NS
@@ -229,17 +229,13 @@ def compare(
     comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
     if earlier is not None:
         comparing.take_up(earlier)
-    meter.start(command=own_words(), root=False)
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
+    start(meter, output, command=own_words())
     try:
         comparing.work()
     except KeyboardInterrupt:
         pass
     finally:
-        run = meter.stop()
-    if run is None:
-        output.warn(f"nothing recorded: {meter.energy.refused}")
+        run = stop(meter, output)
     return comparing.result(run)
 
 

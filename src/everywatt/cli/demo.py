@@ -77,7 +77,9 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     run = meter.stop()
     if run is None:
         raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
-    lines = [*_ratio(run, products, cpu_s), *summary(run)]
+    # What refuses a net figure is cured by `everywatt run --idle`, which a demo is not.
+    shown = [line for line in summary(run) if not line.startswith("  net     refused")]
+    lines = [*_ratio(run, products, cpu_s), *shown]
     for precision, count in products.items():
         energy = run.energy(span=precision)
         if energy.joules is not None:
@@ -92,7 +94,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     for line in lines:
         output.text(line)
     if "modelled" in run.energy().pedigree:
-        output.say(f"No sensor here measures power: joules are MODELLED from CPU utilisation. See: {program()} doctor")
+        output.say(f"No sensor here measures power: joules are modelled from CPU utilisation. See: {program()} doctor")
     # The folder of runs may be set for this process alone, as `make demo` does: a path works from everywhere.
     name = run.name if settings.home is None else shlex.quote(str(folder))
     output.say(f"next:   {program()} why {name}")

@@ -13,10 +13,9 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_watts
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS
-from everywatt.ledger.idle import WORDS
 from everywatt.ledger.owners import Ledger
 from everywatt.ledger.split.policy import POLICIES
-from everywatt.report.ledger_text import ledger_table
+from everywatt.report.ledger_text import ledger_table, method_words
 
 
 @click.command(cls=Verb)
@@ -83,6 +82,6 @@ def idle_lines(ledger: Ledger) -> list[str]:
     lines = []
     for device, idle in ledger.idle.items():
         held = f", {format_watts(idle['held_watts'])} more while held" if idle.get("held_watts") else ""
-        watts = format_watts(idle["watts"], idle["spread_w"], idle["spread_w"])
-        lines.append(f"idle {device}: {watts}, {WORDS.get(idle['method'], idle['method'])}{held}")
+        watts = format_watts(idle["watts"], min(idle["watts"], idle["spread_w"]), idle["spread_w"])
+        lines.append(f"idle {device}: {watts}, {method_words(idle['method'])}{held}")
     return lines

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
-from everywatt.cli.common.output import STDOUT, Output, program, style_of
+from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
@@ -131,7 +131,7 @@ def _check(source: str | None, once: bool, interval_s: float, record: bool, for_
     if record and source is not None:
         raise UsageError("--record records this machine, so it takes no SOURCE.")
     if record and once:
-        raise UsageError("--record and --once exclude each other.", cure="--record --for 60s")
+        raise UsageError("--record and --once cannot be combined.", cure="--record --for 60s")
 
 
 def _face(plan: Plan, record: bool, output: Output) -> str:
@@ -357,12 +357,10 @@ def _so_far(snapshot: Snapshot) -> str:
 def _summary(folder: Path, output: Output) -> None:
     """As after `everywatt run`."""
     from everywatt.api.run import load
-    from everywatt.report.text import summary
+    from everywatt.cli.common.metering import say_run
 
     run = load(folder)
     if output.json_to is not None:
         output.json("run", {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")})
     if output.json_to != STDOUT:
-        for line in summary(run):
-            output.say(line)
-        output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")
+        say_run(run, output)

@@ -14,9 +14,9 @@ import click
 from everywatt.api import own_cgroup
 from everywatt.api.meter import Meter
 from everywatt.cli.common import child
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, record_idle, say_run, start
 from everywatt.cli.common.options import RUN, WAIT, Verb, output_options, settings_options
-from everywatt.cli.common.output import STDOUT, Output, program
+from everywatt.cli.common.output import STDOUT, Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.format import format_duration
@@ -74,16 +74,10 @@ def command(
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
     meter = _meter(settings, append, note)
-    meter.start(command=words, root=False, reaper=os.getpid())
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
+    start(meter, output, command=words, reaper=os.getpid())
     if meter.recording is not None:
         note_disturbances(meter.recording, load)
-        if idle_s > 0:
-            output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
-            uid = meter.recording.span_open("idle", attributes={"role": "idle"})
-            time.sleep(idle_s)
-            meter.recording.span_close(uid)
+    record_idle(meter, idle_s, output)
     try:
         code = _measured(meter, words, output)
     except BlockingIOError as error:
@@ -242,17 +236,13 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         output.warn(f"nothing recorded: {meter.energy.refused}")
         output.json("run", {"energy": meter.energy.to_dict(), "name": None, **more})
         return
-    from everywatt.report.text import summary
-
     found = _footprint(run, settings, output)
     if output.json_to is not None:
         data = {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")}
         carbon = {} if found is None else {"carbon": found.to_dict()}
         output.json("run", {**data, **carbon, **more})
     if output.json_to is None or output.json_to != STDOUT:
-        for line in [*summary(run), *_carbon_lines(found)]:
-            output.say(line)
-        output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")
+        say_run(run, output, *_carbon_lines(found))
 
 
 def _carbon_lines(found: Footprint | None) -> Sequence[str]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, record_idle, say_run, start, stop
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.common.output import program as own_program
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_duration
@@ -110,11 +109,9 @@ def command(
         _show(chosen, results, None, output)
         return _code(ended, results)
     meter = meter_of(settings, note, name=chosen.name)
-    meter.start(command=["everywatt", *sys.argv[1:]], root=False, reaper=os.getpid())
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
+    start(meter, output, command=["everywatt", *sys.argv[1:]], reaper=os.getpid())
     try:
-        _idle(meter, idle_s, output)
+        record_idle(meter, idle_s, output)
         results, ended = _played(chosen, choices, output, meter)
     except EverywattError:
         meter.discard()
@@ -122,9 +119,7 @@ def command(
     except BaseException:
         meter.stop()
         raise
-    run = meter.stop()
-    if run is None:
-        output.warn(f"nothing recorded: {meter.energy.refused}")
+    run = stop(meter, output)
     _show(chosen, results, run, output)
     return _code(ended, results)
 
@@ -163,13 +158,6 @@ def _warn_of_cores(program: Program, output: Output) -> None:
         output.warn(
             f"{most} cores were requested and {there} are available: they share, so full load cannot be reached"
         )
-
-
-def _idle(meter: Meter, idle_s: float, output: Output) -> None:
-    if idle_s > 0 and meter.recording is not None:
-        output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
-        with meter.span("idle", role="idle"):
-            time.sleep(idle_s)
 
 
 def _played(
@@ -254,11 +242,7 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
     if found is not None:
         data["cpu"] = found
     if run is not None:
-        from everywatt.report.text import summary
-
-        for line in summary(run):
-            output.say(line)
-        output.say(f"  run     {run.name}   ({own_program()} show {run.name}, {own_program()} why {run.name})")
+        say_run(run, output)
         data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
     output.json("stress", data)
 

@@ -177,7 +177,9 @@ def format_number(value: float, unit: str = "", below: float = 0.0, above: float
 
 
 def format_money(amount: float, currency: str = "") -> str:
-    """`12.40 EUR`; less than a hundredth with two significant digits: `0.0034 EUR`."""
+    """`12.40 EUR`; less than a hundredth with two significant digits: `0.0034 EUR`; `< 0.000001 EUR`."""
+    if 0 < abs(amount) < 1e-6:
+        return f"< 0.000001 {currency}".rstrip()
     place = -2 if abs(amount) >= 0.01 or amount == 0 else _last_place(amount, 2)
     return f"{_number(amount, place)} {currency}".rstrip()
 

@@ -32,7 +32,7 @@ from everywatt.core.lazy_dataclass import dataclass
 
 Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
 MISSING = "-"
-GAP = 3  # between two columns of a table on a terminal
+GAP = 2  # between two columns of a table on a terminal
 LEAST_WORDS = 24  # columns of words may be folded to this width
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 

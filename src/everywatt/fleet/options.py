@@ -100,7 +100,7 @@ class AgentOptions:
         names = registered(METRIC_NAMES) if self.compat else {}
         unknown = [name for name in self.compat if name not in names]
         if unknown:
-            raise UsageError(f"There are no metric names '{unknown[0]}' to export.", cure=f"--compat {','.join(names)}")
+            raise UsageError(f"There is no set of metric names '{unknown[0]}'.", cure=f"--compat {','.join(names)}")
         if self.owners < 1:
             raise UsageError("At least one owner must be exported.", cure="--owners 500")
         if self.rotate_s < 1 or self.retention_s < self.rotate_s:

@@ -10,7 +10,7 @@ from everywatt.core.errors import UsageError
 def read_token(token: str | None, file: Path | None) -> str | None:
     """The token, from the command line or a file's first line. UsageError where it could not be sent in a header."""
     if token is not None and file is not None:
-        raise UsageError("--token and --token-file exclude each other.")
+        raise UsageError("--token and --token-file cannot be combined.")
     if file is not None:
         try:
             lines = file.read_text(encoding="utf-8").split("\n")

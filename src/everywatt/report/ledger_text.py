@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from everywatt.core.budget import Budget
 from everywatt.core.format import shared_unit
 from everywatt.core.tables import Cell, Column, Table
+from everywatt.ledger.idle import WORDS as IDLE_WORDS
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.split.amounts import UJ, apportion
 
@@ -91,4 +92,9 @@ def _use(group: Sequence[Entry]) -> list[Cell]:
 
 
 def _method(group: Sequence[Entry]) -> str:
-    return group[0].method if len({entry.method for entry in group}) == 1 else ""
+    return method_words(group[0].method) if len({entry.method for entry in group}) == 1 else ""
+
+
+def method_words(method: str) -> str:
+    """How energy was split or idle power was found, in words: `quietest time + assumed` for `quiet+prior`."""
+    return " + ".join(dict.fromkeys(IDLE_WORDS.get(word, word) for word in method.split("+")))

@@ -50,12 +50,19 @@ def _mean(energy: Energy, duration_s: float) -> str:
     return f", mean {format_watts(mean)}{' of the observed time' if energy.coverage < SEEN else ''}"
 
 
-def _certain(run: Run, energy: Energy, duration_s: float) -> list[str]:
-    """CPU time, which the kernel counts, comes first where energy is only modelled from it."""
+def certain_cpu_s(run: Run, energy: Energy) -> float | None:
+    """CPU seconds of the command where its energy is only modelled from them: the kernel counts them, so they are
+    shown first. None elsewhere."""
     used = [span.attributes.get("cpu_s") for span in run.spans if span.attributes.get("role") == "run"]
-    if "modelled" not in energy.pedigree or not used or None in used or duration_s <= 0:
+    if "modelled" not in energy.pedigree or not used or None in used or run.duration_s <= 0:
+        return None
+    return sum(float(one) for one in used if one is not None)
+
+
+def _certain(run: Run, energy: Energy, duration_s: float) -> list[str]:
+    cpu_s = certain_cpu_s(run, energy)
+    if cpu_s is None:
         return []
-    cpu_s = sum(float(one) for one in used if one is not None)
     busy = f"{cpu_s / duration_s:.2f} CPUs on average"
     return [f"cpu     {format_duration(cpu_s)} of CPU time in {format_duration(duration_s)} ({busy})"]
 

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from reports import CPU_W, EVIL, HIGH_W, LOW_W, write_other_scope, write_run
+from reports import CPU_W, EVIL, HIGH_W, LOW_W, unpacked, write_other_scope, write_run
 from tapes import UTC_NS, at, counter_group, rows
 
 import everywatt
@@ -13,7 +13,6 @@ from everywatt.core.spans import Span
 from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.lines import lines_of, total_line
-from everywatt.report.html.packing import unpack
 from everywatt.report.html.spans import overlap
 from everywatt.report.text import summary
 from everywatt.report.web.runs import sparkline
@@ -49,17 +48,17 @@ def test_charts_hold_the_ticks_of_every_quantity(view):
     charts = {chart["id"]: chart for chart in view["charts"]}
     assert list(charts) == ["power", "utilisation", "temperature", "clocks", "memory", "logged"]
     gpu = next(line for line in charts["power"]["lines"] if line["label"] == "gpu.0")
-    ticks = unpack(gpu["data"])
+    ticks = unpacked(gpu["data"])
     assert gpu["exact"] and gpu["in_total"]
     seconds = ticks["t"] / 1e6
     assert ticks["v"][(seconds > 4.05) & (seconds < 6.05)] == pytest.approx(np.full(20, HIGH_W))
     assert ticks["v"][(seconds < 3.95)] == pytest.approx(np.full(41, LOW_W))
-    cpu = unpack(next(line for line in charts["power"]["lines"] if line["label"] == "cpu.0")["data"])
+    cpu = unpacked(next(line for line in charts["power"]["lines"] if line["label"] == "cpu.0")["data"])
     assert cpu["v"] == pytest.approx(np.full(len(cpu["v"]), CPU_W), rel=1e-4)
-    temperature = unpack(charts["temperature"]["lines"][0]["data"])
+    temperature = unpacked(charts["temperature"]["lines"][0]["data"])
     assert temperature["v"].max() == 50.0
-    assert unpack(charts["memory"]["lines"][0]["data"])["v"].max() == pytest.approx(2.0)
-    assert unpack(charts["logged"]["lines"][0]["data"])["v"] == pytest.approx([0.5, 0.2, 0.125], abs=1e-6)
+    assert unpacked(charts["memory"]["lines"][0]["data"])["v"].max() == pytest.approx(2.0)
+    assert unpacked(charts["logged"]["lines"][0]["data"])["v"] == pytest.approx([0.5, 0.2, 0.125], abs=1e-6)
 
 
 def test_the_sum_of_devices_is_a_line_too(run):
@@ -77,7 +76,7 @@ def test_phases_are_spans_by_name(view):
     assert rows["epoch"]["energy"]["joules"] == pytest.approx(4 * CPU_W + 2 * HIGH_W + 2 * LOW_W, rel=0.03)
     assert rows["epoch"]["each_shown"] and rows["run"]["each_shown"] is None
     bands = view["bands"]
-    found = unpack(bands["data"])
+    found = unpacked(bands["data"])
     assert [bands["names"][int(place)] for place in found["name"]] == ["run", EVIL, "epoch", "epoch"]
     assert (found["start"] / 1e6).tolist() == [0.0, 0.5, 4.0, 7.0]
     assert (found["length"] / 1e6).tolist() == [10.0, 3.0, 2.0, 2.0]
@@ -95,9 +94,9 @@ def test_of_very_many_spans_some_of_everywhere_are_kept(tmp_path, monkeypatch):
     ticks = rows(lambda t: 100.0, 0, 100, 1.0)
     run = everywatt.load(write_tape(tmp_path / "many.tape", [(gauge_group(period_s=1.0), 1.0, ticks)], many))
     found = spans.bands_of(run)
-    starts = unpack(found["data"])["start"] / 1e6
+    starts = unpacked(found["data"])["start"] / 1e6
     assert (found["kept"], found["count"]) == (100, 991)
-    assert starts[0] == 0.0 and unpack(found["data"])["depth"][0] == 0, "the longest is always there"
+    assert starts[0] == 0.0 and unpacked(found["data"])["depth"][0] == 0, "the longest is always there"
     assert np.histogram(starts[1:], bins=4, range=(0, 100))[0].min() >= 15
 
 
@@ -198,7 +197,7 @@ def test_segments_follow_one_another_with_a_hole(tmp_path):
         write_tape(folder / f"box-{number:04d}.tape", [(gauge_group(period_s=0.1, window_s=0.1), 0.1, ticks)])
     view = report_document([everywatt.load(folder)])["runs"][0]
     (line,) = view["charts"][0]["lines"]
-    found = unpack(line["data"])
+    found = unpacked(line["data"])
     assert view["extent_s"][1] == pytest.approx(7.0, abs=0.01)
     assert np.isnan(found["v"]).sum() == 1
     assert found["t"][-1] / 1e6 == pytest.approx(7.0, abs=0.01)
@@ -246,7 +245,7 @@ def test_a_device_has_one_mean_and_one_highest_reading(spanned):
     energy = spanned.energy()
     assert device["power"] == asked["power"]
     assert device["power"]["mean"] == pytest.approx(energy.joules / spanned.duration_s, rel=1e-9)
-    drawn = unpack(view["charts"][0]["lines"][0]["data"])["v"]
+    drawn = unpacked(view["charts"][0]["lines"][0]["data"])["v"]
     assert device["power"]["max"] == pytest.approx(drawn.max(), rel=1e-5)
     shown = {figure["label"]: figure["value"] for figure in view["figures"]}
     assert shown["Highest reading"] == format_watts(device["power"]["max"])

@@ -182,3 +182,14 @@ def test_the_command_asks_for_what_keeps_jobs_private(store: Store, capsys: pyte
         assert main([*words, *more]) == 2
     assert main(["serve", "--admin", "root"]) == 2
     assert "token" in capsys.readouterr().err
+
+
+def test_a_browser_gets_a_page_for_what_is_not_there_and_a_program_a_line(open_: TestClient) -> None:
+    asked = {**BEARER, "Accept": "text/html,application/xhtml+xml"}
+    page = open_.get("/slurm/job/99999", headers=asked)
+    assert page.status_code == 404 and "There is no job 99999." in page.text and 'href="/slurm/jobs"' in page.text
+    odd = open_.get("/slurm/job/%3Cb%3E", headers=asked)
+    assert odd.status_code == 400 and "&lt;b&gt;" in odd.text and "<b>" not in odd.text
+    plain = open_.get("/slurm/job/99999", headers=BEARER)
+    assert (plain.status_code, plain.text) == (404, "There is no job 99999.\n")
+    assert open_.get("/slurm/job/99999", headers={"Accept": "text/html"}).status_code != 404, "no token, no answer"

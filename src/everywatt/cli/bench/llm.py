@@ -436,7 +436,7 @@ def _scoring(
 
 def _levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tuple[Level, ...]:
     if sum(one is not None for one in (concurrency, rate, sweep)) > 1:
-        raise UsageError("--concurrency, --rate and --sweep exclude each other.")
+        raise UsageError("--concurrency, --rate and --sweep cannot be combined.")
     if sweep is not None:
         return parse_sweep(sweep)
     if rate is not None:

@@ -1,15 +1,21 @@
-"""The meter that a verb's common options ask for."""
+"""The meter that a verb's common options ask for, and what every verb says when it starts and stops one."""
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.api.meter import Meter
+from everywatt.cli.common.output import Output, program
 from everywatt.core.config import Settings
+from everywatt.core.format import format_duration
 from everywatt.recorder.request import RecordRequest
+
+if TYPE_CHECKING:
+    from everywatt.api.run import Run
 
 
 @contextmanager
@@ -46,3 +52,35 @@ def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) 
         request=RecordRequest.of_settings(settings),
         **more,
     )
+
+
+def start(meter: Meter, output: Output, **how: Any) -> None:
+    """Start it without a span of its own; `how` goes to `Meter.start`."""
+    meter.start(root=False, **how)
+    if meter.elsewhere:
+        output.warn(meter.elsewhere)
+
+
+def stop(meter: Meter, output: Output) -> Run | None:
+    """The run, or None with a warning that says why."""
+    run = meter.stop()
+    if run is None:
+        output.warn(f"nothing recorded: {meter.energy.refused}")
+    return run
+
+
+def record_idle(meter: Meter, idle_s: float, output: Output) -> None:
+    """Idle power for so long, in a span that says what it is."""
+    if idle_s > 0 and meter.recording is not None:
+        output.say(f"everywatt: recording idle power for {format_duration(idle_s)}")
+        with meter.span("idle", role="idle"):
+            time.sleep(idle_s)
+
+
+def say_run(run: Run, output: Output, *more: str) -> None:
+    """The summary of a run, `more`, and the commands that show the rest."""
+    from everywatt.report.text import summary
+
+    for line in [*summary(run), *more]:
+        output.say(line)
+    output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")

@@ -232,7 +232,7 @@ _POWER_MODEL: dict[str, Any] = {
 }
 model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
 power_model_option = click.option("--power-model", **_POWER_MODEL)
-note_option = click.option("--note", metavar="TEXT", help="Store a sentence with the run.")
+note_option = click.option("--note", metavar="TEXT", help="Store a note with the run.")
 
 
 def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
@@ -311,7 +311,7 @@ intensity_option = click.option(
     "--intensity", metavar="GRAMS", help="Carbon from this intensity, in grams of CO2e per kWh."
 )
 intensity_file_option = click.option(
-    "--intensity-file", metavar="CSV", help="Carbon also from an intensity over time; columns time and g_per_kwh."
+    "--intensity-file", metavar="CSV", help="Carbon from a time series of intensity: columns time and g_per_kwh."
 )
 pue_option = click.option(
     "--pue", metavar="RATIO", help="Power usage effectiveness: power of the room divided by power of its computers."

@@ -106,20 +106,10 @@ class Output:
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
-    def text(self, line: str = "", hang: int | None = None) -> None:
-        """A line of data on stdout; nothing where stdout belongs to the JSON object.
-
-        With `hang` it is wrapped to the width of a terminal, later lines indented by so many columns.
-        """
-        if self.json_to == STDOUT:
-            return
-        style = style_of(self.stdout, self.environ)
-        if hang is not None and style.rich:
-            import textwrap
-
-            width = shutil.get_terminal_size().columns
-            line = textwrap.fill(line, width, subsequent_indent=" " * hang, break_on_hyphens=False)
-        print(fitting(line, style.encoding), file=self.stdout)
+    def text(self, line: str = "") -> None:
+        """A line of data on stdout; nothing where stdout belongs to the JSON object."""
+        if self.json_to != STDOUT:
+            self._print(line, self.stdout)
 
     def table(self, *tables: Table) -> None:
         """Tables on stdout, one below the other."""
@@ -189,7 +179,12 @@ class Output:
         return show
 
     def _err(self, text: str) -> None:
-        print(fitting(text, style_of(self.stderr, self.environ).encoding), file=self.stderr)
+        self._print(text, self.stderr)
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        style = style_of(stream, self.environ)
+        shown = fitting(text, style.encoding)
+        print(_wrapped(shown, _columns(stream, self.environ)) if style.rich else shown, file=stream)
 
 
 def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | None = None) -> None:
@@ -218,6 +213,38 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+    """The width of a terminal; None if it is not known."""
+    try:
+        return int(environ.get("COLUMNS", "")) or None
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
+
+
+def _wrapped(line: str, columns: int | None) -> str:
+    """A line broken between words, below where its text starts. Commands stay whole, so that they can be copied.
+
+    Text of several lines (a file, CSV) is left as it is.
+    """
+    if columns is None or len(line) <= columns or "\n" in line or line.startswith("  command "):
+        return line
+    import re
+    import textwrap
+
+    from everywatt.cli.main import COMMANDS
+
+    command = rf"(?:sudo|(?:\S+ -m )?\S*everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
+    whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
+    label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
+    indent = " " * (len(label[0]) if label else 0)
+    wrap = textwrap.wrap(whole, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap).replace("\0", " ")
 
 
 def _encodes(text: str, encoding: str) -> bool:
@@ -283,6 +310,7 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
             title_justify="left",
             box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
             pad_edge=False,
+            collapse_padding=True,
             header_style="bold cyan",
         )
         for column in columns:

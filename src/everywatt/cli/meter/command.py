@@ -96,7 +96,7 @@ def stats_command(
 def _chosen(plugs: str | None, node: str | None) -> tuple[list[int] | None, str | None]:
     """The plugs that are asked for, None for all or for those of a node, and what their sum is called."""
     if plugs is not None and node is not None:
-        raise UsageError("Plugs and a node exclude each other.")
+        raise UsageError("Plugs and a node cannot be combined.")
     if plugs is None:
         return None, node
     numbers = plug_numbers(plugs)

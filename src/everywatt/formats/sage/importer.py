@@ -77,7 +77,7 @@ def query(
 ) -> list[bytes]:
     """The records that the API has, as lines. `head` and `tail` are the first and the last so many of each series."""
     if head is not None and tail is not None:
-        raise UsageError("--head and --tail exclude each other.")
+        raise UsageError("--head and --tail cannot be combined.")
     if end_ns is not None and end_ns <= start_ns:
         raise UsageError("The end must be after the start.", cure="--start -1h --end now")
     asked: dict[str, Any] = {"start": iso(start_ns)}

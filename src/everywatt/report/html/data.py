@@ -25,7 +25,8 @@ from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, 
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, phases_of
-from everywatt.report.text import warnings
+from everywatt.report.ledger_text import method_words
+from everywatt.report.text import certain_cpu_s, warnings
 from everywatt.report.wall import fitted, wall_of
 from everywatt.report.why import causes
 
@@ -133,6 +134,10 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
     """The small figures beside the large one."""
     duration_s = run.duration_s
     figures = [{"label": "Duration", "value": format_duration(duration_s), "about": f"from {run.started:%H:%M:%S} UTC"}]
+    cpu_s = certain_cpu_s(run, energy)
+    if cpu_s is not None:
+        about = f"{cpu_s / duration_s:.2f} CPUs on average"
+        figures.insert(0, {"label": "CPU time", "value": format_duration(cpu_s), "about": about})
     mean = mean_w(energy, duration_s)
     if energy.joules and mean is not None:
         # The interval of the energy has what gaps may hide, of which the mean of the observed time knows nothing.
@@ -140,7 +145,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
         shown = format_watts(mean, *sides)
         figures.append({"label": "Mean power", "value": shown, "about": "energy / observed time"})
     peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
-    if peaks:
+    if peaks and "modelled" not in energy.pedigree:
         watts, label = max(peaks)
         figures.append({"label": "Highest reading", "value": format_watts(watts), "about": f"of {label}"})
     if net.joules is not None:
@@ -223,6 +228,7 @@ def ledger_view(ledger: Ledger | str) -> dict[str, Any]:
     for row in [*data["owners"], *([rest] if rest else [])]:
         energy = {**row["energy"], "parts": {}}
         low, joules, high = energy["low"], energy["joules"], energy["high"]
+        row["method"] = method_words(row["method"]) if row.get("method") else ""
         row["energy"] = {**energy, "shown": format_quantity(joules, "J", joules - low, high - joules)}
     return data
 
@@ -253,7 +259,9 @@ def _quality(found: dict[str, Any]) -> dict[str, Any]:
         "gaps": gaps[:100],
         "gap_count": len(gaps),
         "gap_s": sum(gap["duration_s"] for gap in gaps),
-        "meter": found["meter"],
+        "meter": [
+            {**cost, "cpu_shown": format_duration(float(cost.get("cpu_s") or 0.0))} for cost in found["meter"] if cost
+        ],
         "sealed": found["sealed"],
     }
 
@@ -288,7 +296,7 @@ def provenance(run: Run) -> list[list[str]]:
         ("System", " ".join(str(host.get(key) or "") for key in ("system", "kernel", "machine")).strip()),
         ("Devices", ", ".join(dict.fromkeys(_device_names(run)))),
         ("User", str(meta.get("user") or "")),
-        ("Folder", str(meta.get("cwd") or "")),
+        ("Directory", str(meta.get("cwd") or "")),
         ("Command", shlex.join(map(str, meta["command"])) if meta.get("command") else ""),
         ("Git", f"{git.get('commit', '')} {git.get('branch') or ''}{' (changed)' if git.get('dirty') else ''}".strip()),
         ("everywatt", str(meta.get("everywatt") or "")),
@@ -312,7 +320,11 @@ def _reproduce(run: Run) -> str:
     if not words:
         return ""
     words = [str(word) for word in words]
-    if words[0] != "everywatt":  # a batch or a comparison measures itself
+    if words[0] in ("attach", "bench"):  # verbs that store their words without the program's name
+        words = ["everywatt", *words]
+    whole = [span for span in run.spans if span.attributes.get("role") == "run"]
+    itself = whole and not any(span.name == "run" or "exit_code" in span.attributes for span in whole)
+    if words[0] != "everywatt" and not itself:  # a batch, a comparison, a program with measure() measure themselves
         tags = [part for key, value in (run.meta.get("tags") or {}).items() for part in ("--tag", f"{key}={value}")]
         words = ["everywatt", "run", *_idle_option(run), *tags, "--", *words]
     command = shlex.join(words)

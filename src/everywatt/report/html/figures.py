@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from everywatt.core.energy import Energy
@@ -27,20 +29,29 @@ def table_view(table: Table) -> dict[str, Any]:
     return {"title": table.title, "heads": table.headers, "rows": table.cells(MISSING), "numbers": table.right}
 
 
-def table_html(table: Table) -> str:
-    """The table as HTML, the first cell of each row as its heading."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.headers)
+def table_html(table: Table, links: Sequence[str] = ()) -> str:
+    """The table as HTML, the first cell of each row as its heading; with `links`, these addresses behind it."""
+    kinds = [' class="number"' if column.right else "" for column in table.columns]
+    head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.headers, kinds, strict=True))
     body = "".join(
-        "<tr>" + f"<th>{escape(row[0])}</th>" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in table.cells()
+        f"<tr><th{kinds[0]}>{_linked(row[0], link)}</th>"
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
+        + "</tr>"
+        for row, link in zip_longest(table.cells(MISSING if links else "-"), links, fillvalue="")
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    kind = "scroll jobs" if links else "scroll"
+    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _linked(text: str, link: str) -> str:
+    return f'<a href="{escape(link)}">{escape(text)}</a>' if link else escape(text)
 
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; white-space: nowrap; }
+.number { text-align: right; }
 .scroll { overflow-x: auto; }
 @media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }
 """

@@ -127,8 +127,7 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
         channel = one.channel
         if one.source is not None:
             found = power_line(one.source)
-            plain = channel.kind is Kind.GAUGE and (channel.facts.gain, channel.facts.bias_w) == (1.0, 0.0)
-            series = None if found is None else _drawn(found, offset_ns, channel.scale if plain else None)
+            series = None if found is None else _drawn(found, offset_ns)
             watts = np.empty(0) if found is None else found.inside(windows)
         else:
             assert ticks is not None
@@ -139,9 +138,9 @@ def _lines(tape: Tape, group: StoredGroup, windows: Sequence[tuple[int, int]], o
             )
 
 
-def _drawn(line: PowerLine, offset_ns: int, step: float | None = None) -> Series:
+def _drawn(line: PowerLine, offset_ns: int) -> Series:
     """The line as a chart has it: each value at the end of its stretch, and a start before the first."""
-    return Series(*_times(line.at_ns, offset_ns, np.concatenate((line.watts[:1], line.watts))), step=step)
+    return Series(*_times(line.at_ns, offset_ns, np.concatenate((line.watts[:1], line.watts))))
 
 
 def _ticks(tape: Tape, group: StoredGroup, names: Sequence[str]) -> tuple[Ints, dict[str, Floats]]:
@@ -181,14 +180,14 @@ def _series(
     one: _Wanted, group: StoredGroup, at_ns: Ints, columns: dict[str, Floats], offset_ns: int, tape: Tape
 ) -> Series | None:
     """Readings of something that carries no energy, with holes where it was not read."""
-    values, scale = columns[one.channel.name], one.channel.scale
+    values = columns[one.channel.name]
     if len(at_ns) < 2:
         return None
     if one.channel.name == BUSY:
         busy = _busy(at_ns, columns, tape)
         return None if busy is None else Series(*_times(at_ns, offset_ns, np.concatenate((busy[:1], busy))))
-    step = scale / GIB if one.chart == "memory" else scale
-    return _drawn(held_line(at_ns, values * step, group.expected_period_s), offset_ns, step)
+    scale = one.channel.scale / GIB if one.chart == "memory" else one.channel.scale
+    return _drawn(held_line(at_ns, values * scale, group.expected_period_s), offset_ns)
 
 
 def _times(at_ns: Ints, offset_ns: int, values: Floats) -> tuple[Ints, Floats]:

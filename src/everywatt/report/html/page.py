@@ -24,13 +24,14 @@ SCRIPTS = (
     "html/js/lines.js",
     "html/js/charts.js",
     "html/js/parts.js",
+    "html/js/plots.js",
     "html/js/batch.js",
     "html/js/cockpit.js",
     "html/js/llm.js",
     "html/js/flame.js",
     "html/js/page.js",
 )
-TRIALS_SCRIPTS = (*SCRIPTS, "html/js/dots.js", "html/js/trials.js")
+TRIALS_SCRIPTS = (*SCRIPTS, "html/js/trials.js")
 PRECISION_SCRIPTS = (*TRIALS_SCRIPTS, "html/js/precision.js")
 
 

@@ -9,21 +9,21 @@ that their neighbours do not have) also keep every tick, so that zooming in ther
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.report.html.packing import Column, pack, packed_bytes
+from everywatt.report.html.packing import pack, packed_bytes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # Bytes that one bucket (end, low, high, mean) and one tick (time, value) come to after packing, by experience.
-BUCKET_BYTES = 9.0
-TICK_BYTES = 4.0
+BUCKET_BYTES = 12.0
+TICK_BYTES = 5.0
 FEWEST_BUCKETS = 400
 # Beyond this many ticks for each byte that may be used, not even a constant would fit.
 HOPELESS_TICKS_PER_BYTE = 4.0
@@ -34,15 +34,12 @@ NEIGHBOURS = 2
 class Series:
     """Ticks of one quantity for one chart. `t_us` are whole microseconds after the run's start, strictly rising.
 
-    A value holds from the tick before to its own time where `held`; else lines join the ticks. `step` is what values
-    are whole multiples of (None: values are kept to a millionth of the largest). NaN is a hole.
+    A value holds from the tick before to its own time where `held`; else lines join the ticks. NaN is a hole.
     """
 
     t_us: Ints
     values: Floats
-    step: float | None = None
     held: bool = True
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.t_us)
@@ -60,21 +57,6 @@ class Buckets:
 
     def __len__(self) -> int:
         return len(self.end_us)
-
-
-def quantum(series: Series) -> float:
-    """The step in which a series is written: its own where all values are multiples of it, else a millionth."""
-    finite = series.values[np.isfinite(series.values)]
-    largest = float(np.max(np.abs(finite), initial=0.0))
-    if series.step and largest / series.step < 2**46:
-        # A few first: most that are not multiples are found out at once.
-        for some in (finite[:: max(1, len(finite) // 4096)], finite):
-            counts = some / series.step
-            if np.abs(counts - np.rint(counts)).max(initial=0.0) > 1e-6 * max(1.0, largest / series.step * 1e-6):
-                break
-        else:
-            return series.step
-    return float(10.0 ** (np.floor(np.log10(largest)) - 6)) if largest > 0 else 1.0
 
 
 def buckets(series: Series, per: int) -> Buckets:
@@ -102,19 +84,6 @@ def _lengths_us(series: Series) -> Floats:
     np.subtract(series.t_us[1:], series.t_us[:-1], out=lengths[1:], casting="unsafe")
     lengths[0] = lengths[1] if len(lengths) > 1 else 1.0
     return lengths
-
-
-def coarser(fine: Buckets, factor: int) -> Buckets:
-    """The next level up, as the page makes it: minima of minima, maxima of maxima, means of means."""
-    starts = np.arange(0, len(fine), factor)
-    ends = np.minimum(starts + factor, len(fine)) - 1
-    length = np.diff(fine.end_us, prepend=fine.end_us[0] - (fine.end_us[-1] - fine.end_us[0]) // max(len(fine) - 1, 1))
-    known = np.isfinite(fine.mean)
-    weights = np.where(known, np.maximum(length, 1), 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.add.reduceat(np.nan_to_num(fine.mean) * weights, starts) / np.add.reduceat(weights, starts)
-    low, high = np.fmin.reduceat(fine.low, starts), np.fmax.reduceat(fine.high, starts)
-    return Buckets(fine.per * factor, fine.end_us[ends], low, high, mean)
 
 
 def surprise(level: Buckets) -> Floats:
@@ -147,11 +116,9 @@ def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
     `exact` says whether every tick is in it; otherwise `per` is how many ticks a bucket has, and `parts` are the
     buckets whose ticks are there too.
     """
-    step = quantum(series)
-    head = {"n": len(series), "held": series.held, "step": step, **series.facts}
+    head = {"n": len(series), "held": series.held}
     if most_bytes is None or len(series) <= HOPELESS_TICKS_PER_BYTE * most_bytes:
-        columns = [Column("t", series.t_us, 1.0), Column("v", series.values, step)]
-        whole = pack(columns)
+        whole = pack({"t": series.t_us, "v": series.values})
         if most_bytes is None or packed_bytes(whole) <= most_bytes:
             return {**head, "exact": True, "data": whole}
     count = max(FEWEST_BUCKETS, int(most_bytes / 2 / BUCKET_BYTES))
@@ -160,15 +127,15 @@ def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
     chosen = _chosen(level, int(most_bytes / 2 / TICK_BYTES / per))
     inside = np.concatenate([np.arange(b * per, min((b + 1) * per, len(series))) for b in chosen.tolist()])
     data = pack(
-        [
-            Column("t", level.end_us, 1.0),
-            Column("low", level.low, step),
-            Column("high", level.high, step),
-            Column("mean", level.mean, step),
-            Column("parts", chosen, 1.0),
-            Column("pt", series.t_us[inside], 1.0),
-            Column("pv", series.values[inside], step),
-        ]
+        {
+            "t": level.end_us,
+            "low": level.low,
+            "high": level.high,
+            "mean": level.mean,
+            "parts": chosen,
+            "pt": series.t_us[inside],
+            "pv": series.values[inside],
+        }
     )
     first_us = int(series.t_us[0] - _lengths_us(series)[0])
     return {**head, "exact": False, "per": per, "first_us": first_us, "data": data}

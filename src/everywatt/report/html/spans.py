@@ -16,7 +16,7 @@ from everywatt.core.format import format_duration, format_quantity, format_watts
 from everywatt.core.spans import Span
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import offset_ns_of
-from everywatt.report.html.packing import Column, pack
+from everywatt.report.html.packing import pack
 
 MOST_BANDS = 10_000
 MOST_PHASES = 60
@@ -51,7 +51,7 @@ def bands_of(run: Run) -> dict[str, Any]:
         "length": [round((band[2] - band[1]) * 1e6) for band in kept],
         "depth": [band[3] for band in kept],
     }
-    data = pack([Column(name, np.array(values, dtype=np.int64), 1.0) for name, values in columns.items()])
+    data = pack({name: np.array(values, dtype=np.int64) for name, values in columns.items()})
     return {"names": names, "data": data if kept else None, "kept": len(kept), "count": len(bands)}
 
 

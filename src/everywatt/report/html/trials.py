@@ -21,7 +21,7 @@ from everywatt.report.html.data import provenance
 from everywatt.report.html.figures import table_view
 
 ENDED = {
-    "decided": "every query was answered",
+    "decided": "every difference is known to the target",
     "trials": "all requested trials finished",
     "time": "time limit reached",
     "failures": "a command failed repeatedly",

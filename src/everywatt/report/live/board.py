@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everywatt.core.format import format_quantity
+from everywatt.report.ledger_text import method_words
 from everywatt.report.live import format as show
 from everywatt.report.live.snapshot import DeviceNow, ModelNow, OwnerNow, Snapshot, WorkNow
 from everywatt.report.live.view import SPECIAL, View
@@ -113,7 +114,7 @@ OWNER_COLUMNS: tuple[Column, ...] = (
     Column("cpu", "CPU", 6, lambda o, u: show.percent(o.cpu_pct), 1),
     Column("gpu", "GPU", 6, lambda o, u: show.percent(o.gpu_pct), 2),
     Column("memory", "MEMORY", 8, lambda o, u: show.gib(o.memory_bytes), 3),
-    Column("method", "BY", 16, lambda o, u: o.method, 7, left=True, style=lambda o: "dim"),
+    Column("method", "BY", 16, lambda o, u: method_words(o.method), 7, left=True, style=lambda o: "dim"),
 )
 
 

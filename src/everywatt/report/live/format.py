@@ -30,11 +30,11 @@ def energy(joules: float | None, unit: str = "J") -> str:
 
 
 def half_width(low: float | None, high: float | None, joules: float | None) -> str:
-    """`±1.2 %` of the energy."""
+    """`±1.2 %` of the energy; `>100 %` where the figure says little more than its order of magnitude."""
     if low is None or high is None or not joules:
         return NOTHING
     share = 50 * (high - low) / abs(joules)
-    return f"±{format_percent(share / 100)}"
+    return f"±{format_percent(share / 100)}" if share <= 100 else ">100 %"
 
 
 def percent(value: float | None) -> str:

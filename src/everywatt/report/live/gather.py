@@ -25,7 +25,7 @@ from everywatt.core.errors import TapeError
 from everywatt.energy.quality import HELD_BACK
 from everywatt.energy.sources import Source, addable, scope_of, sources
 from everywatt.energy.window import pedigree_of, source_energy, windows_energy
-from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow
+from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, Snapshot
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.following import Rows
 from everywatt.tape.reader import Tape
@@ -57,7 +57,6 @@ FIRST_S = 2.0
 LONGEST_S = 120.0
 YOUNG_S = 30.0
 SETTLED_S = 10.0
-USUAL_S = 0.1
 COST_SHARE = 0.001  # of one core
 
 
@@ -416,6 +415,25 @@ class Gatherer:
             None if above is None else joules + above,
             "+".join(dict.fromkeys(amount.pedigree for amount in counted)),
             min(amount.coverage for amount in counted),
+        )
+
+    def snapshot(
+        self, source: str, devices: tuple[DeviceNow, ...], host: str, notes: Sequence[str], at_ns: int
+    ) -> Snapshot:
+        """What is known of these devices at an instant (UTC), without owners; each note once."""
+        power_w, averages_w, history_w = sum_of(devices)
+        return Snapshot(
+            source=source,
+            at_ns=at_ns,
+            elapsed_s=self.elapsed_ns / NS,
+            devices=devices,
+            total_w=power_w,
+            averages_w=averages_w,
+            total=self.total(devices),
+            scope=self.scope,
+            history_w=history_w,
+            host=self.host(host),
+            notes=tuple(dict.fromkeys(notes)),
         )
 
     def host(self, name: str) -> HostNow:

@@ -25,7 +25,7 @@ from everywatt.core.errors import NoSensor, RecorderError, TapeError, UsageError
 from everywatt.core.machine import Machine
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
-from everywatt.report.live.gather import Gatherer, left_out, sum_of
+from everywatt.report.live.gather import Gatherer, left_out
 from everywatt.report.live.owners import LedgerOwners, OwnersAsker, RunningOwners
 from everywatt.report.live.snapshot import Snapshot
 from everywatt.sensors.procfs import parse_meminfo, slurp
@@ -179,26 +179,14 @@ class LocalSource:
         assert self._follower is not None and self._recording is not None
         now_ns = time.monotonic_ns()
         devices = gatherer.devices(now_ns)
-        power_w, averages_w, history_w = sum_of(devices)
         owners = None
         if self._owners is not None:
             tape = self._follower.tape
             run = Run(tape.path, [tape])
             owners = self._owners.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
-        return Snapshot(
-            source=self.title,
-            at_ns=time.time_ns(),
-            elapsed_s=gatherer.elapsed_ns / NS,
-            devices=devices,
-            total_w=power_w,
-            averages_w=averages_w,
-            total=gatherer.total(devices),
-            scope=gatherer.scope,
-            history_w=history_w,
-            host=gatherer.host(socket.gethostname()),
-            owners=owners,
-            notes=tuple(dict.fromkeys((*left_out(devices), *gatherer.bounds.notes, *self._recording.notes))),
-        )
+        notes = (*left_out(devices), *gatherer.bounds.notes, *self._recording.notes)
+        found = gatherer.snapshot(self.title, devices, socket.gethostname(), notes, time.time_ns())
+        return replace(found, owners=owners)
 
     def close(self) -> None:
         """End the recording, and remove its tape unless it is to be kept."""

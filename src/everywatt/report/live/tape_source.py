@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
 from everywatt.ledger.use.series import find
-from everywatt.report.live.gather import HISTORY, Gatherer, left_out, sum_of
+from everywatt.report.live.gather import HISTORY, Gatherer, left_out
 from everywatt.report.live.owners import LedgerOwners, RunningOwners
 from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
 from everywatt.report.live.telemetry import TAIL, TREND, TelemetrySource
@@ -106,7 +106,6 @@ class TapeSource:
         live = not self.seekable and not self._left()
         now_ns = time.monotonic_ns() if here and live else gatherer.last_ns
         devices = tuple(d for d in gatherer.devices(now_ns) if shown(d.name, self._gpus))
-        power_w, averages_w, history_w = sum_of(devices)
         notes = [*self._trouble, *left_out(devices), *gatherer.bounds.notes]
         silent_s = (now_ns - gatherer.last_ns) / NS
         if live and silent_s > SILENT_S:
@@ -115,21 +114,9 @@ class TapeSource:
         owners = None
         if asker is not None:
             owners = asker.ask(Run(self.path, [tape]), gatherer.lines, *self._owner_window())
-        return Snapshot(
-            source=self.title,
-            at_ns=tape.to_utc_ns(now_ns),
-            elapsed_s=gatherer.elapsed_ns / NS,
-            devices=devices,
-            total_w=power_w,
-            averages_w=averages_w,
-            total=gatherer.total(devices),
-            scope=gatherer.scope,
-            history_w=history_w,
-            host=gatherer.host(str(tape.meta.get("host", {}).get("name", ""))),
-            owners=owners,
-            live=live,
-            notes=tuple(dict.fromkeys(notes)),
-        )
+        host = str(tape.meta.get("host", {}).get("name", ""))
+        found = gatherer.snapshot(self.title, devices, host, notes, tape.to_utc_ns(now_ns))
+        return replace(found, owners=owners, live=live)
 
     def _left(self) -> bool:
         """Whether nothing was written for so long that its recorder must have been killed."""

@@ -144,6 +144,7 @@ class SlurmPages:
 
     def _answer(self, make: Callable[[Request, Viewer], Response]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
+            viewer = None
             try:
                 viewer = self.viewer(request)
                 key = (viewer, request.url.path, request.url.query)
@@ -157,13 +158,22 @@ class SlurmPages:
                 self._kept[key] = self.clock(), response
                 return response
             except Refused as refusal:
-                return PlainTextResponse(f"{refusal.text}\n", refusal.status)
+                return self._refusal(request, viewer, refusal.text, refusal.status)
             except UsageError as error:
-                return PlainTextResponse(f"{error.message}\n", 400)
+                return self._refusal(request, viewer, error.message, 400)
             except EverywattError as error:
-                return PlainTextResponse(f"{error.message}\n", 503)
+                return self._refusal(request, viewer, error.message, 503)
 
         return answer
+
+    def _refusal(self, request: Request, viewer: Viewer | None, text: str, status: int) -> Response:
+        """A page with a way back for a browser whose user is known; a line of text for others."""
+        if viewer is None or "text/html" not in request.headers.get("accept", "") or "/api/" in request.url.path:
+            return PlainTextResponse(f"{text}\n", status)
+        title = "Not found" if status == 404 else "No answer"
+        page = self._page("", title, {}, viewer, f'<p class="warnings" role="note">{html.escape(text)}</p>')
+        page.status_code = status
+        return page
 
     def _wanted(self, request: Request, viewer: Viewer) -> Wanted:
         """What a request asks for; a user's own jobs only, unless it is an administrator's."""
@@ -338,18 +348,6 @@ def _filters(words: Mapping[str, str]) -> str:
     return ", ".join(shown)
 
 
-def _linked_table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[object]]]) -> str:
-    """A table whose rows begin with a link (HTML)."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
-    body = "".join(
-        f"<tr><th>{first}</th>"
-        + "".join(f"<td>{html.escape('–' if cell is None else str(cell))}</td>" for cell in cells)
-        + "</tr>"
-        for first, cells in rows
-    )
-    return f'<div class="scroll jobs"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
 def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
@@ -357,23 +355,25 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     figures = ["nodes", "time", "energy", "idle share", "waste", "CPU", "GPU", "name"]
     shown = []
     for row in rows:
-        (text,) = cells(row, ["job"])
         end = f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"
-        link = _link(str(text), f"/slurm/job/{quote(shown_id(row))}")
-        shown.append((link, [*cells(row, who), end, *cells(row, figures)]))
-    return _linked_table(["job", *who, "end", *figures], shown)
+        shown.append([*cells(row, ["job", *who]), end, *cells(row, figures)])
+    heads = ["job", *who, "end", *figures]
+    table = Table.of(*heads, rows=shown, right=range(heads.index("nodes"), len(heads) - 1))
+    return table_html(table, [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
 
 
 def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
     heads = ("jobs", "refused", "time", "energy", "idle share", "waste", "CPU")
-    shown = []
+    shown, links = [], []
     for row in rows:
         name = str(row["group"] or "")
         href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
-        shown.append((_link(name, href) if name else "(none)", cells(row, heads)))
-    return _linked_table((by, *("without energy" if head == "refused" else head for head in heads)), shown)
+        links.append(href if name else "")
+        shown.append([name or "(none)", *cells(row, heads)])
+    named = (by, *("without energy" if head == "refused" else head for head in heads))
+    return table_html(Table.of(*named, rows=shown, right=range(1, len(named))), links)
 
 
 def _detail(job: Detail) -> str:
@@ -398,7 +398,7 @@ def _detail(job: Detail) -> str:
     for title, pairs in (("node", job.by_node()), ("step", job.by_step()), ("device", job.by_device())):
         if len(pairs) > 1 or (pairs and title != "node"):
             rows = [[name, format_joules(uj / UJ)] for name, uj in pairs]
-            parts.append(table_html(Table.of(title, "energy", rows=rows)))
+            parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
     parts += [f"<p>{html.escape(hint)}</p>" for hint in hints(job)]
     again = f" (run {first.restart + 1})" if first.restart else ""
     return card(f"{first.shown_id}{again} {first.name}", "".join(parts))

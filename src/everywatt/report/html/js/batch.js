@@ -11,8 +11,8 @@ everywatt.heatMap = function (heat) {
     const known = one.cells.filter((value) => value !== null);
     const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
     return element("div.heat-row", {}, element("span.name", {}, one.device),
-      svg("svg", { viewBox: "0 0 " + one.cells.length + " 1", preserveAspectRatio: "none", role: "img", "aria-label": one.device + ": mean utilisation " + everywatt.number(mean, "%") }, cells),
-      element("span.value", {}, everywatt.number(mean, "%")));
+      svg("svg", { viewBox: "0 0 " + one.cells.length + " 1", preserveAspectRatio: "none", role: "img", "aria-label": one.device + ": mean utilisation " + everywatt.percent(mean / 100) }, cells),
+      element("span.value", {}, everywatt.percent(mean / 100)));
   };
   return element("div.heat-map", { role: "group", "aria-label": "Utilisation of each GPU over time" }, heat.rows.map(row),
     element("p.about", {}, "from 0 to " + everywatt.number(heat.seconds, "s") + "; mean utilisation in each of " + heat.rows[0].cells.length + " steps"),
@@ -32,27 +32,21 @@ everywatt.heatTable = function (heat) {
 };
 
 everywatt.useAgainstPower = function (points) {
-  const { element, svg } = everywatt, most = Math.max(...points.map((p) => p.watts), 1);
-  const dots = points.map((p) => svg("circle", { cx: (30 + 2.6 * p.use).toFixed(1), cy: (150 - 140 * p.watts / most).toFixed(1), r: 2.4, class: "dot" },
-    svg("title", {}, p.item + " on " + p.device + ": " + everywatt.number(p.use, "%") + ", " + everywatt.number(p.watts, "W"))));
-  const word = (x, y, text, anchor) => svg("text", { x, y, "text-anchor": anchor || "middle" }, text);
-  return element("figure.scatter", {}, element("figcaption", {}, element("h3", {}, "Utilisation against power ", element("span.about", {}, "one dot per item"))),
-    svg("svg", { viewBox: "-24 0 336 178", role: "img", "aria-label": points.length + " items: mean utilisation against mean power" },
-      svg("path", { d: "M30 8V150H292", class: "axis", fill: "none" }), word(30, 163, "0 %"), word(290, 163, "100 %"), word(160, 173, "mean utilisation"), svg("text", { transform: "translate(-12 79) rotate(-90)", "text-anchor": "middle" }, "mean power"),
-      word(26, 14, everywatt.number(most, "W"), "end"), word(26, 152, "0", "end"), dots),
-    element("details", {}, element("summary", {}, "Table of utilisation and power"),
-      everywatt.table("Mean utilisation and mean power of items", ["item", "device", "use (%)", "power (W)"], points.map((p) => [p.item, p.device, everywatt.number(p.use), everywatt.number(p.watts)]), [2, 3])));
+  return everywatt.scatter("Utilisation against power, by item", points.map((p) => ({ x: p.use, y: p.watts, name: p.item + " on " + p.device })), { xLabel: "mean utilisation, %", yLabel: "mean power, W", size: 3 });
 };
 
 everywatt.batchSection = function (batch, page) {
   const { element, table } = everywatt;
   if (!batch) return null;
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
+  const points = element("div.scatter"), again = () => points.replaceChildren(...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []));
+  page.coloured.push(again);
+  again();
   const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
-    ...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []),
+    points,
     ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
     ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
     new everywatt.Cockpit(batch, page).show(),

@@ -125,31 +125,9 @@ everywatt.Cockpit = class {
     const { element } = everywatt, sized = this.batch.items.filter((item) => item.size > 0);
     if (new Set(sized.map((item) => item.size)).size < 3) return [];
     const plots = [["Time", "s", (item) => item.seconds], ["Energy", "J", (item) => item.joules], ["Memory", "MiB", (item) => item.memory_bytes === null ? null : item.memory_bytes / 2 ** 20]];
-    const drawn = plots.map(([title, unit, value]) => this.against(title, unit, sized.map((item) => ({ item, x: item.size, y: value(item) })).filter((dot) => dot.y !== null && dot.y !== undefined))).filter(Boolean);
+    const dot = (item, y) => ({ x: item.size, y, name: item.id + " (" + item.status + ")", colour: this.colour(item.status), cross: item.status !== "done", choose: () => this.choose(item.id) });
+    const drawn = plots.map(([title, unit, value]) => [title, unit, sized.map((item) => dot(item, value(item))).filter((one) => one.y !== null && one.y !== undefined)]).filter(([, , dots]) => dots.length > 2)
+      .map(([title, unit, dots]) => everywatt.scatter(title, dots, { xLabel: "size", yLabel: unit, size: 3, logs: true, wide: 360, tall: 220, table: false }));
     return drawn.length ? [element("h3", {}, "Against size ", element("span.about", {}, "one dot per item; a cross did not finish")), element("div.small-plots", {}, drawn)] : [];
-  }
-
-  against(title, unit, dots) {
-    const { element, svg, number } = everywatt;
-    if (dots.length < 3) return null;
-    const logarithmic = (values) => Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) > 50;
-    const axis = (values, from, to) => {
-      const log = logarithmic(values), f = log ? Math.log : (v) => v, low = log ? f(Math.min(...values)) : 0, high = f(Math.max(...values));
-      return { log, low: log ? Math.min(...values) : 0, high: Math.max(...values), place: (v) => from + (to - from) * (f(v) - low) / Math.max(high - low, 1e-12) };
-    };
-    const x = axis(dots.map((dot) => dot.x), 56, 300), y = axis(dots.map((dot) => dot.y), 140, 12);
-    const mark = ({ item, x: size, y: value }) => {
-      const [cx, cy] = [x.place(size).toFixed(1), y.place(value).toFixed(1)], colour = this.colour(item.status);
-      const words = svg("title", {}, item.id + " (" + item.status + "): size " + number(size) + ", " + number(value, unit));
-      const made = item.status === "done" ? svg("circle", { cx, cy, r: 2.6, fill: colour, "fill-opacity": 0.75 }, words)
-        : svg("path", { d: "M" + (cx - 3) + " " + (cy - 3) + "l6 6m0-6l-6 6", stroke: colour, "stroke-width": 2, fill: "none" }, words);
-      made.addEventListener("click", () => this.choose(item.id));
-      return made;
-    };
-    const word = (a, b, text, anchor) => svg("text", { x: a, y: b, "text-anchor": anchor }, text);
-    return element("figure.small-plot", {}, element("figcaption", {}, title + (y.log ? ", logarithmic" : "")),
-      svg("svg", { viewBox: "0 0 312 176", role: "img", "aria-label": title + " against size of " + dots.length + " items; the table of items has the numbers" },
-        svg("path", { d: "M56 8V140H304", class: "axis", fill: "none" }), word(56, 153, number(x.low), "start"), word(300, 153, number(x.high), "end"), word(178, 168, "size" + (x.log ? ", logarithmic" : ""), "middle"),
-        word(51, 16, number(y.high, unit), "end"), word(51, 142, number(y.low), "end"), dots.map(mark)));
   }
 };

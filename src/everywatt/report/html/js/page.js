@@ -311,7 +311,7 @@ everywatt.Page = class {
     const { element, section, table } = everywatt, quality = run.quality;
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
     const power = (device) => device.power, number = (value) => value === null ? "–" : everywatt.number(value);
-    const meter = quality.meter.map((cost) => "everywatt itself used " + everywatt.number(cost.cpu_s || 0, "s") + " of CPU time").join("; ");
+    const meter = quality.meter.map((cost) => "everywatt itself used " + cost.cpu_shown + " of CPU time").join("; ");
     const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
     return section("quality", "Quality", facts.join(" · "),
       element("h3", {}, "Devices"),

@@ -19,15 +19,14 @@ everywatt.PrecisionPage = class extends everywatt.TrialsPage {
 
   // What the answers are worth against what a sample costs.
   worth() {
-    const { element, section } = everywatt, { candidates, metric } = this.report;
+    const { section } = everywatt, { candidates, metric } = this.report;
     const known = candidates.filter((one) => one.energy !== null && one.score !== null);
     if (!known.length) return null;
-    const box = element("div.plot"), right = metric === "accuracy", title = (right ? "Accuracy" : "Perplexity") + " against energy";
-    const scale = right ? 100 : 1, unit = right ? "%" : "";
-    const dots = known.map((one) => ({ x: one.energy.value, y: scale * one.score.value, low: scale * one.score.low, high: scale * one.score.high, colour: one.chosen ? 0 : 7, label: one.label }));
-    this.plot({ title, height: 320, xs: (x) => everywatt.number(x, "J"), ys: (y) => everywatt.number(y, unit) }, dots, box);
+    const right = metric === "accuracy", title = (right ? "Accuracy" : "Perplexity") + " against energy";
+    const scale = right ? 100 : 1;
+    const dots = () => known.map((one) => ({ x: one.energy.value, y: scale * one.score.value, yLow: scale * one.score.low, yHigh: scale * one.score.high, colour: this.colour(one.chosen ? 0 : 7), label: one.label }));
     return section("worth", title, "Coloured: no other precision is both cheaper and " + (right ? "more accurate" : "lower in perplexity") + ". Whiskers are 95 % intervals. The figures are in the tables above.",
-      element("div.chart-and-table", { "data-chart": "worth" }, element("figure.chart", { role: "img", "aria-label": title + " per sample, for each precision" }, box)));
+      this.plot("worth", title + " per sample, for each precision", { xLabel: "energy, J", yLabel: right ? "accuracy, %" : "perplexity" }, dots));
   }
 
   computed() {

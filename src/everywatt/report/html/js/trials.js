@@ -1,14 +1,34 @@
 // The page over a comparison or a sweep: what follows from it first, then the figures, then every trial.
 "use strict";
 
+// A ratio on a line, with its interval and where 1 is: [{name, about, value, low, high, shown, colour}].
+everywatt.ratios = function (label, rows) {
+  const { element } = everywatt;
+  const ends = rows.flatMap((row) => [row.low ?? row.value, row.high ?? row.value]).concat(1);
+  const spread = Math.max(...ends) - Math.min(...ends) || 0.02;
+  const from = Math.min(...ends) - 0.08 * spread, wide = 1.16 * spread, place = (x) => 100 * (x - from) / wide + "%";
+  return element("ul.bars.ratios", { "aria-label": label }, rows.map((row) => {
+    const one = element("span.one"), point = element("span.point"), whisker = element("span.whisker");
+    one.style.left = place(1);
+    point.style.left = place(row.value);
+    point.style.background = row.colour;
+    if (row.low !== null && row.high !== null) {
+      whisker.style.left = place(row.low);
+      whisker.style.width = 100 * (row.high - row.low) / wide + "%";
+    } else whisker.hidden = true;
+    return element("li", {},
+      element("span.name", {}, element("span.what", { title: row.name }, row.name), element("span.about", {}, row.about)),
+      element("span.track", { "aria-hidden": "true" }, one, whisker, point),
+      element("span.value", {}, row.shown));
+  }));
+};
+
 everywatt.TrialsPage = class extends everywatt.Page {
   async show() {
     const { element } = everywatt, report = this.report;
     this.coloured = [];
-    this.later = [];
     this.body = element("div.run", {}, this.parts());
     this.root.replaceChildren(this.top(), element("main", { id: "main" }, this.body, element("footer", {}, this.footer())));
-    for (const draw of this.later) draw();
     this.view = null;
     document.title = report.title + " · everywatt";
     document.documentElement.dataset.ready = "true";
@@ -55,14 +75,12 @@ everywatt.TrialsPage = class extends everywatt.Page {
 
   // Energy against time, where settings were swept.
   settings() {
-    const { element, section } = everywatt, { candidates, kind } = this.report;
+    const { section } = everywatt, { candidates, kind } = this.report;
     const known = candidates.filter((one) => one.energy !== null);
     if (kind !== "sweep" || !known.length) return null;
-    const box = element("div.plot");
-    const dots = known.map((one) => ({ x: one.seconds, y: one.energy.value, low: one.energy.low, high: one.energy.high, colour: one.chosen ? 0 : 7, label: one.label }));
-    this.plot({ title: "Energy against time", height: 320, xs: (x) => everywatt.number(x, "s"), ys: (y) => everywatt.number(y, "J") }, dots, box);
-    return section("settings", "Energy against time", "Coloured: no other setting is both cheaper and faster. The figures are in the table above.",
-      element("div.chart-and-table", { "data-chart": "settings" }, element("figure.chart", { role: "img", "aria-label": "Energy against time of each setting" }, box)));
+    const plot = this.plot("settings", "Energy against time of each setting", { xLabel: "time, s", yLabel: "energy, J" },
+      () => known.map((one) => ({ x: one.seconds, y: one.energy.value, yLow: one.energy.low, yHigh: one.energy.high, colour: this.colour(one.chosen ? 0 : 7), label: one.label })));
+    return section("settings", "Energy against time", "Coloured: no other setting is both cheaper and faster. The figures are in the table above.", plot);
   }
 
   ratios() {
@@ -84,20 +102,17 @@ everywatt.TrialsPage = class extends everywatt.Page {
       node.style.borderColor = this.colour(trial.candidate);
       return node;
     }));
-    const energy = trials.some((trial) => trial.joules !== null), box = element("div.plot");
-    const dots = trials.map((trial) => ({ x: trial.number, y: energy ? trial.joules : trial.seconds, low: energy ? trial.low : null, high: energy ? trial.high : null, colour: trial.candidate, cross: trial.exit_code !== 0 }));
-    const what = energy ? "Energy of each trial" : "Time of each trial", unit = energy ? "J" : "s";
-    if (dots.length) this.plot({ title: what, whole: true, xs: (x) => String(x), ys: (y) => everywatt.number(y, unit) }, dots, box);
+    const energy = trials.some((trial) => trial.joules !== null), what = energy ? "Energy of each trial" : "Time of each trial";
+    const known = trials.filter((trial) => energy ? trial.joules !== null : true);
+    const dot = (trial) => ({ x: trial.number, y: energy ? trial.joules : trial.seconds, yLow: energy ? trial.low : null, yHigh: energy ? trial.high : null, name: trial.label, colour: this.colour(trial.candidate), cross: trial.exit_code !== 0 });
     return section("order", "Trials in execution order", what + ". Each runs once per block, and every other block is reversed, so a warming machine favours none of them. Whiskers: measurement uncertainty. A cross marks a trial whose command failed.",
-      this.themed(key),
-      element("div.chart-and-table", { "data-chart": "trials" }, element("figure.chart", { role: "img", "aria-label": what + " in execution order; the table below has the numbers" }, box)),
-      this.themed(strip));
+      this.themed(key), this.plot("trials", what + " in execution order", { xLabel: "trial", yLabel: energy ? "energy, J" : "time, s", whole: true }, () => known.map(dot)), this.themed(strip));
   }
 
-  plot(about, dots, box) {
-    const chart = new everywatt.Dots(about, dots, box);
-    this.charts.push(chart);
-    this.later.push(() => chart.draw());
+  // A plot that has no table: its figures are in one of the page.
+  plot(id, label, about, points) {
+    if (!points().length) return null;
+    return everywatt.element("div", { "data-chart": id }, this.themed(() => everywatt.scatter(label, points(), { ...about, tight: true, table: false })));
   }
 
   log() {

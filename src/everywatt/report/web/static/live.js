@@ -285,6 +285,11 @@ everywatt.Board = class extends everywatt.Page {
       this.made.set(about.id, chart);
       if (known) this.view.listeners = this.view.listeners.filter((listener) => listener !== known.listener);
       chart.listener = this.view.listeners[this.view.listeners.length - 1];
+    }
+    // A further device may move the others in the palette: all charts are drawn again then.
+    for (const chart of this.charts) {
+      if (chart.devices === this.places.size) continue;
+      chart.devices = this.places.size;
       chart.draw();
       chart.legend();
     }
