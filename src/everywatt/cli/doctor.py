@@ -83,7 +83,7 @@ def command(
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, slurm_conf())))
     output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
     for line in outlook(diagnosis):
-        output.text(line, hang=2)
+        output.text(line)
     output.text()
     rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
     output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))

@@ -89,7 +89,7 @@ def show(reports: Sequence[Report], covered: Coverage, output: Output, *, everyt
         output.table(Table.of("SENSOR", "STATE", "CHANNELS", "REASON", "FIX", rows=rows, right=[2]))
     if absent:
         output.text()
-        output.text(f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)", hang=8)
+        output.text(f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)")
     cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
     if cards:
         output.text()
@@ -116,9 +116,9 @@ def _show_total(covered: Coverage, output: Output) -> None:
     for part in covered.total:
         by_way.setdefault(part.pedigree, []).append(part.label)
     ways = "; ".join(f"{' + '.join(labels)} ({way})" for way, labels in by_way.items())
-    output.text(f"total   {covered.scope}: {ways}", hang=8)
+    output.text(f"total   {covered.scope}: {ways}")
     if covered.others:
-        output.text(f"beside  {', '.join(part.text for part in covered.others)}", hang=8)
+        output.text(f"beside  {', '.join(part.text for part in covered.others)}")
     output.text()
 
 
