@@ -14,7 +14,7 @@ import numpy as np
 
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import Ints, clusters
-from everywatt.models.form import LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along, distance
+from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along
 from everywatt.models.learners import importances
 from everywatt.models.table import Floats
 
@@ -108,8 +108,10 @@ def widening(form: Form, places: Sequence[int], x: Floats) -> Floats:
     counted = form.counted(places)
     if not counted:
         return np.zeros(len(x))
-    worst = np.max([[form.ranges[p].excess(value) for value in x[:, p].tolist()] for p in counted], axis=0)
-    return np.array([LEAST_WIDENING * distance(excess if excess > OUTSIDE else 0.0) for excess in worst.tolist()])
+    low, high, _ = np.array([form.ranges[place] for place in counted]).T
+    span = np.maximum(np.maximum(high - low, np.abs(high) * LEAST_SPAN[0]), LEAST_SPAN[1])
+    worst = np.maximum((x[:, counted] - high) / span, (low - x[:, counted]) / span).max(axis=1)
+    return np.where(worst > OUTSIDE, LEAST_WIDENING * np.log1p(np.maximum(worst, LEAST_OUT)), 0.0)
 
 
 def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: float = LEVEL) -> Widths:
