@@ -104,7 +104,6 @@ def test_what_is_no_table_says_so(tmp_path, text):
         read_table(path)
 
 
-@pytest.mark.xfail(strict=True, reason="numpy warns of a mean of nothing")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("text", ["time,watts\n", "time,watts\n\n"])
 def test_a_table_without_rows_is_refused_in_one_sentence(tmp_path, text):

@@ -123,6 +123,8 @@ def _table(path: Path, raw: Mapping[str, Sequence[Any]], time: str | None, load:
 def times_of(values: Sequence[Any], where: str) -> Floats:
     """Seconds since 1970 from numbers of seconds, ms, µs or ns (their size says which), or from ISO times."""
     numbers = np.array([_number(value) for value in values], dtype=np.float64)
+    if not len(numbers):
+        raise UsageError(f"{where.rpartition(':')[0] or where} has no rows.")
     if np.isfinite(numbers).mean() > 0.5:
         size = float(np.nanmedian(np.abs(numbers)))
         for limit, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
