@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.stress.building import DEFAULT, Load, shaped
@@ -239,15 +240,13 @@ def _column(tape: Tape, name: str) -> Columns | None:
     """Seconds and values of a channel, without rows in which it gave nothing; None where the tape has none."""
     import numpy as np
 
+    from everywatt.tape.columns import load_columns
+
     for group in tape.groups:
-        for index, channel in enumerate(group.info.channels):
-            if channel.name != name:
-                continue
-            frames = tape.frames(group.id)
-            if not frames:
-                return None
-            times = np.concatenate([np.asarray(frame.times()[2], dtype=np.float64) for frame in frames]) / 1e9
-            values = np.concatenate([np.asarray(frame.column(index), dtype=np.float64) for frame in frames])
-            there = ~np.isnan(values)
-            return times[there], values[there] * channel.scale
+        for channel in group.info.channels:
+            if channel.name == name:
+                rows = load_columns(tape, group.id, [name])
+                values = rows.values[name]
+                there = np.isfinite(values)
+                return rows.published[there] / NS, values[there] * channel.scale
     return None
