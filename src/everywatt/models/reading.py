@@ -25,26 +25,11 @@ COUNTER_NAME = re.compile(r"(_total|_count|_energy|\.energy|_uj|_joules|energy_j
 MILLI = re.compile(r"milli_?watts?|_mw\b|\bmw\b", re.I)
 
 
-def read_tables(
-    paths: Sequence[Path],
-    *,
-    time: str | None = None,
-    load: str | None = None,
-    tolerance_s: float | None = None,
-    beside: Sequence[Path] = (),
-) -> Table:
-    """Files one after another, with others beside them joined by time. Counters become rates.
+def read_table(path: Path, *, time: str | None = None, load: str | None = None) -> Table:
+    """One file; its ending says what it is. Counters become rates.
 
     `time` and `load` name the column of times and the one that names the load.
     """
-    table = concatenate([read_table(path, time=time, load=load) for path in paths])
-    if beside:
-        table = join([table, *(read_table(path, time=time) for path in beside)], tolerance_s)
-    return table
-
-
-def read_table(path: Path, *, time: str | None = None, load: str | None = None) -> Table:
-    """One file; its ending or its first byte says what it is."""
     name = path.name.lower().removesuffix(".gz")
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
