@@ -119,7 +119,8 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
 
     Misses are allowed on the side with the longer tail: of the splits between above and below the narrowest is taken.
     """
-    steps = max(1, min(STEPS, len(errors) // (5 * LEAST_IN_STEP)))
+    usual = float(np.median(np.unique(fold, return_counts=True)[1]))
+    steps = max(1, min(STEPS, int(usual / (2 * LEAST_IN_STEP))))  # so that most folds are witnesses at each
     parts = np.array_split(np.argsort(novelty, kind="stable"), steps)
     at = tuple(float(np.median(novelty[part])) for part in parts)
     witnesses = []
