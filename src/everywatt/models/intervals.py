@@ -1,8 +1,8 @@
 """Prediction intervals by conformal calibration under shift: the farther from the training rows, the wider.
 
 Rows that are left out together err alike, so a fold counts as one witness: each says how wide its rows at a distance
-needed the interval to be, and all of them are satisfied. Satisfying only 85 % or 80 % of 21 folds of a server's counters
-gave intervals 19 to 27 % or 26 to 40 % narrower, and left single folds at 84 % or 59 % where 90 % were asked.
+needed the interval to be, and all of them are satisfied. Satisfying only 85 % or 80 % of 21 folds of a server's
+counters gave intervals 19 to 27 % or 26 to 40 % narrower, and left single folds at 84 % or 59 % where 90 % were asked.
 """
 
 from __future__ import annotations
