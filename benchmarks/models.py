@@ -25,6 +25,7 @@ import numpy as np
 
 from benchmarks import fit_modelled
 from benchmarks.common import OUT, data_folder, say, verdict
+from everywatt.core.errors import EverywattError
 from everywatt.models.applying import evaluate
 from everywatt.models.fitting import fit
 from everywatt.models.reading import read_table
@@ -111,15 +112,27 @@ def _xeon(path: Path, quick: bool) -> None:
             if made.model is not None:
                 name = f"{fold.kind}: {fold.name}"
                 rows.append(_row(made.model, table.take(kept), table.take(fold.rows), target, name, float("inf")))
-        for later in others:
-            with later.open(encoding="utf-8") as file:
-                named = set(file.readline().strip().split(","))
-            if {target, *found.model.needs} <= named:
-                rows.append(_row(found.model, table, read_table(later), target, later.name, most))
+        for path in others:
+            later = _other(path, {target, *found.model.needs})
+            if later is not None:
+                rows.append(_row(found.model, table, later, target, path.name, most))
     OUT.text("Validations of `model fit`, each with the model and the interval that were made without it:")
     OUT.table(HEADS, validations, right=(3, 4, 5))
     OUT.text("Whole fits without a part of the rows (first look at it), and other rows of the same machine:")
     OUT.table(HEADS, rows, right=(3, 4, 5))
+
+
+def _other(path: Path, needs: set[str]) -> Table | None:
+    """Other rows of the machine; None, with a sentence, where a file has none."""
+    try:
+        later = read_table(path)
+    except EverywattError as error:
+        say(f"{path.name} is left out: {error.message}")
+        return None
+    lacking = sorted(needs - set(later.columns))
+    if lacking:
+        say(f"{path.name} is left out: it has no {', '.join(lacking)}.")
+    return None if lacking else later
 
 
 def _row(model: Any, train: Table, test: Table, target: str, name: str, most: float) -> list[str]:
@@ -138,7 +151,7 @@ def _least_squares(train: Table, test: Table, target: str) -> float:
     """The error of plain non-negative least squares on every column that is no power."""
     from scipy.optimize import nnls
 
-    names = [name for name in train.columns if "power" not in name]
+    names = [name for name in train.columns if "power" not in name and name in test.columns]
     x, z = (np.column_stack([np.nan_to_num(part.column(name)) for name in names]) for part in (train, test))
     size = np.maximum(np.abs(x).max(axis=0), 1e-300)
     weights = nnls(np.column_stack([np.ones(len(x)), x / size]), train.column(target))[0]

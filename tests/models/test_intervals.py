@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from everywatt.models.features import Feature
-from everywatt.models.form import Form, Range, rank_in
-from everywatt.models.intervals import NOWHERE, Map, covered, map_of, widths_of
+from everywatt.models.form import OUTSIDE, Form, Range, rank_in
+from everywatt.models.intervals import NOWHERE, Map, covered, map_of, widening, widths_of
 from everywatt.models.learners import Candidate, fit_form
 
 
@@ -56,3 +56,17 @@ def test_a_row_beside_rows_that_are_all_alike_is_farther_than_one_among_rows_tha
     form = fit_form(Candidate("linear", "linear", (Feature("value", "a"),)), x, 10 + x[:, 0])
     near_idle, among_loads = map_of(form, x).novelty(np.array([[2.5], [7.0]]))
     assert near_idle > 2 * among_loads
+
+
+def test_the_widening_of_many_rows_is_that_of_each():
+    """Validation widens the same rows by as much as a sensor does."""
+    features = (Feature("value", "a"), Feature("log-ratio", "a", "b"))
+    form = Form("rising", features, (Range(0, 5, 1), Range(2, 2, 2)), 0.0)
+    widths = widths_of(NOWHERE, np.zeros(100, dtype=np.int64), np.zeros(100), np.full(100, 0.1))
+    x = np.array([[3.0, 2.0], [5.2, 2.0], [5.3, 2.0], [99.0, 2.0], [-2.0, 2.0], [1.0, 2.1]])
+    found = widening(form, (0,), x)
+    for row, more in zip(x.tolist(), found.tolist(), strict=True):
+        excess = max(limit.excess(value) for limit, value in zip(form.ranges, row, strict=True))
+        usual, wider = (widths.logs(0.0, out)[0] for out in (0.0, excess if excess > OUTSIDE else 0.0))
+        assert min(usual + more, 3.0) == pytest.approx(wider)
+    assert found[0] == found[1] == 0.0 and 0.0 < found[2] < found[3]

@@ -134,6 +134,24 @@ def test_a_run_with_a_model_has_modelled_joules(file, own_home):
         assert {owner["energy"]["pedigree"] for owner in ledger["owners"]} == {"modelled"}
 
 
+def test_a_model_is_moved_here_by_a_recording(file, own_home, tmp_path):
+    """Two minutes of a machine of 30 W, and 60 W more when all of its 8 CPUs are busy."""
+    busy = np.repeat(np.random.default_rng(7).random(12), 10) * 8
+    rows = [f"{second},{cpu},{30 + 60 * cpu / 8}" for second, cpu in enumerate(busy.tolist())]
+    table = tmp_path / "here.csv"
+    table.write_text("\n".join(["time,host.cpu_time,cpu.0.package.power", *rows]) + "\n")
+    done = everywatt("model", "install", "--json", "--against", str(table), str(file))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    moved = load_model(own_home / "config" / "everywatt" / "models" / "m.json")
+    assert (moved.gain, moved.offset_w) == (told["gain"], told["offset_w"])
+    assert moved.about["transferred"]["rows"] == 120
+    for cpu in (0.5, 4.0, 7.5):
+        found = moved.predict([cpu])
+        assert found.watts == pytest.approx(30 + 60 * cpu / 8, rel=0.02) and found.low < found.watts < found.high
+
+
+@pytest.mark.long
 def test_a_model_is_moved_here_beside_a_sensor(file, model, own_home):
     """On a machine of 30 W, and 60 W more when all of it is busy, told by RAPL.
 

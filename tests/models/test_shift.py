@@ -24,6 +24,11 @@ def test_power_never_falls_while_use_rises(found):
     assert min(one.middle_w - one.low_w for one in columns) >= 0
 
 
+def test_the_interval_of_a_short_table_holds_every_fold(found):
+    """320 rows: each fold has few at any one distance, and still counts."""
+    assert min(one.coverage for one in found.shifts) >= 0.88
+
+
 def test_our_own_series_are_columns_to_learn_from():
     random = np.random.default_rng(1)
     busy = np.repeat(random.random(30), 10)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.models.reading import is_counter, read_table, read_tables, times_of
+from everywatt.models.reading import is_counter, read_table, times_of
 from everywatt.models.table import Table, concatenate, join, ordered, rates
 
 
@@ -92,7 +92,7 @@ def test_parquet_is_the_same_table(tmp_path):
 def test_a_table_beside(tmp_path):
     for name, column in (("a", "w"), ("b", "cpu")):
         (tmp_path / f"{name}.csv").write_text(f"time,{column}\n" + "".join(f"{t},{t % 7}\n" for t in range(30)))
-    table = read_tables([tmp_path / "a.csv"], beside=[tmp_path / "b.csv"])
+    table = join([read_table(tmp_path / "a.csv"), read_table(tmp_path / "b.csv")])
     assert table.columns["w"].tolist() == table.columns["cpu"].tolist()
 
 
@@ -102,3 +102,11 @@ def test_what_is_no_table_says_so(tmp_path, text):
     path.write_text(text)
     with pytest.raises(UsageError):
         read_table(path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["time,watts\n", "time,watts\n\n"])
+def test_a_table_without_rows_is_refused_in_one_sentence(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UsageError, match="no rows"):
+        read_table(tmp_path / "t.csv")

@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,32 +18,23 @@ from everywatt.cli.common.metering import meter_of, record_idle, say_run, start,
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
+from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_duration
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.planning import ENGINES
 from everywatt.stress.playing import play, prepared
-from everywatt.stress.program import Program
-from everywatt.stress.results import StepResult
+from everywatt.stress.program import Program, Step
+from everywatt.stress.results import SHORT_POINTS, StepResult
 
 if TYPE_CHECKING:
     from everywatt.api.meter import Meter
     from everywatt.api.run import Run
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
-
-from everywatt.core.energy import Energy
-from everywatt.core.tables import Cell, Column, Table
-from everywatt.stress.program import Step
-from everywatt.stress.results import SHORT_POINTS
-
-if TYPE_CHECKING:
-    from everywatt.api.run import Run
-
 
 DEFAULT_S = 60.0
 STOPPED = 1
+MOST_NOTES = 12
 
 
 @click.command(cls=Verb)
@@ -59,7 +52,8 @@ STOPPED = 1
     "shapes",
     multiple=True,
     metavar="[RESOURCE=]SHAPE",
-    help="Shape of the load over time.  [default: constant]",
+    help="Load over time: constant:50, steps:0,50,100, ramp:0..100, sine:20..80,30s, random:0..100, walk:0..100,10, "
+    "latin:0..100 or replay:RUN; gpu=constant:50 is for one resource; may be repeated.  [default: constant:100]",
 )
 @click.option("--time", "time_s", type=DURATION, default=None, help="Total duration.  [default: 60s]")
 @click.option("--steps", type=click.IntRange(1), default=None, help="Number of steps, if the shape leaves it open.")
@@ -245,9 +239,6 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
         say_run(run, output)
         data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
     output.json("stress", data)
-
-
-MOST_NOTES = 12
 
 
 _HEAD = (Column("step", ""), Column("start", "s"), Column("duration", "s"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import design, still_rows
 from everywatt.models.form import Model
 from everywatt.models.learners import predict_form
@@ -170,9 +171,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     gain, offset = _gain_and_offset(watts, truth)
     moved = replace(bare, gain=gain, offset_w=offset)
     made = np.maximum(gain * watts + offset, 1e-9)
-    off = np.abs(np.log(truth / made))
-    rank = min(int(np.ceil((len(off) + 1) * model.widths.level)) - 1, len(off) - 1)
-    need = float(np.sort(off)[rank])
+    need = conformal_quantile(np.abs(np.log(truth / made)).tolist(), model.widths.level)
     had = max(model.widths.below[0], model.widths.above[0], 1e-6)
     factor = max(1.0, need / had)
     widths = replace(

@@ -1,4 +1,4 @@
-"""From a table to the matrix of features, all rows at once; the twin of `features.History`."""
+"""From a table to the matrix of features, and which columns are worth one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from everywatt.models.features import AVERAGES_S, TINY, Feature, smooth
-from everywatt.models.table import GAP_PERIODS, Floats, Table
+from everywatt.models.features import Feature, History
+from everywatt.models.table import Floats, Table
 
 Ints = NDArray[np.int64]
 
@@ -19,55 +19,17 @@ WILD = 20.0  # times the range of all but the highest hundredth of the rows
 
 
 def design(table: Table, features: Sequence[Feature], fill: Mapping[str, float], period_s: float) -> Floats:
-    """One row for each instant, one column for each feature; `fill` stands in where a column has no value."""
-    columns = {name: _filled(table.column(name), fill.get(name, 0.0)) for f in features for name in f.columns}
-    made = [_made(table.times_s, columns, feature, period_s) for feature in features]
-    return np.column_stack(made) if made else np.zeros((len(table), 0))
+    """One row for each instant, one column for each feature, as a sensor makes them (`History`).
 
-
-def _filled(values: Floats, fill: float) -> Floats:
-    return np.where(np.isfinite(values), values, fill)
-
-
-def _made(times_s: Floats, columns: Mapping[str, Floats], feature: Feature, period_s: float) -> Floats:
-    values = columns[feature.column]
-    if feature.kind == "ratio":
-        below = columns[feature.other]
-        busy = np.abs(below) > TINY
-        return np.where(busy, values / np.where(busy, below, 1.0), 0.0)
-    if feature.kind == "log-ratio":
-        return np.asarray(np.log(np.maximum(values, TINY) / np.maximum(columns[feature.other], TINY)))
-    if feature.kind == "past":
-        return past(times_s, values, feature.seconds, period_s)
-    if feature.kind == "mean":
-        return rolling(times_s, values, feature.seconds, period_s)
-    return values
-
-
-def past(times_s: Floats, values: Floats, seconds: float, period_s: float) -> Floats:
-    """Values as they stood some seconds ago; the present ones at the start and after a gap."""
-    wanted = times_s - seconds
-    place = np.searchsorted(times_s, wanted + period_s / 2, side="right") - 1
-    known = (place >= 0) & (times_s[place] >= wanted - 1.5 * period_s)
-    stretch = np.cumsum(_after_gap(times_s, period_s))
-    known &= stretch[np.maximum(place, 0)] == stretch
-    return np.where(known, values[np.maximum(place, 0)], values)
-
-
-def rolling(times_s: Floats, values: Floats, tau_s: float, period_s: float) -> Floats:
-    """The rolling average with time constant τ: the answer to a step is 1 − e^(−t/τ). It starts anew after a gap."""
-    gaps = _after_gap(times_s, period_s)
-    made = np.empty(len(values))
-    before: float | None = None
-    last_s = 0.0
-    for place, (at_s, value) in enumerate(zip(times_s.tolist(), values.tolist(), strict=True)):
-        if value != value:
-            made[place] = np.nan if before is None else before
-            continue
-        before = None if gaps[place] else before
-        before = smooth(before, value, at_s - last_s, tau_s)
-        made[place], last_s = before, at_s
-    return made
+    `fill` stands in where a column has no value.
+    """
+    history = History(features, period_s)
+    names = dict.fromkeys(name for feature in features for name in feature.columns)
+    columns = [table.column(name) for name in names]
+    filled = [np.where(np.isfinite(c), c, fill.get(n, 0.0)).tolist() for n, c in zip(names, columns, strict=True)]
+    rows = zip(table.times_s.tolist(), *filled, strict=True)
+    made = [history.row(at_s, dict(zip(names, values, strict=True))) for at_s, *values in rows]
+    return np.array(made, dtype=np.float64).reshape(len(table), len(features))
 
 
 def still_rows(values: Floats) -> NDArray[np.int64]:
@@ -76,21 +38,6 @@ def still_rows(values: Floats) -> NDArray[np.int64]:
     same = np.concatenate([[False], (values[1:] == values[:-1]) & (values[1:] != 0)]) if len(values) else known
     stretch = np.cumsum(~same) - 1
     return np.where(known, np.bincount(stretch)[stretch], 0) if len(values) else np.zeros(0, dtype=np.int64)
-
-
-def averages(table: Table, names: Sequence[str], taus_s: Sequence[float] = AVERAGES_S) -> Table:
-    """The table with rolling averages of some columns beside them: `NAME over 5 s`."""
-    columns = dict(table.columns)
-    for name in names:
-        for tau_s in taus_s:
-            feature = Feature("mean", name, seconds=tau_s)
-            columns[feature.name] = rolling(table.times_s, table.column(name), tau_s, table.period_s)
-    return table.with_columns(columns)
-
-
-def _after_gap(times_s: Floats, period_s: float) -> NDArray[np.bool_]:
-    """True where a row follows a gap."""
-    return np.diff(times_s, prepend=times_s[:1] if len(times_s) else []) > GAP_PERIODS * max(period_s, 1.0)
 
 
 def ranks(values: Floats) -> Floats:

@@ -97,7 +97,8 @@ def fit(
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
     found = shifts(scores, y, level, CHOICES[choose])
-    model = _finish(best, x[:, : len(best.candidate.features)], y, seen, target, scores, level, choose, found, told)
+    x = x[:, : len(best.candidate.features)]
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, told)
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 

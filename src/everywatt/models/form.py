@@ -16,6 +16,7 @@ LEAST_SHARE = 0.02  # of the lowest watts that were seen: no prediction is lower
 MOST_LOG = 30.0  # of watts: keeps a file from elsewhere from overflowing
 MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
+LEAST_SPAN = (1e-6, 1e-12)  # of the highest value, and at all: what a range is at least
 LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
 LEAST_WIDENING = 0.2  # of log(1 + ranges outside): what saturation may cost if the machine goes on in a line
 
@@ -50,7 +51,7 @@ class Range(NamedTuple):
 
     def excess(self, value: float) -> float:
         """How far outside a value is, in ranges; 0 inside."""
-        span = max(self.high - self.low, abs(self.high) * 1e-6, 1e-12)
+        span = max(self.high - self.low, abs(self.high) * LEAST_SPAN[0], LEAST_SPAN[1])
         return max(0.0, (value - self.high) / span, (self.low - value) / span)
 
 

@@ -1,7 +1,8 @@
 """Prediction intervals by conformal calibration under shift: the farther from the training rows, the wider.
 
 Rows that are left out together err alike, so a fold counts as one witness: each says how wide its rows at a distance
-needed the interval to be, and most of the folds are satisfied (not most of the rows).
+needed the interval to be, and all of them are satisfied. Satisfying only 85 % or 80 % of 21 folds of a server's
+counters gave intervals 19 to 27 % or 26 to 40 % narrower, and left single folds at 84 % or 59 % where 90 % were asked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import Ints, clusters
-from everywatt.models.form import LEAST_WIDENING, Form, Stuck, Widths, along
+from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along
 from everywatt.models.learners import importances
 from everywatt.models.table import Floats
 
@@ -102,12 +103,24 @@ def stuck_of(rows: int, witnesses: Sequence[Floats], level: float = LEVEL) -> St
     return Stuck(rows, max(sides[0], 0.0), max(sides[1], 0.0))
 
 
+def widening(form: Form, places: Sequence[int], x: Floats) -> Floats:
+    """What is added on both sides for rows outside the training range; the same as `Widths.logs` does for each."""
+    counted = form.counted(places)
+    if not counted:
+        return np.zeros(len(x))
+    low, high, _ = np.array([form.ranges[place] for place in counted]).T
+    span = np.maximum(np.maximum(high - low, np.abs(high) * LEAST_SPAN[0]), LEAST_SPAN[1])
+    worst = np.maximum((x[:, counted] - high) / span, (low - x[:, counted]) / span).max(axis=1)
+    return np.where(worst > OUTSIDE, LEAST_WIDENING * np.log1p(np.maximum(worst, LEAST_OUT)), 0.0)
+
+
 def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: float = LEVEL) -> Widths:
     """Widths from left-out rows: their fold, their novelty and log(truth / prediction).
 
     Misses are allowed on the side with the longer tail: of the splits between above and below the narrowest is taken.
     """
-    steps = max(1, min(STEPS, len(errors) // (5 * LEAST_IN_STEP)))
+    usual = float(np.median(np.unique(fold, return_counts=True)[1]))
+    steps = max(1, min(STEPS, int(usual / (2 * LEAST_IN_STEP))))  # so that most folds are witnesses at each
     parts = np.array_split(np.argsort(novelty, kind="stable"), steps)
     at = tuple(float(np.median(novelty[part])) for part in parts)
     witnesses = []
@@ -128,17 +141,14 @@ def _sides(
     """Widths below and above at each step, never falling, where `split` of the misses may be above."""
     sides = []
     for sign, misses in ((-1.0, (1 - level) * (1 - split)), (1.0, (1 - level) * split)):
-        widths = []
-        for groups in witnesses:
-            needs = [conformal_quantile((sign * group).tolist(), 1 - misses) for group in groups]
-            widths.append(max(0.0, conformal_quantile(needs, level)))
-        sides.append(tuple(float(width) for width in np.maximum.accumulate(widths)))
+        needs = [max(conformal_quantile((sign * one).tolist(), 1 - misses) for one in groups) for groups in witnesses]
+        sides.append(tuple(float(width) for width in np.maximum.accumulate(np.maximum(needs, 0.0))))
     return sides[0], sides[1]
 
 
-def covered(widths: Widths, novelty: Floats, errors: Floats) -> Floats:
-    """For each left-out row whether the truth is inside, as 1 or 0."""
+def covered(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
+    """For each left-out row whether the truth is inside, as 1 or 0; `more` is added on both sides."""
     found = novelty.tolist()
-    below = np.array([along(widths.novelty, widths.below, new) for new in found])
-    above = np.array([along(widths.novelty, widths.above, new) for new in found])
+    below = np.array([along(widths.novelty, widths.below, new) for new in found]) + more
+    above = np.array([along(widths.novelty, widths.above, new) for new in found]) + more
     return np.asarray((-below <= errors) & (errors <= above), dtype=np.float64)

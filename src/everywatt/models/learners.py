@@ -20,7 +20,7 @@ import numpy as np
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.plugins import MODELS, load_plugin, registered
 from everywatt.models.features import Feature
-from everywatt.models.form import LEAST_SHARE, MOST_LOG, REACH, Curve, Form, Range, Tree
+from everywatt.models.form import LEAST_SHARE, MOST_LOG, Curve, Form, Range, Tree
 from everywatt.models.table import Floats
 
 MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
@@ -174,16 +174,7 @@ def predict_form(form: Form, x: Floats) -> Floats:
         return np.asarray(form.idle_w + x @ np.array(form.weights))
     if form.kind == "rising":
         return _predict_rising(form, x)
-    linear = np.full(len(x), form.idle_w)
-    if form.weights and any(form.weights):
-        low = np.array([limit.low for limit in form.ranges])
-        high = np.array([limit.high for limit in form.ranges])
-        linear = linear + np.clip(x, low - REACH * (high - low), high + REACH * (high - low)) @ np.array(form.weights)
-    linear = np.maximum(np.maximum(linear, form.least_w), 1e-9)
-    if not form.trees:
-        return np.asarray(linear)
-    logs = form.share * np.log(linear) + sum_of(form.trees, x)
-    return np.asarray(np.maximum(np.exp(np.minimum(logs, MOST_LOG)), form.least_w))
+    return np.array([form.watts(row) for row in x.tolist()])  # the mean, and files of earlier versions
 
 
 def _predict_rising(form: Form, x: Floats) -> Floats:

@@ -25,26 +25,11 @@ COUNTER_NAME = re.compile(r"(_total|_count|_energy|\.energy|_uj|_joules|energy_j
 MILLI = re.compile(r"milli_?watts?|_mw\b|\bmw\b", re.I)
 
 
-def read_tables(
-    paths: Sequence[Path],
-    *,
-    time: str | None = None,
-    load: str | None = None,
-    tolerance_s: float | None = None,
-    beside: Sequence[Path] = (),
-) -> Table:
-    """Files one after another, with others beside them joined by time. Counters become rates.
+def read_table(path: Path, *, time: str | None = None, load: str | None = None) -> Table:
+    """One file; its ending says what it is. Counters become rates.
 
     `time` and `load` name the column of times and the one that names the load.
     """
-    table = concatenate([read_table(path, time=time, load=load) for path in paths])
-    if beside:
-        table = join([table, *(read_table(path, time=time) for path in beside)], tolerance_s)
-    return table
-
-
-def read_table(path: Path, *, time: str | None = None, load: str | None = None) -> Table:
-    """One file; its ending or its first byte says what it is."""
     name = path.name.lower().removesuffix(".gz")
     if not path.is_file():
         raise UsageError(f"There is no file {path}.")
@@ -123,6 +108,8 @@ def _table(path: Path, raw: Mapping[str, Sequence[Any]], time: str | None, load:
 def times_of(values: Sequence[Any], where: str) -> Floats:
     """Seconds since 1970 from numbers of seconds, ms, µs or ns (their size says which), or from ISO times."""
     numbers = np.array([_number(value) for value in values], dtype=np.float64)
+    if not len(numbers):
+        raise UsageError(f"{where.rpartition(':')[0] or where} has no rows.")
     if np.isfinite(numbers).mean() > 0.5:
         size = float(np.nanmedian(np.abs(numbers)))
         for limit, unit in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):

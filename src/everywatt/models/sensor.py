@@ -243,7 +243,8 @@ def channel_of(model: Model) -> Channel:
     watts = model.about.get("watts", {})
     high = watts.get("high")
     # Rows that are newer than the usual ones are told apart by `model.outside`.
-    usual = model.widths.novelty[len(model.widths.novelty) // 2]
+    steps = model.widths.novelty
+    usual = steps[len(steps) // 2 if len(steps) > 2 else 0]  # of two, the second is of rows that are far out
     width = max(along(model.widths.novelty, side, usual) for side in (model.widths.below, model.widths.above))
     facts = Facts(
         gain_pct=100 * math.expm1(min(width * TO_95, 2.0)),

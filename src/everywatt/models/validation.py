@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from everywatt.models.design import Ints, clusters, ranks
 from everywatt.models.features import TINY
 from everywatt.models.form import Form, Stuck, Widths
-from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widths_of
+from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widening, widths_of
 from everywatt.models.learners import Candidate, fit_form, importances, predict_form
 from everywatt.models.table import Floats, Table
 
 LOADS = 6
+STRETCH = 20  # rows, or fewer in a short table: that long a load lasts
 BLOCKS = 5
 LONG = 0.3  # of the time: the longer stretches that are left out at the start and at the end
 LOW, HIGH = 0.3, 0.7  # quantiles of a column: rows beyond them are left out
@@ -62,12 +63,19 @@ def blocks(rows: int, count: int = BLOCKS) -> list[Ints]:
 
 
 def found_loads(table: Table, names: Sequence[str]) -> NDArray[np.str_]:
-    """Loads of a table that names none: groups of rows with similar use (k-means over ranks)."""
+    """Loads of a table that names none: groups of stretches of time with similar mean use (k-means over ranks).
+
+    Not of rows, whose neighbours would remain: rows in which a load begins or ends belong to that load.
+    """
+    rows = len(table)
     usable = [name for name in names if np.isfinite(table.column(name)).any()]
-    if not usable or len(table) < 4 * LOADS:
-        return np.array([f"part {place + 1}" for place in np.arange(len(table)) * 2 // max(len(table), 1)])
+    if not usable or rows < 4 * LOADS:
+        return np.array([f"part {place + 1}" for place in np.arange(rows) * 2 // max(rows, 1)])
     x = np.column_stack([_share(table.column(name)) for name in usable])
-    return np.array([f"load {place + 1}" for place in clusters(x, LOADS)[1].tolist()])
+    starts = np.arange(0, rows, min(STRETCH, rows // (4 * LOADS)))
+    lengths = np.diff(starts, append=rows)
+    found = clusters(np.add.reduceat(x, starts) / lengths[:, None], LOADS)[1]
+    return np.array([f"load {place + 1}" for place in np.repeat(found, lengths).tolist()])
 
 
 def _share(values: Floats) -> Floats:
@@ -84,13 +92,14 @@ SEEN = 0.95  # quantile of the distance of rows that are left out by time
 
 @dataclass(frozen=True)
 class Held:
-    """Predictions of one fold while it was left out: rows, watts and novelty."""
+    """Predictions of one fold while it was left out: rows, watts, novelty, and what is added outside the range."""
 
     kind: str
     name: str
     rows: Ints
     watts: Floats
     novelty: Floats
+    widening: Floats
 
 
 @dataclass(frozen=True)
@@ -160,12 +169,12 @@ def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> 
 
 
 def _held(kind: str, name: str, rows: Ints, form: Form, where: Map, x: Floats) -> Held:
-    return Held(kind, name, rows, predict_form(form, x), where.novelty(x))
+    return Held(kind, name, rows, predict_form(form, x), where.novelty(x), widening(form, where.places, x))
 
 
 def _joined(parts: Sequence[Held]) -> Held:
-    rows, watts, novelty = (np.concatenate([getattr(p, key) for p in parts]) for key in ("rows", "watts", "novelty"))
-    return Held(parts[0].kind, parts[0].name, rows, watts, novelty)
+    keys = ("rows", "watts", "novelty", "widening")
+    return Held(parts[0].kind, parts[0].name, *(np.concatenate([getattr(p, key) for p in parts]) for key in keys))
 
 
 def _faults(form: Form, train: Floats, x: Floats) -> list[tuple[str, Floats]]:
@@ -221,18 +230,15 @@ def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str
     squares = next((one for one in scores if one.candidate.kind == "least squares"), None)
     reference = {} if squares is None else dict(zip([h.name for h in squares.held], squares.errors_pct, strict=True))
     found = []
-    names = [(held.kind, held.name) for held in chosen_of(scores, kinds).held]
-    for kind, name in names:
+    for name in [held.name for held in chosen_of(scores, kinds).held]:
         best = chosen_of(scores, kinds, but=name)
-        for held, error in zip(best.held, best.errors_pct, strict=True):
-            if held.name == name:
-                widths = calibrated(best, y, level, without=held)
-                errors = np.log(y[held.rows] / held.watts)
-                inside = covered(widths, held.novelty, errors)
-                if name.endswith(FROZEN):  # which is seen where it happens
-                    inside = np.maximum(inside, _held_while_stuck(best, held, errors, level))
-                other = reference.get(name, float("nan"))
-                found.append(Shift(kind, name, best.candidate.name, len(held.rows), error, other, float(inside.mean())))
+        held, error = next(pair for pair in zip(best.held, best.errors_pct, strict=True) if pair[0].name == name)
+        errors = np.log(y[held.rows] / held.watts)
+        inside = covered(calibrated(best, y, level, without=held), held.novelty, errors, held.widening)
+        if name.endswith(FROZEN):  # which is seen where it happens
+            inside = np.maximum(inside, _held_while_stuck(best, held, errors, level))
+        other = reference.get(name, float("nan"))
+        found.append(Shift(held.kind, name, best.candidate.name, len(held.rows), error, other, float(inside.mean())))
     return found
 
 
@@ -264,6 +270,8 @@ def _held_while_stuck(found: Score, held: Held, errors: Floats, level: float) ->
 def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, without: Held | None = None) -> Widths:
     """Widths from what was held out, without the rows of one fold (and without all faults of the same column).
 
+    An error counts as far as the widening outside the training range does not cover it already.
+
     Of rows with a scaled column, those count that are farther out than nearly all rows of the blocks of time: a fault
     that leaves a row among what was learnt cannot be seen from the row, and no honest width follows from it. A frozen
     column is seen, and has widths of its own (`stuck_columns`).
@@ -280,7 +288,8 @@ def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, with
             kept = kept & ~np.isin(held.rows, without.rows)
         fold.append(np.full(int(kept.sum()), number))
         novelty.append(held.novelty[kept])
-        errors.append(np.log(y[held.rows[kept]] / held.watts[kept]))
+        error = np.log(y[held.rows[kept]] / held.watts[kept])
+        errors.append(np.sign(error) * np.maximum(np.abs(error) - held.widening[kept], 0.0))
     return widths_of(place, np.concatenate(fold), np.concatenate(novelty), np.concatenate(errors), level)
 
 

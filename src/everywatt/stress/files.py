@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.stress.building import DEFAULT, Load, shaped
@@ -94,13 +95,13 @@ def parse_program(data: Mapping[str, Any], default_name: str = "stress") -> Prog
 
 def part_of(words: Mapping[str, Any]) -> Part:
     """A part from its words; UsageError names a word that means nothing or has the wrong type."""
-    known = {one.name for one in fields(Part)}
     words = {key.replace("-", "_"): value for key, value in words.items()}
     for key, value in words.items():
-        if key not in known:
-            raise UsageError(f"Unknown key '{key}' in a load program.", cure=f"one of: {', '.join(sorted(known))}")
-        if not isinstance(value, _TYPES[key]) or (isinstance(value, bool) and key != "one_by_one"):
-            raise UsageError(f"{key} = {value!r} is not valid.", cure=f"{key} = {_EXAMPLES[key]}")
+        if key not in _WORDS:
+            raise UsageError(f"Unknown key '{key}' in a load program.", cure=f"one of: {', '.join(sorted(_WORDS))}")
+        types, example = _WORDS[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and key != "one_by_one"):
+            raise UsageError(f"{key} = {value!r} is not valid.", cure=f"{key} = {example}")
     gpu = words.get("gpu")
     return Part(**{**words, "gpu": tuple(gpu)}) if isinstance(gpu, list) else Part(**words)
 
@@ -145,31 +146,18 @@ def _shapes(value: str | Mapping[str, str]) -> dict[str, Shape]:
     return {resource: parse_shape(text) for resource, text in words.items()}
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "time": (int, float, str),
-    "cpu": (int,),
-    "kind": (str,),
-    "ram": (int, str),
-    "disk": (int, float, str),
-    "network": (int, float, str),
-    "gpu": (int, str, list, tuple),
-    "shape": (str, dict),
-    "steps": (int,),
-    "seed": (int,),
-    "one_by_one": (bool,),
-}
-_EXAMPLES = {
-    "time": '"20s"',
-    "cpu": "2",
-    "kind": '"vector"',
-    "ram": '"1GiB"',
-    "disk": '"50MB/s"',
-    "network": '"100MB/s"',
-    "gpu": '"0,1"',
-    "shape": '"ramp:0..100"',
-    "steps": "10",
-    "seed": "7",
-    "one_by_one": "true",
+_WORDS: dict[str, tuple[tuple[type, ...], str]] = {  # of a part: types, and an example
+    "time": ((int, float, str), '"20s"'),
+    "cpu": ((int,), "2"),
+    "kind": ((str,), '"vector"'),
+    "ram": ((int, str), '"1GiB"'),
+    "disk": ((int, float, str), '"50MB/s"'),
+    "network": ((int, float, str), '"100MB/s"'),
+    "gpu": ((int, str, list, tuple), '"0,1"'),
+    "shape": ((str, dict), '"ramp:0..100"'),
+    "steps": ((int,), "10"),
+    "seed": ((int,), "7"),
+    "one_by_one": ((bool,), "true"),
 }
 
 
@@ -239,15 +227,13 @@ def _column(tape: Tape, name: str) -> Columns | None:
     """Seconds and values of a channel, without rows in which it gave nothing; None where the tape has none."""
     import numpy as np
 
+    from everywatt.tape.columns import load_columns
+
     for group in tape.groups:
-        for index, channel in enumerate(group.info.channels):
-            if channel.name != name:
-                continue
-            frames = tape.frames(group.id)
-            if not frames:
-                return None
-            times = np.concatenate([np.asarray(frame.times()[2], dtype=np.float64) for frame in frames]) / 1e9
-            values = np.concatenate([np.asarray(frame.column(index), dtype=np.float64) for frame in frames])
-            there = ~np.isnan(values)
-            return times[there], values[there] * channel.scale
+        for channel in group.info.channels:
+            if channel.name == name:
+                rows = load_columns(tape, group.id, [name])
+                values = rows.values[name]
+                there = np.isfinite(values)
+                return rows.published[there] / NS, values[there] * channel.scale
     return None

@@ -14,7 +14,7 @@ from everywatt.api.meter import current
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine
-from everywatt.sensors.procfs import parse_host_times
+from everywatt.sensors.procfs import parse_host_times, parse_meminfo
 from everywatt.sensors.usage.cgroups import parse_place
 from everywatt.stress.cpu import stream_bytes
 from everywatt.stress.crew import Crew, Plan
@@ -230,10 +230,9 @@ def memory_bytes(machine: Machine) -> tuple[int | None, int | None]:
     None where the kernel does not say.
     """
     try:
-        text = (machine.proc / "meminfo").read_text()
-        rows = {line.partition(":")[0]: line.split()[1] for line in text.split("\n") if ":" in line}
-        available, total = int(rows["MemAvailable"]) * 1024, int(rows["MemTotal"]) * 1024
-    except (OSError, ValueError, KeyError, IndexError):
+        sizes = parse_meminfo((machine.proc / "meminfo").read_bytes())
+        available, total = sizes["MemAvailable"], sizes["MemTotal"]
+    except (OSError, KeyError):
         return None, None
     for limit, used in _cgroup_limits(machine):
         if limit < total:

@@ -46,7 +46,7 @@ class Shape:
     def sampled(self, time_s: float, *, steps: int | None = None, seed: object = 0) -> list[float]:
         """Levels in percent, each for the same share of `time_s`. The same seed gives the same levels.
 
-        `steps` is how many, for shapes that leave it open. A replay has to be resolved first (`replaying.resolved`).
+        `steps` is how many, for shapes that leave it open. A replay has to be resolved first (`files.resolved`).
         """
         return _LEVELS[self.kind](self, time_s, steps, random.Random(f"{seed}"))
 

@@ -62,9 +62,9 @@ def command(
     """Fit a column of watts to the other columns, and write the model as a JSON file.
 
     Every model is tested where deployment differs from training: held-out stretches of time, loads (by --load COLUMN,
-    by the steps of a load program, or else by groups of rows with similar utilisation) and ranges of columns, and
-    columns that are stuck or scaled. The worst of these errors selects the model. If no model is better than the mean,
-    the answer is "no relation", nothing is written, and the exit code is 3.
+    by the steps of a load program, or else by groups of stretches of time with similar utilisation) and ranges of
+    columns, and columns that are stuck or scaled. The worst of these errors selects the model. If no model is better
+    than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps

@@ -16,7 +16,7 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunNotFound, UsageError
 from everywatt.core.format import format_percent
-from everywatt.models.table import Floats, Table, join, windows
+from everywatt.models.table import Floats, Table, concatenate, join, windows
 
 if TYPE_CHECKING:
     from everywatt.fleet.query import Series
@@ -106,19 +106,7 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-ENDINGS = (
-    ".csv",
-    ".csv.gz",
-    ".tsv",
-    ".parquet",
-    ".pq",
-    ".ndjson",
-    ".ndjson.gz",
-    ".jsonl",
-    ".jsonl.gz",
-    ".json",
-    ".json.gz",
-)
+ENDINGS = (".csv", ".tsv", ".parquet", ".pq", ".ndjson", ".jsonl", ".json")  # also with .gz
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 target_option = click.option("--target", required=True, metavar="COLUMN", help="Column of watts to fit.")
@@ -187,28 +175,34 @@ def table_of(
     which: Stored = LAST_HOUR,
 ) -> Table:
     """One table from files, from runs or from a time-series engine, with others joined to it by time."""
-    from everywatt.models.reading import read_table, read_tables, run_table
+    from everywatt.models.reading import read_table
 
-    if any(source.startswith(SCHEMES) for source in sources):
-        if len(sources) > 1:
-            raise UsageError("A URL cannot be combined with other sources.", cure="add the other table with --join")
-        table = stored_table(sources[0], which)
-        return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
-    if which:
+    files = [source.lower().removesuffix(".gz").endswith(ENDINGS) for source in sources]
+    stored = any(source.startswith(SCHEMES) for source in sources)
+    if stored and len(sources) > 1:
+        raise UsageError("A URL cannot be combined with other sources.", cure="add the other table with --join")
+    if which and not stored:
         raise UsageError("--start, --end, --filter, --step and --token-file require a URL.", cure="http://…:9090")
-    if any(source.lower().endswith(ENDINGS) for source in sources):
-        if not all(source.lower().endswith(ENDINGS) for source in sources):
-            raise UsageError("Tables and runs cannot be combined as sources.", cure="add the table with --join")
-        return read_tables([Path(s) for s in sources], time=time, load=load, tolerance_s=tolerance_s, beside=beside)
-    from everywatt.api.run import load as load_run
+    if stored:
+        table = stored_table(sources[0], which)
+    elif all(files):
+        table = concatenate([read_table(Path(source), time=time, load=load) for source in sources])
+    elif any(files):
+        raise UsageError("Tables and runs cannot be combined as sources.", cure="add the table with --join")
+    else:
+        table = _runs_table(sources)
+    return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
+
+
+def _runs_table(sources: Sequence[str]) -> Table:
+    from everywatt.api.run import load
+    from everywatt.models.reading import run_table
 
     try:
-        table = run_table([load_run(source) for source in sources])
+        return run_table([load(source) for source in sources])
     except RunNotFound as error:
-        raise UsageError(
-            f"{error.message} (It is not a table either: {', '.join(ENDINGS[:5])} …)", cure="everywatt list"
-        ) from None
-    return join([table, *(read_table(path, time=time) for path in beside)], tolerance_s) if beside else table
+        cure = "everywatt list"
+        raise UsageError(f"{error.message} (It is not a table either: {', '.join(ENDINGS)})", cure=cure) from None
 
 
 def percent(value: float | None) -> str:
