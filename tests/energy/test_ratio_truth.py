@@ -98,7 +98,6 @@ def compared(top, bottom, true_top, true_bottom):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="what a part-time sensor misses of two windows is taken as one error")
 @pytest.mark.parametrize("name", ["telegraph 60 ms", "square 0.7 s", "decode pulses"])
 def test_what_a_part_time_sensor_misses_of_two_windows_does_not_cancel(product, tmp_path, name):
     found = []
@@ -113,7 +112,6 @@ def test_what_a_part_time_sensor_misses_of_two_windows_does_not_cancel(product, 
     assert np.mean(found, axis=0).min() >= 0.93
 
 
-@pytest.mark.xfail(strict=True, reason="edges of equal cards are taken as one error also where one is subtracted")
 def test_equal_cards_under_loads_of_their_own_are_not_off_by_the_same(product, tmp_path):
     found = []
     for seed in range(3):

@@ -6,6 +6,10 @@ independent: their standard uncertainties add in quadrature, and the sum is expa
 freedom of Welch and Satterthwaite (JCGM 100, G.4). Errors that are partly correlated are written as sums of independent
 ones, each under its key (the factors of their covariance matrix). Bounds are not sigmas: they are added whole, those of
 one key with their signs.
+
+Some errors may be the same in two figures but need not be: what a part-time sensor misses, the edges of equal cards
+that may work in step. They add in a sum and do not cancel in a difference. A key `FAMILY|MEMBER` says so: members of a
+family that have the same sign add, those of different signs are independent.
 """
 
 from __future__ import annotations
@@ -85,18 +89,14 @@ class Budget:
 
     def by_key(self) -> dict[str, float]:
         """Signed joules of each independent error."""
-        sums: dict[str, float] = {}
-        for term in self.terms:
-            sums[term.key] = sums.get(term.key, 0.0) + term.joules
-        return sums
+        return _independent(self.terms)
 
     def by_source(self) -> dict[str, float]:
         """95 % half-width in joules of each named source, largest first; bounds count with their larger side."""
-        squares: dict[str, dict[str, float]] = {}
+        terms: dict[str, list[Term]] = {}
         for term in self.terms:
-            keys = squares.setdefault(term.source, {})
-            keys[term.key] = keys.get(term.key, 0.0) + term.joules
-        widths = {source: math.hypot(*keys.values()) for source, keys in squares.items()}
+            terms.setdefault(term.source, []).append(term)
+        widths = {source: math.hypot(*_independent(found).values()) for source, found in terms.items()}
         for bound in self.bounds:
             widths[bound.source] = widths.get(bound.source, 0.0) + max(bound.reach)
         return dict(sorted(widths.items(), key=lambda item: -item[1]))
@@ -164,6 +164,18 @@ class Budget:
             else:
                 bounds.append(Bound(row["source"], row["key"], row["below"], row["above"]))
         return cls(tuple(terms), tuple(bounds))
+
+
+def _independent(terms: Iterable[Term]) -> dict[str, float]:
+    """Signed joules of each independent error: those of one key added up, then members of a family of one sign."""
+    sums: dict[str, float] = {}
+    for _, key, joules, _ in terms:
+        sums[key] = sums.get(key, 0.0) + joules
+    for key in [key for key in sums if "|" in key]:
+        joules = sums.pop(key)
+        sign = f"{key.partition('|')[0]}|{'-' if joules < 0 else '+'}"
+        sums[sign] = sums.get(sign, 0.0) + joules
+    return sums
 
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:

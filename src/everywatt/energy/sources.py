@@ -102,12 +102,13 @@ def scope_of(parts: Sequence[Source]) -> str:
 
 
 def edge_key(source: Source, at_ns: int) -> str:
-    """Whose error it is where an edge of a window lies inside a cell: one of all cards of a model.
+    """Whose error it is where an edge of a window lies inside a cell: a family of all cards of a model.
 
     They often work in step: cards under one load that publish together are off by the same, which a total adds up.
     """
     host, channel = source.tape.meta.get("host", {}).get("name", ""), source.channel
-    return f"edge:{host}:{channel.facts.cards or channel.name}:{at_ns}"
+    own = f"{host}:{channel.name}:{at_ns}"
+    return f"edge:{host}:{channel.facts.cards}:{at_ns}|{own}" if channel.facts.cards else f"edge:{own}"
 
 
 def error_family(channel: Channel, device: str) -> str:

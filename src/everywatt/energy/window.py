@@ -264,8 +264,9 @@ def _budget(
         if width_j:
             terms.append(Term("edges", edge_key(source, at_ns), sign * width_j))
     if reading.aliasing_j:
-        # Cards of one model look at the same part of each period, and often work in step: they miss the same.
-        terms.append(Term("aliasing", f"aliasing:{facts.cards or device}", reading.aliasing_j))
+        # Cards of one model look at the same part of each period, and often work in step: they miss the same, as may a
+        # sensor in two windows of one load.
+        terms.append(Term("aliasing", f"aliasing:{facts.cards or device}|{window}", reading.aliasing_j))
     if reading.below_j or reading.above_j:
         bounds.append(Bound("aliasing", f"hidden:{window}", reading.below_j, reading.above_j))
     if reading.quantum_j:

@@ -252,12 +252,15 @@ def _scaled(account: _Account, amount_uj: int, number: int | None) -> Energy:
     own = number if number is not None and number < len(account.times) else None
     timed = share if own is None else account.times[own]
     budget = account.energy.budget
+    aliasing = [] if own is None else [term for term in budget.terms if term.source == "aliasing"]
     scaled = [
-        Term(term.source, term.key, float(account.unseen_j[0, own]))
-        if term.source == "aliasing" and own is not None
-        else term._replace(joules=term.joules * (timed if "offset" in (term.source, term.key[:6]) else share))
+        term._replace(joules=term.joules * (timed if "offset" in (term.source, term.key[:6]) else share))
         for term in budget.terms
+        if term not in aliasing
     ]
+    if aliasing:
+        family = aliasing[0].key.partition("|")[0]
+        scaled.append(Term("aliasing", f"{family}|{account.label}:span:{own}", float(account.unseen_j[0, own])))
     edges = account.edges[number] if number is not None else ()
     bounds = budget.scaled(share).bounds
     if own is not None:
