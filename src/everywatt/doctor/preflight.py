@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+from everywatt.core.format import format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
@@ -121,7 +122,7 @@ def sentences(
     """What disturbs, from the share of the CPUs that others use, rows of `nvml.processes`, and values of channels."""
     found = []
     if cpu_share is not None and cpu_share > BUSY_SHARE:
-        found.append(f"Other programs kept {cpu_share:.0%} of the CPUs busy just before the start.")
+        found.append(f"Other programs kept {format_percent(cpu_share)} of the CPUs busy just before the start.")
     mine = {os.getpid(), *own}
     others = [row for row in tenants if not row.get("gone") and row["pid"] not in mine]
     if others:
@@ -133,7 +134,8 @@ def sentences(
         device, _, what = name.rpartition(".")
         single_cpu = device.rpartition(".")[2].startswith("cpu")  # these are in `cpu_share`
         if what == "utilisation" and not single_cpu and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
-            found.append(f"{device} was {value:.0f}% busy just before the start; the driver does not report by whom.")
+            busy = format_percent((value or 0.0) / 100)
+            found.append(f"{device} was {busy} busy just before the start; the driver does not report by whom.")
         words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
         if words:
             found.append(f"{name.removesuffix('.throttle')} is throttled: {', '.join(words)}.")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.format import format_percent
 from everywatt.energy.medians import median
 from everywatt.tape.columns import load_columns, read_times
 from everywatt.tape.reader import StoredGroup, Tape
@@ -87,7 +88,9 @@ def _throttling(tape: Tape) -> list[str]:
             bits = masks[np.isfinite(masks)].astype(np.int64)
             share = float(np.mean((bits & HELD_BACK) != 0)) if len(bits) else 0.0
             if share > 0.01:
-                warnings.append(f"{channel.device} was throttled (power cap or heat) {share:.0%} of the time")
+                warnings.append(
+                    f"{channel.device} was throttled (power cap or heat) {format_percent(share)} of the time"
+                )
     return warnings
 
 

@@ -12,7 +12,7 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, over_time, sum_energies, total
-from everywatt.core.format import format_joules
+from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import TO_95
 from everywatt.energy.loading import (
@@ -202,7 +202,7 @@ def _figure(
     if told is not None and told.outside > 0:
         notes.append(
             f"{source.channel.device}: utilisation was outside the training range of the model for "
-            f"{told.outside:.0%} of the time"
+            f"{format_percent(told.outside)} of the time"
         )
     return Energy(
         reading.joules,
@@ -350,6 +350,6 @@ def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> li
             notes.append(
                 f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {channel.name} "
                 f"reports {format_joules(other_j)} for the same window: they disagree by "
-                f"{abs(joules - other_j) / largest:.0%}"
+                f"{format_percent(abs(joules - other_j) / largest)}"
             )
     return notes

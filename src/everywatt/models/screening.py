@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.format import format_percent
 from everywatt.models.design import correlation
 from everywatt.models.table import GAP_PERIODS, Floats, Table
 
@@ -129,13 +130,13 @@ def _usable(table: Table, name: str, target: str, asked: bool, warnings: list[st
     known = values[np.isfinite(values)]
     missing = 1 - len(known) / len(values)
     if missing > MOST_MISSING:
-        warnings.append(f"{name} has no value in {missing:.0%} of the rows and was dropped")
+        warnings.append(f"{name} has no value in {format_percent(missing)} of the rows and was dropped")
         return False
     if len(known) == 0 or float(known.max()) == float(known.min()):
         warnings.append(f"{name} never changes and was dropped")
         return False
     if missing:
-        warnings.append(f"{name} has no value in {missing:.1%} of the rows; its median is used there")
+        warnings.append(f"{name} has no value in {format_percent(missing)} of the rows; its median is used there")
     return _honest(table, name, target, asked, warnings)
 
 

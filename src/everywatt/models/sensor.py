@@ -295,6 +295,6 @@ class Drift:
             return ""
         held = sum(inside for _, inside in self._rows) / len(self._rows)
         return (
-            f"the model has drifted: the sensor reads {self.ratio:.3g} times its watts, and {held:.0%} of "
-            f"{len(self._rows)} rows were inside the {self._level:.0%} interval"
+            f"the model has drifted: the sensor reads {self.ratio:.3g} times its watts, and {100 * held:.0f} % of "
+            f"{len(self._rows)} rows were inside the {100 * self._level:.0f} % interval"
         )

@@ -86,7 +86,7 @@ def refusal(label: str, seen: Computed) -> str | None:
     share = seen.weights.get(wanted, 0) / whole if whole else 0.0
     if share < LEAST_SHARE:
         most = max(seen.weights, key=lambda dtype: seen.weights[dtype])
-        return f"not {label}: its weights are {most} ({1 - share:.0%} are not {wanted})"
+        return f"not {label}: its weights are {most} ({100 * (1 - share):.0f} % are not {wanted})"
     return None
 
 

@@ -37,7 +37,7 @@ class Task:
         """`report: reading gpu.0, 42 %, 3.1 s, about 4.3 s left`"""
         parts = [f"{self.what}: {self.text}" if self.text else self.what]
         if self.share >= LEAST_SHARE:
-            parts += [f"{self.share:.0%}", format_duration(self.seconds)]
+            parts += [f"{100 * self.share:.0f} %", format_duration(self.seconds)]
             parts.append(f"about {format_duration(self.seconds * (1 - self.share) / self.share)} left")
         else:
             parts.append(format_duration(self.seconds))

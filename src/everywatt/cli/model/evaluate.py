@@ -50,7 +50,7 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
         ["within the training range", percent(found["mape_inside_pct"]), ""],
         ["predicting the training mean", percent(found["mean_baseline_pct"]), ""],
         ["variance explained (R²)", "-" if found["r2"] is None else format_number(found["r2"]), ""],
-        [f"truths within the {found['level']:.0%} interval", percent(100 * found["coverage"]), ""],
+        [f"truths within the {100 * found['level']:.0f} % interval", percent(100 * found["coverage"]), ""],
         ["mean width of the interval", percent(found["mean_width_pct"]), ""],
         ["rows outside the training range", percent(100 * found["outside_share"]), ""],
     ]

@@ -103,7 +103,7 @@ def command(
     least = min(found.shifts, key=lambda one: one.coverage)
     output.text(
         f"{best.candidate.name}: worst error {percent(worst.error_pct)} ({worst.name}); {percent(best.loads_pct)} on "
-        f"held-out loads, {percent(best.blocked_pct)} on held-out time. {level:.0%} intervals held "
+        f"held-out loads, {percent(best.blocked_pct)} on held-out time. {100 * level:.0f} % intervals held "
         f"{percent(100 * (found.coverage or 0.0))} of the truths over time, at least {percent(100 * least.coverage)} "
         f"({least.name}). Written: {out}"
     )

@@ -41,7 +41,7 @@ def command(model: Path, output: Output) -> None:
         output.text(f"Validated by {about['validated']}.")
     if isinstance(about.get("coverage_in_blocks"), int | float):
         held = format_percent(about["coverage_in_blocks"])
-        output.text(f"{fitted.widths.level:.0%} intervals held {held} of the held-out truths.")
+        output.text(f"{100 * fitted.widths.level:.0f} % intervals held {held} of the held-out truths.")
     output.json("model-file", {"model": {k: v for k, v in to_dict(fitted).items() if k not in ("schema", "kind")}})
 
 

@@ -23,6 +23,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.format import format_percent
 from everywatt.meters.series import Part, Table, group, number, write_part
 
 KIND: Final = "ipw"
@@ -271,8 +272,8 @@ def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str
     worst = max(query.seconds or 0.0 for query in longer)
     return [
         f"{len(longer)} of {len(queries)} queries lasted up to {worst:.0f} s, longer than the {buffer_s:g} s of "
-        f"readings that this profile kept: their energy was truncated, down to {buffer_s / worst:.0%} of the true "
-        "value"
+        "readings that this profile kept: their energy was truncated, down to "
+        f"{format_percent(buffer_s / worst)} of the true value"
     ]
 
 

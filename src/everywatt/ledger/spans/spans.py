@@ -299,5 +299,5 @@ def _notes(owners: SpanOwners) -> tuple[str, ...]:
         notes.append("the run has no spans: everything is outside them")
     still = sum(span.end_ns is None for span in owners.spans)
     if still:
-        notes.append(f"{still} of {len(owners.spans)} spans did not end and are charged up to the end of the window")
+        notes.append(f"{still} of {len(owners.spans)} spans did not end: charged up to the end of the window")
     return tuple(notes)

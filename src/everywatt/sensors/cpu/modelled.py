@@ -229,7 +229,7 @@ class Modelled:
         except (OSError, ValueError) as error:
             return Report(self.name, State.ABSENT, why=f"CPU utilisation cannot be read: {error}", power=False)
         watts, low, high = estimate(load, facts)
-        interval = f"at {load:.0%} load {watts:.3g} W, 95 % interval {low:.3g} to {high:.3g} W"
+        interval = f"at {100 * load:.0f} % load {watts:.3g} W, 95 % interval {low:.3g} to {high:.3g} W"
         return Report(
             self.name,
             State.USABLE,

@@ -378,7 +378,8 @@ class NvidiaSmi:
             why = f"nvidia-smi runs, but no GPU reports power: {missing[f'{groups[0].info.device}.power']}."
             return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
         samples = {name: value for group in usable for name, value in group.samples.items()}
-        how = f"{len(usable)} GPU(s), one looping nvidia-smi, power integrated"
+        cards = f"{len(usable)} GPU{'s' if len(usable) > 1 else ''}"
+        how = f"{cards}, one looping nvidia-smi, power integrated"
         return Report(self.name, State.USABLE, how, None, samples, missing, devices)
 
     def _ask(self) -> tuple[list[SmiRow], str | None]:
