@@ -20,11 +20,11 @@ def test_a_quiet_machine_has_nothing_to_say():
 def test_each_disturbance_is_named():
     rows = [{"pid": pid, "gpu": 1} for pid in range(10, 16)]
     said = sentences(0.31, rows, {"gpu.1.throttle": float(0x48), "gpu.0.throttle": None}, hot=True)
-    assert said[0] == "Other programs kept 31% of the CPUs busy just before the start."
+    assert said[0] == "Other programs kept 31.0 % of the CPUs busy just before the start."
     assert "process 10 on gpu.1" in said[1] and "2 more" in said[1]
     assert "gpu.1 is throttled: hardware slowdown, thermal throttling (hardware)" in said[2]
     assert "temperature" in said[3]
-    assert Preflight(said).refusal.startswith("The machine is not quiet: Other programs kept 31%")
+    assert Preflight(said).refusal.startswith("The machine is not quiet: Other programs kept 31.0 %")
     assert "measures power" in Preflight(said, power=False).refusal
 
 
@@ -36,7 +36,7 @@ def test_a_busy_card_whose_processes_are_not_shown_is_a_disturbance():
         "gpu.3.utilisation": 90.0,
     }
     said = sentences(0.0, [{"pid": os.getpid(), "gpu": 3}], samples)
-    assert said == ("gpu.0 was 50% busy just before the start; the driver does not report by whom.",)
+    assert said == ("gpu.0 was 50.0 % busy just before the start; the driver does not report by whom.",)
 
 
 def stat(folder, busy, idle=0):

@@ -43,7 +43,7 @@ def test_outside_the_wider_interval_is_carried_and_told(tmp_path):
     to_95 = 1.96 / 1.645
     assert energy.joules - energy.low == pytest.approx(2000 * 0.215 * to_95, rel=0.02)
     assert energy.high - energy.joules == pytest.approx(2000 * 0.465 * to_95, rel=0.02)
-    assert any("outside the training range of the model for 50% of the time" in note for note in energy.notes)
+    assert any("outside the training range of the model for 50.0 % of the time" in note for note in energy.notes)
 
 
 def test_a_model_that_tells_no_interval_has_its_facts(tmp_path):

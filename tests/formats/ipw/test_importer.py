@@ -79,7 +79,7 @@ def test_energy_that_the_buffer_truncated_is_flagged(place):
     plan, (found,) = evaluate_folder(imported(folder, place))
     (warning,) = plan["warnings"]
     assert warning.startswith("1 of 2 queries lasted up to ") and "longer than the 30 s" in warning
-    assert "truncated, down to 67% of the true value" in warning
+    assert "truncated, down to 66.7 % of the true value" in warning
     assert warning in found.notes
 
 
