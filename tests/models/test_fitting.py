@@ -179,7 +179,8 @@ def test_constant_missing_and_gappy_columns_are_told():
     times = table.times_s + np.where(np.arange(400) > 100, 3600, 0)
     found = fit(Table(times, columns), "power", only=PLAIN)
     said = " ".join(found.warnings)
-    for text in ("limit never changes", "hole has no value in 50.0 %", "memory has no value in 2.0 %", "1 gaps in time"):
+    texts = ("limit never changes", "hole has no value in 50.0 %", "memory has no value in 2.0 %", "1 gaps in time")
+    for text in texts:
         assert text in said
     assert found.chosen.blocked_pct < 2
 
