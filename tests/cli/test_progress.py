@@ -20,7 +20,7 @@ def test_what_a_line_says():
     now[0] = 3.0
     assert work.line() == "report, 3.00 s"
     work.tell(0.25, "reading gpu.0")
-    assert work.line() == "report: reading gpu.0, 25%, 3.00 s, about 9.00 s left"
+    assert work.line() == "report: reading gpu.0, 25 %, 3.00 s, about 9.00 s left"
     work.tell(0.1, "again")
     assert work.share == 0.25, "it never goes back"
 
@@ -35,7 +35,7 @@ def test_on_a_terminal_it_is_silent_at_first_and_cleared_at_the_end():
         tell(0.5, "slow")
         until(lambda: "slow" in screen.getvalue())
     text = screen.getvalue()
-    assert "\r\x1b[Kreport: slow, 50%, " in text and text.endswith("\r\x1b[K")
+    assert "\r\x1b[Kreport: slow, 50 %, " in text and text.endswith("\r\x1b[K")
 
 
 def test_elsewhere_nothing_without_verbose(monkeypatch):
@@ -45,5 +45,5 @@ def test_elsewhere_nothing_without_verbose(monkeypatch):
         with task(Output(stderr=stream, environ={}, **settings), "export") as tell:
             tell(0.5, "writing")
             until(stream.getvalue) if said else time.sleep(0.3)
-        assert ("everywatt: export: writing, 50%" in stream.getvalue()) is said
+        assert ("everywatt: export: writing, 50 %" in stream.getvalue()) is said
         assert "\r" not in stream.getvalue()

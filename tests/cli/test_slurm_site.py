@@ -98,7 +98,8 @@ def test_a_month_as_a_page_and_a_table(said: Any, site: Path, tmp_path: Path) ->
     words = ("slurm", "report", "--month", "2026-11", "--store", site, "--country", "FR", "--price", "0.2 EUR")
     assert said(*words, "-o", page)[0] == said(*words, "-o", table)[0] == 0
     text = page.read_text()
-    assert "<th>ada</th>" in text and "7.60 MJ" in text and "0.45 EUR" in text and "<td>0.42</td>" in text
+    assert "<th>ada</th>" in text and "7.60 MJ" in text and "0.45 EUR" in text
+    assert '<td class="number">0.42</td>' in text
     assert "http://" not in text and "https://" not in text and "<script" not in text
     with table.open(newline="") as file:
         rows = {(row["by"], row["group"]): row for row in csv.DictReader(file)}

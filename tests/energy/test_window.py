@@ -96,7 +96,7 @@ def test_counter_and_power_that_disagree_are_named(tmp_path):
     ticks = [Row(at(i / 10), at(i / 10), at(i / 10), (6.0 * i, 100.0)) for i in range(101)]
     energy = run_of(write_tape(tmp_path / "a.tape", [(info, 0.1, ticks)], [("run", 1, 9, None, {})])).energy()
     assert energy.joules == pytest.approx(480)
-    assert any("480" in note and "800" in note and "disagree by 40%" in note for note in energy.notes)
+    assert any("480" in note and "800" in note and "disagree by 40.0 %" in note for note in energy.notes)
 
 
 def test_inline_reads_make_edges_exact_and_cover_the_start(tmp_path):
