@@ -105,7 +105,8 @@ class Energy:
             raise MeasurementRefused("A ratio to zero joules is not defined.")
         value = top / bottom
         below, above = (self.budget.scaled(1 / bottom) - other.budget.scaled(value / bottom)).sides()
-        return Ratio(value, value - below, value + above)
+        amounts = value > 0 and not (self.signed or other.signed)  # neither can be negative, nor can their ratio
+        return Ratio(value, max(value - below, 0.0) if amounts else value - below, value + above)
 
     def _same_scope(self, other: Energy, verb: str) -> None:
         if self.scope != other.scope:
