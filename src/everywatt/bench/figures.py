@@ -240,6 +240,8 @@ def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
         ratio = top.ratio(bottom)
     except ScopeError:
         return math.inf
+    if ratio.low == 0:  # cut there: only the upper side shows how wide it is
+        return ratio.high / ratio.value - 1
     return (ratio.high - ratio.low) / 2 / ratio.value
 
 
