@@ -251,7 +251,7 @@ def test_the_ending_of_a_file_names_the_form_of_a_result(tmp_path, ending, text)
 
 def test_a_file_of_another_ending_or_without_folder_is_refused_before_anything_is_printed(tmp_path):
     speaker, out, _ = output()
-    with pytest.raises(UsageError, match="must end in one of .txt, .md, .csv, .json"):
+    with pytest.raises(UsageError, match=r"must end in one of \.txt, \.md, \.csv, \.json"):
         speaker.result("watts", Watts(), tmp_path / "watts.xls")
     with pytest.raises(UsageError, match="there is no folder"):
         speaker.result("watts", Watts(), tmp_path / "none" / "watts.md")
