@@ -75,7 +75,7 @@ def command(
     settings = settings_here(quiet=output.quiet)
     diagnosis = check_up(machine, settings.home, options=settings.options)
     if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
-        from everywatt.cli.slurm.check import here
+        from everywatt.cli.slurm.common import here
         from everywatt.slurm.node.cards import slurm_conf
         from everywatt.slurm.node.check import check_node
 

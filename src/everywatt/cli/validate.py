@@ -22,8 +22,7 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.tables import Table
 from everywatt.slurm.site.checks import flaws, is_store
-from everywatt.slurm.site.detail import FOREVER_S
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.tape.run_store import existing_home, find_run
 from everywatt.tape.validate import Finding, validate
 
