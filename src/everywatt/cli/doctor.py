@@ -13,7 +13,6 @@ import click
 from everywatt.api.provenance import user_name
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.cli.sensors import report_row
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
 from everywatt.core.errors import UsageError
@@ -21,7 +20,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
-from everywatt.doctor.coverage import shown
+from everywatt.doctor.coverage import report_row, shown
 from everywatt.doctor.diagnose import Diagnosis, Verdict, domain_text
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, State
