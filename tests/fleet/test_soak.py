@@ -1,7 +1,8 @@
 """Two hours of real time: an agent that is scraped and sends, and a recorder beside it on the same machine.
 
-`SOAK_HOURS` sets another length; `make test-long` waits for it, every test run does some seconds of it. What half a day does to memory and
-disk is shown in virtual time (`test_time.py`); this is for what only real processes have: descriptors, threads, sockets.
+`SOAK_HOURS` sets another length; `make test-long` waits for it, every test run does some seconds of it. What half a day
+does to memory and disk is shown in virtual time (`test_time.py`); this is for what only real processes have:
+descriptors, threads, sockets.
 """
 
 import os
@@ -57,7 +58,7 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
         early, slowest_s, scrapes = None, 0.0, 0
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(SCRAPE_S, left))  # the soak itself
+            time.sleep(min(SCRAPE_S, seconds / 12, left))  # the soak itself
             asked = time.monotonic()
             later = agent.values()
             slowest_s, scrapes = max(slowest_s, time.monotonic() - asked), scrapes + 1
@@ -87,8 +88,8 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
     truth = sum(lab.truth(device, inside.start_ns, inside.end_ns) for device in DEVICES)
     assert energy.low <= truth <= energy.high
     return (
-        f"{seconds / 3600:.2f} h: {scrapes} scrapes, the slowest {slowest_s * 1e3:.0f} ms; memory {early[0] / 1e6:.1f} MB "
-        f"after a sixth of it and {late[0] / 1e6:.1f} MB at the end; {sum(n for _, n in receiver.posts)} samples sent; "
+        f"{seconds / 3600:.2f} h: {scrapes} scrapes, the slowest {slowest_s * 1e3:.0f} ms; memory "
+        f"{early[0] / 1e6:.1f} MB after a sixth of it and {late[0] / 1e6:.1f} MB at the end; {sum(n for _, n in receiver.posts)} samples sent; "
         f"run {energy}, true {truth:.1f} J; {(ended_ns - began_ns) / NS:.0f} s"
     )
 
