@@ -15,13 +15,13 @@ import pytest
 from agents import SRC, AgentProcess, Receiver, home_of
 
 from everywatt.api.run import load
-from everywatt.core.clocks import NS
 
 pytest.importorskip("uvicorn")
 pytestmark = pytest.mark.realtime
 HOURS = float(os.environ.get("SOAK_HOURS", "2"))
 DEVICES = {"gpu.0": "gpu", "gpu.1": "gpu", "cpu.0": "package"}
 SCRAPE_S = 15.0
+WARM_S = 600.0  # in less, memory is still that of a start
 SETTLED = 6  # memory is compared with that after a sixth of the time
 MORE_BYTES = 4 * 2**20
 LINES_AN_HOUR = 60
@@ -76,8 +76,9 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
         assert recorded.wait(120) == 0
         assert agent.end() == 0
     assert early is not None
-    assert late[0] - early[0] < MORE_BYTES, (early, late)
-    assert late[1] <= early[1] + 3 and late[2] <= early[2] + 1, (early, late)
+    if seconds >= WARM_S:
+        assert late[0] - early[0] < MORE_BYTES, (early, late)
+        assert late[1] <= early[1] + 3 and late[2] <= early[2] + 1, (early, late)
     assert len(agent.log) < 10 + LINES_AN_HOUR * seconds / 3600, agent.log
     assert all(status < 300 for status, _ in receiver.posts)
     run = load(next((tmp_path / "runs").iterdir()))
@@ -89,8 +90,8 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
     assert energy.low <= truth <= energy.high
     return (
         f"{seconds / 3600:.2f} h: {scrapes} scrapes, the slowest {slowest_s * 1e3:.0f} ms; memory "
-        f"{early[0] / 1e6:.1f} MB after a sixth of it and {late[0] / 1e6:.1f} MB at the end; {sum(n for _, n in receiver.posts)} samples sent; "
-        f"run {energy}, true {truth:.1f} J; {(ended_ns - began_ns) / NS:.0f} s"
+        f"{early[0] / 1e6:.1f} MB after a sixth of it and {late[0] / 1e6:.1f} MB at the end; "
+        f"{sum(n for _, n in receiver.posts)} samples sent; run {energy}, true {truth:.1f} J"
     )
 
 
