@@ -230,7 +230,7 @@ def _why_broken(path: Path, schema: Any) -> str | None:
 
 
 def safe_node(node: str) -> str:
-    """A node's name as a part of a file name. UsageError where it is none."""
+    """A node's name as a part of a file name. UsageError where it is not a valid one."""
     if not re.fullmatch(r"[\w-][\w.-]{0,200}", node):
         raise UsageError(f"'{node}' is not a valid node name.", cure="use letters, digits, - and .")
     return node
@@ -406,5 +406,5 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity, and no number that is none."""
+    """JSON has neither infinity nor NaN."""
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in row.items()}
