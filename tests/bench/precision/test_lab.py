@@ -17,7 +17,7 @@ from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.workers import WorkerFailed
-from everywatt.formats.quantization.results import old_csv
+from everywatt.formats.quantization import old_csv
 from everywatt.report.html.precision import precision_document
 
 BATCH_S = {"fp32": 0.04, "bf16": 0.03, "int8": 0.02, "mixed": 0.03}

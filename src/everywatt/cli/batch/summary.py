@@ -27,7 +27,7 @@ from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
-from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
+from everywatt.formats.badc import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
 MOST_ROWS = 20

@@ -36,7 +36,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.formats.quantization.results import FORMS, OldFigure, OldLayer, old_csv, read_old
+from everywatt.formats.quantization import FORMS, OldFigure, OldLayer, old_csv, read_old
 
 KIND = "precision"
 ENDINGS = (".json", ".csv", ".md", ".html")

@@ -14,7 +14,7 @@ from everywatt.bench.precision.scoring import Score
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.formats.quantization.results import (
+from everywatt.formats.quantization import (
     SHEET,
     aggregated_csv,
     impact_csv,
