@@ -247,7 +247,7 @@ def targets() -> dict[str, Target]:
     """Every parser of what meters, boards, Slurm and other tools say, by name; and tapes that were forged."""
     from everywatt.core import cgroup_names
     from everywatt.formats.ipmi import parse_log
-    from everywatt.formats.nvidia_smi.monitor_log import parse_lines
+    from everywatt.formats.nvidia_smi import parse_lines
     from everywatt.formats.powermetrics import parse_powermetrics
     from everywatt.meters.plugmap import labia_feeds
     from everywatt.meters.wall import nodes_of
