@@ -347,7 +347,6 @@ def test_any_ipmi_log_is_read_without_a_crash(texts):
     assert all(reading.watts >= 0 for reading in ipmi_log.parse_log("".join(texts).splitlines()))
 
 
-@pytest.mark.xfail(reason="importers of cards drop what is known of their errors but for the half-widths", strict=True)
 @pytest.mark.parametrize("kind", ["dmon", "aipowermeter"])
 def test_cards_of_a_log_have_the_errors_of_live_cards(make, kind):
     """Half-widths of few cards are Student's, gain and offset are correlated, cards of a model share a part."""

@@ -1,4 +1,9 @@
-"""Logs of `nvidia-smi --query-gpu=… --format=csv` become tapes: publications found behind the polls, facts by card."""
+"""Logs of nvidia-smi become tapes: of `--query-gpu=… --format=csv`, publications found behind the polls and facts by
+card; of `dmon` and `pmon`, columns found by their names, where `-` is not available.
+
+Without the dates and times of `-o DT` a log of dmon says only how many rows there are: `period_s` (1 unless set) is
+then the time between two, and `start` the time of the first (1970 unless set).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,17 @@ from everywatt.core.errors import UsageError
 from everywatt.energy.moving import climbs
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
-from everywatt.meters.series import Part, Table, calibrated_card, group, number, write_parts, zone_ns
+from everywatt.meters.series import (
+    Part,
+    Table,
+    card_facts,
+    given_period_s,
+    group,
+    number,
+    start_ns,
+    write_parts,
+    zone_ns,
+)
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import board_limit_w, draw_windows, facts_for
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
@@ -56,7 +71,7 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         timed = _counted(rows, options)
     if not timed:
         raise UsageError(f"{paths[0]} contains no nvidia-smi rows with a timestamp.", cure="log with --format=csv")
-    shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
+    shift_ns = zone_ns(options)
     by_gpu: dict[str, list[SmiRow]] = {}
     for row in timed:
         index = row.numbers.get("index")
@@ -79,24 +94,22 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
 
 def _counted(rows: Sequence[SmiRow], options: Mapping[str, Any]) -> list[SmiRow]:
     """Rows of a log without time stamps, each at its turn: cards take turns, by their index or as many as are told."""
-    period_s = number(options.get("period_s")) or 0.0
-    if not 0 < period_s < 86_400:
+    period_s = given_period_s(options)
+    if period_s is None:
         raise UsageError(
             "The log has no timestamps, and the time between two queries is unknown.", cure="--period 100ms"
         )
     cards = options.get("cards", 1)
     if not isinstance(cards, int) or cards < 1:
         raise UsageError(f"cards = {cards!r} is not a number of cards.", cure="--set cards=1")
-    start_ns = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
-    shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
+    first = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(start_ns(options) + zone_ns(options)) // 1000)
     seen: dict[float, int] = {}
     found = []
     for place, row in enumerate(rows):
         index = row.numbers.get("index")
         card = float(place % cards) if index is None else index
         turn = seen[card] = seen.get(card, -1) + 1
-        at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=(start_ns + shift_ns) // 1000)
-        at += timedelta(seconds=turn * period_s)
+        at = first + timedelta(seconds=turn * period_s)
         found.append(replace(row, time=at.replace(tzinfo=None), numbers={**row.numbers, "index": card}))
     return found
 
@@ -154,15 +167,7 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
     if published.period_s is None:
         published = publications(polls, watts, facts.period_s)
     period_s = published.period_s or facts.period_s
-    channel = Channel(
-        f"{device}.power",
-        "W",
-        Kind.GAUGE,
-        device,
-        Domain.GPU,
-        pedigree=Pedigree.INTEGRATED,
-        facts=facts if facts.period_s else replace(facts, period_s=period_s),
-    )
+    channel = _power_channel(device, facts if facts.period_s else replace(facts, period_s=period_s))
     half_s = (published.late_s - published.early_s) / 2
     # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
     sides = (published.t_s - half_s, published.t_s + half_s)
@@ -172,6 +177,10 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
     ]
     info = GroupInfo(f"{device}.power", "nvidia-smi", device, (channel,), tracked=True, label=label)
     return Recording(info, ticks, period_s or usual_period_s(at_ns))
+
+
+def _power_channel(device: str, facts: Facts) -> Channel:
+    return Channel(f"{device}.power", "W", Kind.GAUGE, device, Domain.GPU, pedigree=Pedigree.INTEGRATED, facts=facts)
 
 
 def _highest(values: Iterable[float]) -> float:
@@ -264,11 +273,10 @@ def _instants(lines: Sequence[Line], turns: Sequence[int], options: Mapping[str,
             for line, turn in zip(lines, turns, strict=True)
             for at in [line.utc_ns or 0]
         ]
-    period_s = number(options.get("period_s", 1.0)) or 0.0
-    if not 0 < period_s < 86_400:
+    period_s = given_period_s({"period_s": 1.0, **options})
+    if period_s is None:
         raise UsageError(f"period_s = {options.get('period_s')!r} is not a valid period.", cure="period_s=1")
-    start = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
-    return [start + round(turn * period_s * NS) for turn in turns]
+    return [start_ns(options) + round(turn * period_s * NS) for turn in turns]
 
 
 def _devices(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
@@ -278,16 +286,13 @@ def _devices(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
         turns.append(seen.get(line.cells["gpu"], 0))
         seen[line.cells["gpu"]] = turns[-1] + 1
     times = _instants(lines, turns, options)
-    facts = facts_for(
-        str(options.get("card", "")), str(options.get("driver", "")), number(options.get("limit_w")), "draw"
-    )
     tables: dict[str, tuple[list[str], Table]] = {}
     for line, at in zip(lines, times, strict=True):
         card = line.cells["gpu"]
         if card not in tables:
             keys = [key for key in DMON if any(key in other.cells for other in lines)]
-            known, why = calibrated_card(facts, card, seen, options)
-            tables[card] = keys, Table(group(f"gpu.{card}", "nvidia-smi dmon", _channels(card, keys, known), why or ""))
+            facts, why = card_facts(card, seen, options)
+            tables[card] = keys, Table(group(f"gpu.{card}", "nvidia-smi dmon", _channels(card, keys, facts), why or ""))
         keys, table = tables[card]
         values = [number(line.cells.get(key)) for key in keys]
         table.add(at, [v if v is None or v >= 0 else None for v in values])
@@ -299,13 +304,7 @@ def _channels(card: str, keys: Sequence[str], facts: Facts) -> list[Channel]:
     for key in keys:
         name, unit = DMON[key]
         if key == "pwr":
-            kept = ("gain_pct", "offset_w", "cards", "calibrated", "gain", "bias_w")
-            known = Facts(quantum=1.0, **{name: getattr(facts, name) for name in kept})
-            found.append(
-                Channel(
-                    f"{device}.power", "W", Kind.GAUGE, device, Domain.GPU, pedigree=Pedigree.INTEGRATED, facts=known
-                )
-            )
+            found.append(_power_channel(device, replace(facts, quantum=1.0)))
         else:
             scale, unit = (1048576.0, "B") if unit == "MiB" else (1.0, unit)
             found.append(Channel(f"{device}.{name}", unit, Kind.GAUGE, device, scale=scale))
