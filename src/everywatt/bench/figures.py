@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
-from everywatt.bench.sequential import Sample, fixed_interval, interval
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
-from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
+from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite, fixed_interval, interval, outliers
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError

@@ -17,12 +17,11 @@ from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset
-from everywatt.bench.precision.journal import ANSWERS, Journal, read_journal, trial_of
 from everywatt.bench.precision.layers import Correlation, Sensitivity, apportion, correlated, plan, ranked, savings
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.variants import Arm, available_bytes, crowded
+from everywatt.bench.precision.variants import ANSWERS, Arm, Journal, available_bytes, crowded, read_journal, trial_of
 from everywatt.bench.precision.workers import ISA_VARIABLE, Worker, WorkerFailed, load_data_without_torch, next_isa
 from everywatt.bench.trials import Trial, with_energy, with_power
 from everywatt.core.energy import Energy

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.batch.drift import TOLERANCE, Drift, drifts
-from everywatt.batch.figures import BatchFigures, figures
+from everywatt.batch.figures import TOLERANCE, BatchFigures, Drift, drifts, figures
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.tables import (
     device_table,

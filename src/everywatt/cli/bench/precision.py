@@ -13,7 +13,6 @@ from click.core import ParameterSource
 
 from everywatt.api.run import Run, load
 from everywatt.bench.precision import tables
-from everywatt.bench.precision.journal import read_journal
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.layers import correlated
 from everywatt.bench.precision.plan import (
@@ -27,6 +26,7 @@ from everywatt.bench.precision.plan import (
     task_of,
 )
 from everywatt.bench.precision.result import Result
+from everywatt.bench.precision.variants import read_journal
 from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
