@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from everywatt.core.energy import Ratio
 from everywatt.core.format import format_percent
 from everywatt.core.stats import deviation, mean, median, student_factor
 
@@ -149,6 +150,11 @@ class Comparison:
                 return why
             return f"{why}: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
         return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
+
+    @property
+    def cell(self) -> Ratio:
+        """The ratio for a table."""
+        return Ratio(self.ratio, self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

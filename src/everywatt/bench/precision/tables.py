@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everywatt.bench.figures import quantity
 from everywatt.bench.precision.layers import LayerRow, by_part
 from everywatt.bench.precision.result import Result, Row, percent, row_dict
 from everywatt.bench.precision.scoring import Beside, Score
-from everywatt.bench.tables import quantity
 from everywatt.core.format import format_bytes, format_number, format_percent, format_ratio
 from everywatt.core.tables import Cell, Column, Table, csv_text
 

@@ -44,7 +44,7 @@ from everywatt.cli.common.options import (
     settings_options_beside_model,
 )
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import check_ending
+from everywatt.cli.common.results import check_ending
 from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError

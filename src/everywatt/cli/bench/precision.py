@@ -31,7 +31,8 @@ from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import Share, check_ending, own_words, run_of
+from everywatt.cli.common.results import check_ending, own_words, run_of
+from everywatt.cli.compare import Share
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import document, dumps

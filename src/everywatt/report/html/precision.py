@@ -11,7 +11,6 @@ from everywatt.api.run import Run
 from everywatt.bench.precision import tables
 from everywatt.bench.precision.layers import LayerRow, by_part
 from everywatt.bench.precision.result import Result, Row
-from everywatt.bench.tables import far_off
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
@@ -78,7 +77,7 @@ def _remarks(result: Result) -> list[str]:
         if row.window is not None and (not row.window.enough or row is result.baseline):
             lines.append(f"{row.precision}: {row.window.text()}")
         if row.figures is not None and row.figures.outliers:
-            lines.append(f"{row.precision}: {far_off(row.figures)}")
+            lines.append(f"{row.precision}: {row.figures.outlier_line}")
     return lines
 
 
