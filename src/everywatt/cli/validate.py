@@ -14,7 +14,7 @@ from everywatt.api.run import Run, load
 from everywatt.batch.journal import JOURNAL
 from everywatt.bench.llm.leaderboard import check_board
 from everywatt.bench.llm.records import PLAN, QUERIES, SCORES
-from everywatt.bench.precision.journal import FILE as PRECISION
+from everywatt.bench.precision.variants import FILE as PRECISION
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core import foreign

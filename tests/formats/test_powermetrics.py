@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from everywatt.api.run import load
 from everywatt.core.errors import UsageError
-from everywatt.formats.powermetrics.importer import parse_powermetrics
+from everywatt.formats.powermetrics import parse_powermetrics
 from everywatt.tape.importing import import_files
 
 HEAD = "*** Sampled system activity (Fri Nov  7 17:15:{s:02d} 2025 +0100) (1003.25ms elapsed) ***\n\n"

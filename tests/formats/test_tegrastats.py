@@ -12,7 +12,7 @@ from everywatt.api.run import load
 from everywatt.core.errors import UsageError
 from everywatt.tape.importing import import_files
 
-SAMPLES = Path(__file__).resolve().parents[2] / "data" / "tegrastats" / "tegrastats.txt"
+SAMPLES = Path(__file__).resolve().parents[1] / "data" / "tegrastats" / "tegrastats.txt"
 LINE = "RAM 3168/6851MB (lfb 2x4MB) CPU [23%@1397] GR3D_FREQ 5% VDD_IN {w}mW/1mW VDD_SOC 650mW/711mW"
 
 

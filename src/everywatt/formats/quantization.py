@@ -346,8 +346,8 @@ def layers_csv(row: Row) -> str:
     """The layers of one precision as `per_layer_energy.csv`."""
     rows = [
         [
-            one["layer"], one["seconds"] * 1e3, None, one["seconds"], one["calls"], one["share"] * 100, one["joules"],
-            None if one["joules"] is None else one["joules"] * 1e3, one["kind"],
+            one.layer, one.seconds * 1e3, None, one.seconds, one.calls, one.share * 100, one.joules,
+            None if one.joules is None else one.joules * 1e3, one.kind,
         ]
         for one in row.layers
     ]  # fmt: skip
@@ -411,18 +411,18 @@ def _trial_row(row: Row, result: Result, trial: Trial, count: int, number: int, 
 
 def impact_csv(result: Result) -> str:
     """Layer sensitivity as `prediction_impact.csv`; here each layer was quantised, where the study set it to zero."""
-    told = result.sensitivity.get("layers", []) if result.sensitivity else []
+    found = () if result.sensitivity is None else result.sensitivity.layers
     base = result.baseline
-    kinds = {} if base is None else {one["layer"]: one["kind"] for one in base.layers}
+    kinds = {} if base is None else {one.layer: one.kind for one in base.layers}
     language = result.job.task == "causal-lm"
     whole = base.score.value if base is not None and base.score is not None else None
     columns = tuple("perplexity_change" if language and name == "accuracy_drop" else name for name in IMPACT)
     rows = []
-    for one in told:
-        change, far = one["change"], one["logit_l2"]
+    for one in found:
+        change, far = one.change, one.logit_l2
         worse = None if change is None else -change
         if language:
             worse = None if change is None or whole is None else (change - 1) * whole
-        score = None if far is None else one["kl"] + far
-        rows.append([one["layer"], one["kl"], far, worse, score, kinds.get(one["layer"])])
+        score = None if far is None else one.kl + far
+        rows.append([one.layer, one.kl, far, worse, score, kinds.get(one.layer)])
     return csv_text(columns, rows)

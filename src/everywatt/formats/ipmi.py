@@ -18,7 +18,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
+from everywatt.meters.series import Part, Table, given_period_s, group, start_ns, write_parts, zone_ns
 from everywatt.tape.importing import parse_utc_ns
 
 # Without blanks in front: a search would try each of a million of them up to the last.
@@ -101,8 +101,7 @@ def _times(readings: Sequence[Reading], options: Mapping[str, Any]) -> list[int]
         times = [getattr(reading, told) for reading in readings]
         if all(at is not None for at in times) and len(set(times)) == len(times):
             return times
-    period_s = number(options.get("period_s")) or 0.0
-    if period_s <= 0:
+    period_s = given_period_s(options)
+    if period_s is None:
         raise UsageError("The log contains no times for its readings.", cure="--set period_s=10, the pause of the loop")
-    start = parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
-    return [start + round(place * period_s * NS) for place in range(len(readings))]
+    return [start_ns(options) + round(place * period_s * NS) for place in range(len(readings))]

@@ -6,7 +6,7 @@ import sys
 import pytest
 from agents import SRC, home_of, parse
 
-from everywatt.formats.exporters.jetson import metrics_text
+from everywatt.formats.metric_names import metrics_text
 from everywatt.sensors.jetson.tegra_line import parse_line
 from everywatt.sim.jetson import Board
 

@@ -12,7 +12,7 @@ from everywatt.api.run import load
 from everywatt.core.errors import UsageError
 from everywatt.tape.importing import import_files
 
-DATA = Path(__file__).parents[2] / "energy" / "data"
+DATA = Path(__file__).parents[1] / "energy" / "data"
 SMI = """timestamp, index, name, power.draw [W], power.draw.instant [W], memory.used [MiB], utilization.gpu [%]
 2026/06/24 10:26:34.000, 0, NVIDIA A, 39.32 W, [N/A], 214 MiB, 0 %
 2026/06/24 10:26:34.010, 1, NVIDIA A, 50.00 W, [N/A], 1 MiB, [N/A]

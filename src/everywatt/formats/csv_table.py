@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
-from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
+from everywatt.meters.series import zone_ns
 from everywatt.sensors.cpu.raplfacts import RAPL_DOMAINS, Cpu, counter_facts
 from everywatt.tape import exporting
 from everywatt.tape.importing import import_ours, number_in, parse_utc_ns, write_utc_table
@@ -158,7 +158,7 @@ def _read_table(
 ) -> Iterator[tuple[int, tuple[float, ...]]]:
     at = columns.index(time_column)
     indexes = [columns.index(name) for name in values]
-    form, shift_ns = str(options.get("time_format", "iso")), _shift_ns(options)
+    form, shift_ns = str(options.get("time_format", "iso")), zone_ns(options)
     for path in paths:
         for number, row in _rows(path, delimiter):
             if number > 1 and len(row) > max(at, min(indexes)):  # a line that was cut off may have half a time
@@ -171,13 +171,6 @@ def _number(text: str, delimiter: str) -> float:
     if delimiter != "," and text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
     return number_in(text)
-
-
-def _shift_ns(options: Mapping[str, Any]) -> int:
-    try:
-        return round(float(options.get("zone_h", 0)) * 3600 * NS)
-    except (TypeError, ValueError):
-        raise UsageError(f"zone_h = {options.get('zone_h')!r} is not a number of hours.") from None
 
 
 def _text(path: Path) -> Iterator[str]:

@@ -8,13 +8,14 @@ import pytest
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
+from everywatt.bench.precision.layers import LayerRow, Ranking, Sensitivity
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.result import Latency, Result, Row
 from everywatt.bench.precision.scoring import Score
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.formats.quantization.results import (
+from everywatt.formats.quantization import (
     SHEET,
     aggregated_csv,
     impact_csv,
@@ -79,20 +80,11 @@ def test_other_files_say_what_is_wrong(tmp_path, name, text, why):
 def result():
     trials = [Trial(0, block, 0, None, 0, 0.5, 0.1, None, energy=Energy(25.0 + block)) for block in range(3)]
     (found,) = figures([Candidate(0, "fp32", "fp32", ())], trials)
-    layer = {
-        "layer": "h.0",
-        "kind": "Conv1D",
-        "part": "mlp",
-        "seconds": 0.5,
-        "calls": 1.0,
-        "share": 1.0,
-        "joules": 26.0,
-    }
+    layer = LayerRow("h.0", "Conv1D", "mlp", 0.5, 1.0, 1.0, 26.0)
     row = Row("fp32", iters=6, seq_length=40, latency=Latency.of([0.5] * 6), figures=found,
               score=Score("accuracy", 0.75, 0.7, 0.8, 436), layers=(layer,), batches=(2, 2, 2))  # fmt: skip
-    known = {"layer": "h.0", "kl": 0.25, "change": -0.125, "share": 1.0, "saved": 0.5, "logit_l2": 1.5, "worth": 2.0}
-    rows, told = (row, Row("int8", failure="x")), {"layers": [known], "plan": []}
-    return Result(Job(batch_size=10), rows, "trials", None, sensitivity=told)
+    ranking = Ranking((Sensitivity("h.0", 0.25, -0.125, 1.0, 0.5, 1.5),), ())
+    return Result(Job(batch_size=10), (row, Row("int8", failure="x")), "trials", None, sensitivity=ranking)
 
 
 def test_what_is_written_is_read_back(tmp_path):
