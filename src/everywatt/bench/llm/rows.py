@@ -10,6 +10,7 @@ from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.latency import FORMULAS
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.core.errors import MissingExtra
+from everywatt.core.files import replacing
 from everywatt.core.format import Printed, format_duration, format_energy, format_percent, print_quantity
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table, csv_text
@@ -74,9 +75,8 @@ def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
         if len({type(value) for value in values if value is not None} - {int, float}) > 1:
             values = [None if value is None else str(value) for value in values]
         arrays[name] = pa.array(values)
-    part = file.with_name(f".{file.name}.part")
-    pq.write_table(pa.table(arrays), part)
-    part.replace(file)
+    with replacing(file) as part:
+        pq.write_table(pa.table(arrays), part)
 
 
 def figures_markdown(found: Sequence[Metrics]) -> str:
