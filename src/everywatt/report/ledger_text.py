@@ -60,8 +60,9 @@ def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = 
     whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
     rows.append(["total", whole, _half_width(ledger.total.budget, factor, decimals), "100.0 %", "", "", "", ""])
     return Table.of(
-        *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
-        *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
+        *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%")),
+        *(Column("CPU TIME", "s", spare=4), Column("GPU TIME", "s", spare=3)),
+        *(Column("MEMORY", "B", spare=1), Column("METHOD", spare=2)),
         rows=rows,
         notes=notes,
     )
