@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -76,6 +75,8 @@ def program() -> str:
 
 
 def _on_path(path: str) -> bool:
+    import shutil  # see child.cannot_start
+
     found = shutil.which(Path(path).name)
     return found is not None and Path(found).absolute() == Path(path).absolute()
 
