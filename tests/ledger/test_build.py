@@ -223,7 +223,6 @@ def test_gpu_energy_is_idle_then_held_then_by_sm_time(tmp_path):
     assert ledger.idle["gpu.0"]["held_watts"] == pytest.approx(100, rel=0.01)
 
 
-@pytest.mark.xfail(strict=True, reason="a varying load counts as the noise of an assumed idle level")
 def test_a_busy_gpu_on_which_no_process_is_listed_is_not_idle(tmp_path):
     """True idle is 40 W; a process in another container alternates between 100 and 300 W and is never listed."""
     watts = [100.0, 300.0] * 6
