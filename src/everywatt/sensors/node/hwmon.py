@@ -13,8 +13,6 @@ from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.perf import PerfRapl
-from everywatt.sensors.cpu.rapl import Rapl
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
 from everywatt.sensors.jetson.jetson_rails import hwmon_chips
 from everywatt.sensors.pci_cards import address_of, numbered, socket_of
@@ -259,6 +257,9 @@ class Hwmon:
 
     def _beside(self) -> frozenset[str]:
         """Names of the RAPL channels that the same run records."""
+        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with them
+        from everywatt.sensors.cpu.rapl import Rapl
+
         wanted = self._request.sensors
         for sensor in (Rapl(self._request), PerfRapl(self._request)):
             if wanted is None or sensor.name in wanted:
