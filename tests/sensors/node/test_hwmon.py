@@ -96,7 +96,6 @@ def test_intel_cards_count_the_card_once(tree):
     }
 
 
-@pytest.mark.xfail(strict=True, reason="a counter that is not at zero is believed as it stands")
 def test_a_counter_that_stands_still_is_not_used(tree):
     """A card always draws power; the idle core of a processor may rest, once it has counted something."""
     folder = chip(tree, 1, "xe", energy1_label="card", energy1_input=5_000_000)

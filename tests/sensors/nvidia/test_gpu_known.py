@@ -97,9 +97,6 @@ def test_cards_of_one_model_share_a_key():
     assert model_of("NVIDIA GeForce RTX 3090") == model_of("GeForce RTX 3090") == "RTX 3090"
 
 
-UNKNOWN_YET = pytest.mark.xfail(strict=True, reason="its name is not known to be that of a card")
-
-
 @pytest.mark.parametrize(
     ("name", "slot"),
     [
@@ -110,8 +107,8 @@ UNKNOWN_YET = pytest.mark.xfail(strict=True, reason="its name is not known to be
         ("NVIDIA GB200", False),
         ("NVIDIA H100 80GB HBM3", False),
         ("NVIDIA GH200 144G HBM3e PCIe", False),
-        pytest.param("NVIDIA A100-PCIE-40GB", True, marks=UNKNOWN_YET),
-        pytest.param("NVIDIA H100 NVL", True, marks=UNKNOWN_YET),
+        ("NVIDIA A100-PCIE-40GB", True),
+        ("NVIDIA H100 NVL", True),
         ("NVIDIA GB200 NVL72", False),
     ],
 )

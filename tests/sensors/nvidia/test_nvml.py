@@ -304,7 +304,6 @@ def test_a_superchips_counter_gets_the_scope_that_its_joules_fit(counts, told, w
     assert after["module.0.power"] == 240.0 and after["gpu.0.power"] == 100.0
 
 
-@pytest.mark.xfail(strict=True, reason="only the name of a card says that it is in no module")
 def test_a_card_that_reports_no_module_is_beside_it(tmp_path):
     """The driver reports a module for the GPU of a superchip, and none for the card in a slot of the same machine."""
     sensor, _, _ = _sensor([Card(module=140.0, name="NVIDIA GH200 480GB"), Card(name="NVIDIA X1000")], tmp=tmp_path)
