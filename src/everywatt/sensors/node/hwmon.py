@@ -219,7 +219,7 @@ class Hwmon:
         return [v for v in values if v.folder.name not in theirs and v.folder.parent.name not in theirs]
 
     def _watch(self, values: Sequence[Value], files: Sequence[NumberFile]) -> tuple[list[float], list[float]]:
-        """Only counters are looked at again, those of cores where they are at zero: a chip on a slow bus is read once."""
+        """Only counters are looked at again, those of cores where they are at zero: a slow bus is read once."""
         first = [file.read() for file in files]
         counters = [n for n, v in enumerate(values) if v.quantity == "energy" and (first[n] == 0 or not _rests(v))]
         last = list(first)
