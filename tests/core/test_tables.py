@@ -189,3 +189,12 @@ def test_plain_text_needs_neither_rich_nor_numpy():
         "print({'numpy', 'rich', 'click'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_lines_are_a_table_without_columns() -> None:
+    lines = Table.lines("12 jobs.", "2 refused.")
+    assert lines.text() == "12 jobs.\n2 refused."
+    assert lines.cards(40) == "12 jobs.\n2 refused."
+    assert lines.markdown() == "12 jobs.\n\n2 refused.\n"
+    assert lines.csv() == ""
+    assert lines.to_dict()["notes"] == ["12 jobs.", "2 refused."]

@@ -99,6 +99,11 @@ class Table:
         )
         return cls(made, tuple(tuple(row) for row in rows), title, tuple(notes))
 
+    @classmethod
+    def lines(cls, *lines: str) -> Table:
+        """Lines of text between tables: a table without columns."""
+        return cls((), (), notes=lines)
+
     @property
     def headers(self) -> list[str]:
         """The names of the columns."""
@@ -122,7 +127,7 @@ class Table:
         taken = widths(headers, cells)
         lines = [
             "  ".join(_pad(cell, taken[place], right=place in right) for place, cell in enumerate(row)).rstrip()
-            for row in (headers, *cells)
+            for row in ((headers, *cells) if headers else ())
         ]
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
@@ -141,11 +146,14 @@ class Table:
                 heads = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
                 lines += [head + line for head, line in zip(heads, folded, strict=True) if cell]
             blocks.append("\n".join(lines))
-        return "\n".join([*([self.title] if self.title else []), "\n\n".join(blocks), *self.notes])
+        body = ["\n\n".join(blocks)] if self.columns else []
+        return "\n".join([*([self.title] if self.title else []), *body, *self.notes])
 
     def markdown(self) -> str:
         """A Markdown table with its title as a heading above and its notes as a list below; ends with a newline."""
         lines = [f"### {self.title}", ""] if self.title else []
+        if not self.columns:
+            return "\n".join([*lines, *(f"{note}\n" for note in self.notes)])
         lines.append("| " + " | ".join(markdown_text(name) for name in self.headers) + " |")
         lines.append("|" + "|".join("---:" if column.right else "---" for column in self.columns) + "|")
         lines += ["| " + " | ".join(markdown_text(cell) for cell in row) + " |" for row in self.cells()]
@@ -154,7 +162,7 @@ class Table:
 
     def csv(self) -> str:
         """Plain numbers; energies and quantities by their value, None as an empty cell."""
-        return csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
+        return "" if not self.columns else csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: columns with units, rows as objects, energies with their intervals."""
