@@ -124,7 +124,7 @@ def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
     width, found = max(map(len, amounts)), []
     for (label, group), amount, uj in zip(folded, amounts, amounts_uj, strict=True):
         ends = _interval(_budget(group), uj, sum(amounts_uj), decimals)
-        found.append((label, f"{amount:>{width}} {unit}{f' ({ends})' if uj else ''}"))
+        found.append((label, f"{amount:>{width}} {unit}{f' ({ends})' if ends else ''}"))
     return found
 
 
@@ -136,9 +136,11 @@ def _interval(budget: Budget, amount_uj: int, whole_uj: int, decimals: int) -> s
     """Both ends of the 95 % interval of an amount, in the unit of the whole, rounded outwards."""
     energy = Energy(amount_uj / UJ, budget)
     factor, step = shared_unit(whole_uj / UJ, "J")[0], 10.0**decimals
-    if energy.low is None or energy.high is None or not amount_uj:
+    below, above = (side / factor for side in energy.sides())
+    if not below + above:
         return ""
-    low, high = math.floor(energy.low / factor * step) / step, math.ceil(energy.high / factor * step) / step
+    value = amount_uj / UJ / factor
+    low, high = math.floor(max(value - below, 0.0) * step) / step, math.ceil((value + above) * step) / step
     return f"{low:.{decimals}f} … {high:.{decimals}f}"
 
 
