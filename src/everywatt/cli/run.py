@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,8 @@ def command(
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
     meter = meter_of(settings, note, append=append, pids=())
-    start(meter, output, command=words, reaper=os.getpid())
+    with _loaded_meanwhile(child.load):
+        start(meter, output, command=words, reaper=os.getpid())
     if meter.recording is not None:
         note_disturbances(meter.recording, load)
     record_idle(meter, idle_s, output)
@@ -105,6 +106,19 @@ def _in_place(meter: Meter, words: Sequence[str], error: OSError, output: Output
         child.become(words, to_stderr=output.json_to == STDOUT)
     except OSError as unable:
         return _not_started(words[0], unable, output)
+
+
+@contextmanager
+def _loaded_meanwhile(load: Callable[[], None]) -> Iterator[None]:
+    """Import something while this process waits for the recorder. The thread that does it has ended afterwards."""
+    thread = threading.Thread(target=load, daemon=True)
+    with suppress(RuntimeError):  # no thread can be started: it is imported when it is needed
+        thread.start()
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            thread.join()
 
 
 def _load_figures() -> None:

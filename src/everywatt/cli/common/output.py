@@ -6,7 +6,6 @@ A verb parses its options, calls, and prints what it got once, by `Output.result
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -92,6 +91,8 @@ def program() -> str:
 
 
 def _on_path(path: str) -> bool:
+    import shutil  # see child.cannot_start
+
     found = shutil.which(Path(path).name)
     return found is not None and Path(found).absolute() == Path(path).absolute()
 
