@@ -38,12 +38,15 @@ def test_use_over_time_is_a_row_for_each_card(runs):
         assert all(value is None or 0 <= value <= 100 for value in row["cells"])
 
 
+@pytest.mark.xfail(strict=True, reason="joules per item have no interval")
 def test_several_batches_give_scaling(runs):
     found = [batch_of(run) for run in runs]
     scaling = scaling_view(found)
     assert [point["gpus"] for point in scaling["points"]] == [1, 2]
     for point, figures in zip(scaling["points"], found, strict=True):
-        assert point["joules_per_item"] == pytest.approx(figures.total.joules / 5)
+        each = point["joules_per_item"]
+        assert each["value"] == pytest.approx(figures.total.joules / 5)
+        assert each["high"] == pytest.approx(figures.total.high / 5)
     assert scaling_view(found[:1]) is None
 
 
