@@ -110,7 +110,6 @@ def test_no_serious_fault_of_accessibility(open_page, pages, scheme):
         assert serious_faults(page) == []
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_a_sweep_leads_with_the_setting_and_repeats_no_command(open_page, pages):
     page = open_page(pages["sweep"])
     assert page.inner_text("p.verdict") == "Recommended: B"
@@ -122,7 +121,6 @@ def test_a_sweep_leads_with_the_setting_and_repeats_no_command(open_page, pages)
     assert all("B" in line or "C" in line for line in page.inner_text(".verdicts").split("\n")[1:])
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_labels_beside_dots_do_not_overlap(open_page, pages):
     page = open_page(pages["sweep"])
     boxes = page.eval_on_selector_all(

@@ -144,7 +144,6 @@ def test_no_serious_fault_of_accessibility(open_page, pages, name, scheme):
     assert serious_faults(page) == []
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 @pytest.mark.parametrize("name", SCRIPTED)
 def test_on_paper_no_table_is_cut_and_nothing_asks_for_a_pointer(open_page, pages, name):
     page = of(open_page, pages, name, viewport={"width": 718, "height": 1000})
@@ -157,7 +156,6 @@ def test_on_paper_no_table_is_cut_and_nothing_asks_for_a_pointer(open_page, page
     assert page.is_hidden("button.series[aria-pressed=false] >> nth=0")
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page, pages):
     page = of(open_page, pages, "batch")
     swatches = """all => Object.fromEntries(all.map((one) => [one.textContent.trim(),
@@ -170,14 +168,12 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     assert found and found == {name: drawn[name] for name in found}
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_a_batch_says_what_its_columns_of_energy_and_its_lanes_count(open_page, pages):
     page = of(open_page, pages, "batch")
     assert "the card and the item's share of the processors" in page.inner_text("#batch").replace("\n", " ")
     assert page.inner_text("#batch .lane-row .value >> nth=0").endswith("attempts")
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_scaling_bars_have_the_interval_of_their_energy(open_page, pages):
     page = of(open_page, pages, "scaling")
     shown = page.eval_on_selector_all("#scaling .value", "all => all.map((one) => one.textContent)")
@@ -185,14 +181,12 @@ def test_scaling_bars_have_the_interval_of_their_energy(open_page, pages):
     assert page.eval_on_selector_all("#scaling .whisker:not([hidden])", "all => all.length") == 2
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_a_comparison_has_a_head_over_every_column(open_page, pages):
     page = of(open_page, pages, "scaling")
     heads = page.eval_on_selector_all("#comparison thead th", "all => all.map((one) => one.textContent)")
     assert all(heads) and heads[-1] == "Verdict"
 
 
-@pytest.mark.xfail(strict=True, reason="seen on the page")
 def test_histograms_count_queries_and_tables_of_queries_print_as_others_do(open_page, pages):
     page = of(open_page, pages, "models")
     assert "queries" in page.eval_on_selector_all("#llm svg.wide text", "all => all.map((one) => one.textContent)")

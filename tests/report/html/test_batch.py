@@ -38,7 +38,6 @@ def test_use_over_time_is_a_row_for_each_card(runs):
         assert all(value is None or 0 <= value <= 100 for value in row["cells"])
 
 
-@pytest.mark.xfail(strict=True, reason="joules per item have no interval")
 def test_several_batches_give_scaling(runs):
     found = [batch_of(run) for run in runs]
     scaling = scaling_view(found)

@@ -50,7 +50,6 @@ def test_too_few_trials_have_no_ends():
     assert data["ratios"][0]["high"] is None and data["candidates"][0]["energy"]["low"] is None
 
 
-@pytest.mark.xfail(strict=True, reason="setting and reason are one long headline")
 def test_a_sweep_says_what_is_worth_choosing():
     result = compared(((100, 1.0), (80, 1.2), (90, 1.3)))
     data = trials_document(result, choice=choose(result.found))
