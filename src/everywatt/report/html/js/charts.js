@@ -39,11 +39,12 @@ everywatt.seconds = function (t, span) {
   return h ? h + ":" + two(m) + ":" + two(s) : m + ":" + two(s);
 };
 
+// With its unit a figure, to four digits; without one a tick or a cell, as short as it can be.
 everywatt.number = function (value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  const size = Math.abs(value);
-  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4;
-  return value.toLocaleString("en", { minimumFractionDigits: 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
+  const size = Math.abs(value), figure = unit && !Number.isInteger(value);
+  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 || (!figure && size >= 1) ? 2 : size >= 1 ? 3 : 4;
+  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
 };
 
 // The window of time that all charts of a run show, and who wants to know when it moves.

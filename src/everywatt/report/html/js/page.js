@@ -223,7 +223,8 @@ everywatt.Page = class {
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
-    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known || "about " + everywatt.number(joules, "J"));
+    const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
+    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.number(joules, "J"));
     if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), figure);
     if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
