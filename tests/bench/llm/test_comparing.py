@@ -106,8 +106,8 @@ def test_other_items_and_another_scope_are_refused(folder, small):
 def test_different_scopes_are_ranked_in_tables_of_their_own(folder, small, large):
     soc = made(folder, "soc", lambda n: 1.0, lambda n: True, part="soc_per_query_joules")
     board = leaderboard([large, soc, small])
-    assert [(place.model, place.rank) for place in board.tables["gpu", "machine"]] == [("small", 1), ("large", 1)]
-    assert [(place.model, place.rank) for place in board.tables["soc", "machine"]] == [("soc", 1)]
+    assert [(place.model, place.rank) for place in board.groups["gpu", "machine"]] == [("small", 1), ("large", 1)]
+    assert [(place.model, place.rank) for place in board.groups["soc", "machine"]] == [("soc", 1)]
     runs = {run.name: run for run in (small, large, soc)}
     assert check_board(json.loads(json.dumps(board.to_dict())), runs.__getitem__) == []
 
@@ -115,7 +115,7 @@ def test_different_scopes_are_ranked_in_tables_of_their_own(folder, small, large
 def test_the_table_of_many_runs(small, large):
     board = leaderboard([large, small])
     assert [place.model for place in board.places] == ["small", "large"]
-    assert (list(board.tables), board.dataset) == ([("gpu", "machine")], "own")
+    assert (list(board.groups), board.dataset) == ([("gpu", "machine")], "own")
     first = board.places[0]
     assert first.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
@@ -202,9 +202,6 @@ def test_runs_of_one_data_set_at_two_places_are_ranked_together(folder):
     assert "/home" not in json.dumps(board.to_dict()) + board.to_csv()
 
 
-@pytest.mark.xfail(
-    reason="runs of models are compared in JSON whatever the file is called", strict=True
-)
 def test_the_file_of_a_comparison_has_the_form_that_its_ending_names(small, large, tmp_path, capsys):
     runs = [str(run.path if run.path.is_dir() else run.path.parent) for run in (small, large)]
     for ending in ("md", "csv", "html", "json"):
