@@ -19,7 +19,6 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.latency import e2e_s
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.llm.rows import HEADERS, figure_row
@@ -257,7 +256,7 @@ def _known_tokens(one: Side, items: Sequence[str]) -> bool:
 def _row(one: Side, name: str, with_energy: bool) -> list[float]:
     record = one.records[name]
     joules = one.owed.queries[record.span or ""].energy.value if with_energy else 0.0
-    return [float(record.right or 0), joules, float(record.answer.output_tokens or 0), e2e_s(record.answer), 1.0]
+    return [float(record.right or 0), joules, float(record.answer.output_tokens or 0), record.answer.e2e_s, 1.0]
 
 
 def _sums(

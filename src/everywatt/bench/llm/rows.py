@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure, Share
-from everywatt.bench.llm.latency import FORMULAS
-from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.core.energy import Energy
