@@ -208,7 +208,6 @@ def test_a_ratio_of_amounts_is_not_negative_and_that_of_differences_may_be():
     assert (wide - narrow).ratio(narrow).low < 0.0
 
 
-@pytest.mark.xfail(strict=True, reason="an amount of exactly zero is taken for one that may be negative")
 def test_no_joules_at_all_are_an_amount_whose_interval_ends_at_zero():
     nothing = Energy(0.0, Budget((Term("quantum", "quantum", 1.0),)), "node", "counter")
     assert (nothing.low, nothing.high) == (0.0, 1.0)
