@@ -88,7 +88,7 @@ class Agent:
         self._sealing: Task | None = None
         self._lock: Any = None
         self._said = 0
-        self._durable: dict[Series, tuple[float | None, int | None]] = {}
+        self._durable: list[tuple[Series, float | None, int | None]] = []
         self._written = True
 
     # The beginning.

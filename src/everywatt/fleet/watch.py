@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 WAIT_FOR_USE_NS = 3 * NS
 LEVELS_NS = 60 * NS
-YOUNG_LEVELS_NS = 2 * NS
-YOUNG_NS = 60 * NS
+YOUNG_NS = 2 * NS  # of an agent that has just started, both are found anew after so long
+LEVELS_GROW = 4  # and idle levels, until they are a minute old, after a quarter of the time since the start
 INTERVALS_NS = 15 * NS
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
@@ -129,12 +129,12 @@ class Watcher:
         if self.llm is not None:
             self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
-            young = now_ns - self.started_ns < YOUNG_NS
-            self._levels_ns = now_ns + (YOUNG_LEVELS_NS if young else LEVELS_NS)
+            age_ns = now_ns - self.started_ns
+            self._levels_ns = now_ns + min(max(age_ns // LEVELS_GROW, YOUNG_NS), LEVELS_NS)
             for line in self.lines.total():
                 line.level = line.idle.level() if line.idle is not None else None
         if now_ns >= self._intervals_ns:
-            self._intervals_ns = now_ns + min(max(now_ns - self.started_ns, YOUNG_LEVELS_NS), INTERVALS_NS)
+            self._intervals_ns = now_ns + min(max(now_ns - self.started_ns, YOUNG_NS), INTERVALS_NS)
             for line in self.lines.all:
                 self._find_intervals(line, now_ns)
         if now_ns >= self._tidy_ns:
