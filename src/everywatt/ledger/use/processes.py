@@ -1,4 +1,4 @@
-"""From rows of `use.processes` to CPU seconds: who used how much between which instants. Without numpy.
+"""From rows of `use.processes` and `use.cgroups` to CPU seconds: who used how much when. Without numpy.
 
 Rows are told only where something changed, so what a process used between two reads is the difference of two rows, and
 where nothing was told for longer than a period, the use is of the last period. What children used that came and went
@@ -11,7 +11,7 @@ it by process and time (`ledger.use.usage`), the agent adds it up by owner (`led
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +36,31 @@ class Seen:
     recent_s: float = 0.0
     rss_bytes: float | None = None
     cpu: int = -1  # that it ran on; -1 where it has several threads, or that is not known
+
+
+class CgroupTable:
+    """Reads rows of `use.cgroups` in order: what whole groups used, those included that came and went in them."""
+
+    def __init__(self) -> None:
+        self.cpus: dict[str, float] = {}  # that groups may use, where there is a limit
+        self._cpu_s: dict[str, float] = {}
+
+    def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
+        """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
+
+        A new one has a past that is not ours, unless it was made for a command.
+        """
+        for row in rows:
+            path, cpu_s, made = str(row.get("cgroup")), row.get("cpu_s"), bool(row.get("made"))
+            if row.get("cpus") is not None:
+                self.cpus[path] = float(row["cpus"])
+            if cpu_s is not None:
+                before_s = self._cpu_s.get(path)
+                self._cpu_s[path] = cpu_s = float(cpu_s)
+                past_s = 0.0 if made else cpu_s
+                yield path, made, before_s is None, max(cpu_s - (past_s if before_s is None else before_s), 0.0)
+            if row.get("gone"):
+                self._cpu_s.pop(path, None)
 
 
 Ended = dict[int, tuple[Seen, int | None]]  # who ended since the last read, with its parent's pid, by its own
