@@ -41,7 +41,6 @@ def test_a_gauge_that_misses_just_under_three_periods_has_no_gap() -> None:
     hold(1205)
 
 
-@pytest.mark.xfail(strict=True, reason="the run then reaches to the end of the last segment")
 def test_the_end_of_a_span_is_known_when_its_recorder_died_before_it_wrote_it() -> None:
     hold(701)
 

@@ -156,8 +156,8 @@ class Ticks:
             self.watts[told],
             held_s=held_s[told],
             period_s=self.spacing_s,
-            # A gauge's gaps are in what it was held for. The tape's rule for increments of a counter: a stretch of close
-            # reads (a search for the schedule) makes no gaps of the others.
+            # A gauge's gaps are in what it was held for. For increments of a counter it is the tape's rule: a stretch
+            # of close reads (a search for the schedule) makes no gaps of the others.
             gap_s=GAP_PERIODS * self.expected_s if self.channel.kind is Kind.COUNTER else math.inf,
             reach_s=self.expected_s,
             window_s=window_s,
