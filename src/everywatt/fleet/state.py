@@ -20,8 +20,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
-from everywatt.ledger.engine import Level
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ, Level
 from everywatt.recorder.session import FAR_NS, last_rows
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns

@@ -17,8 +17,7 @@ from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import NOT_RUNNING, Level
-from everywatt.ledger.split.amounts import UJ, apportion
+from everywatt.ledger.engine import NOT_RUNNING, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source

@@ -14,7 +14,7 @@ from everywatt.core.energy import Energy, combine, join_labels
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger import idle as idling
-from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS
+from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS, UJ, apportion, microjoules, of_devices
 from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
@@ -32,7 +32,6 @@ from everywatt.ledger.owners import (
     in_microjoules,
     in_order,
 )
-from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.split.intervals import budgets
 from everywatt.ledger.split.policy import check_policy
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares

@@ -10,7 +10,7 @@ from typing import Any
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.split.amounts import UJ, microjoules
+from everywatt.ledger.engine import UJ, microjoules
 
 
 class OwnerKind(StrEnum):

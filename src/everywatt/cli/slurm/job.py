@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes, format_count, format_duration, format_joules, format_percent
 from everywatt.core.tables import Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.detail import Detail, bars, find, hints, slurm_difference
 from everywatt.slurm.site.figures import energy_of, percent, short
 from everywatt.slurm.site.totals import summed

@@ -15,7 +15,7 @@ from everywatt.cli.slurm.table import print_jobs
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_joules
 from everywatt.core.tables import Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.figures import cells, group_of, job_of, nodes_of
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key

@@ -16,7 +16,7 @@ from everywatt.core.config import Settings
 from everywatt.core.format import format_count, format_joules, format_money, format_percent, format_quantity
 from everywatt.core.jobs import user_name
 from everywatt.footprint.carbon import factors_of
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import charged, in_all
 from everywatt.slurm.site.figures import COVERED, job_of, percent, short, time_of
 from everywatt.slurm.site.monthly import plain

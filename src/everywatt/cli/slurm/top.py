@@ -16,7 +16,7 @@ from everywatt.cli.slurm.common import spool_of, spool_option
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_count, format_duration, format_joules, format_watts
 from everywatt.core.tables import Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.node.record import running
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.schema import JobOnNode

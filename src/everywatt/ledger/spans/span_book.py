@@ -12,11 +12,11 @@ from everywatt.core.device import Device, is_gpu
 from everywatt.core.energy import Energy, combine
 from everywatt.core.errors import UsageError
 from everywatt.energy.sources import sources, splittable
+from everywatt.ledger.engine import microjoules
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_order
 from everywatt.ledger.spans.span_sweep import Line
 from everywatt.ledger.spans.spans import BY_OVERLAP, Windows, span_ledger
-from everywatt.ledger.split.amounts import microjoules
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.ledger.use.gpu_use import GpuUse
 from everywatt.tape.reader import Tape

@@ -22,6 +22,7 @@ from everywatt.core.spans import Span
 from everywatt.energy.sources import Source, addable, edge_key
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import FEW_WINDOWS, source_ticks, windows_energy
+from everywatt.ledger.engine import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.owners import (
     UNATTRIBUTED,
     Checks,
@@ -42,7 +43,6 @@ from everywatt.ledger.spans.span_sweep import (
     span_owners,
     takes_part,
 )
-from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 
 OUTSIDE = Owner(OwnerKind.OTHER, "other", "outside the spans")
 EXACT_SPANS = 64  # up to so many, what an edge takes from one span it gives to another, in the budgets too

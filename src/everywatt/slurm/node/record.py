@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from everywatt.core.budget import Bound, Budget
 from everywatt.core.device import is_gpu
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.state import State

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.footprint.carbon import J_PER_KWH
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.sacct import accounting
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import document, dumps
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, Factors, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain

@@ -9,7 +9,7 @@ from typing import Final
 
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent, format_watts
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.figures import COVERED
 from everywatt.slurm.site.store import Store

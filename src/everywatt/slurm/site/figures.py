@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from everywatt.core.format import format_duration, format_joules, format_percent, print_quantity
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.totals import shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed

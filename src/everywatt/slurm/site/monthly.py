@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import Factors, added_up, charged, in_all
 from everywatt.slurm.site.figures import job_of, nodes_of

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from everywatt.core.format import format_joules, format_percent, print_quantity
 from everywatt.core.tables import Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
 from everywatt.slurm.site.periods import day_of

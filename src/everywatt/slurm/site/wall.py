@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.tables import Column, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.meters.block import Block
 from everywatt.meters.integrate import held
 from everywatt.slurm.schema import JobOnNode
