@@ -37,7 +37,7 @@ from everywatt.ledger.owners import Ledger, OwnerKind
 from everywatt.ledger.spans.span_book import UseOfPids
 from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Stretches
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.series import Series
+from everywatt.ledger.use.usage import Series
 from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"

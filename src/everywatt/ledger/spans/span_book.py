@@ -18,7 +18,7 @@ from everywatt.ledger.owners import Checks, Entry, Ledger, in_microjoules, in_or
 from everywatt.ledger.spans.span_sweep import Line
 from everywatt.ledger.spans.spans import BY_OVERLAP, Windows, span_ledger
 from everywatt.ledger.use.account import TapeUse, tape_use
-from everywatt.ledger.use.gpu_use import GpuUse
+from everywatt.ledger.use.usage import GpuUse
 from everywatt.tape.reader import Tape
 
 

@@ -23,7 +23,7 @@ from everywatt.ledger.split.policy import allocated_cpus, charge_idle
 from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
 from everywatt.ledger.split.split import Split, Uses, split, sums
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.dram import memory_held, refresh
+from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
@@ -93,7 +93,7 @@ class _Work:
         held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
         if source.domain is Domain.DRAM:
             bytes_ = self._bytes(count)
-            held_j = refresh(idle_j, bytes_, roll.use.memory_bytes)
+            held_j = _refresh(idle_j, bytes_, roll.use.memory_bytes)
             idle_j -= float(held_j.sum())
             allocated = np.zeros(count)
             if not roll.use.memory_bytes:
@@ -248,3 +248,14 @@ def _padded(device: DeviceShares, count: int) -> DeviceShares:
         occupancy=None if device.occupancy is None else np.pad(device.occupancy, more),
         owned_s=np.pad(device.owned_s, more),
     )
+
+
+def _refresh(idle_j: float, held_bytes: Floats, machine_bytes: float | None) -> Floats:
+    """Joules of keeping each owner's memory, of a device's idle joules; what is not held stays idle.
+
+    Shared pages are counted for each holder by RSS, so where the owners hold more than there is, by their shares.
+    """
+    whole = max(float(machine_bytes or 0.0), float(held_bytes.sum()))
+    if not machine_bytes or whole <= 0 or idle_j <= 0:
+        return np.zeros(len(held_bytes))
+    return np.asarray(idle_j * held_bytes / whole, dtype=np.float64)

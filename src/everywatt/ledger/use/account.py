@@ -14,11 +14,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger.split.energies import Cells
-from everywatt.ledger.use import series
 from everywatt.ledger.use.facts import members
-from everywatt.ledger.use.gpu_use import GpuUse
 from everywatt.ledger.use.processes import CgroupTable
-from everywatt.ledger.use.usage import ProcessUse
+from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
@@ -72,9 +70,9 @@ class TapeUse:
         self.before: ProcessUse | None = None  # of the segment that this one goes on from
         self.gpus: GpuUse | None = None
         self.cgroups = CommandUse()
-        self.busy: series.Series | None = None
-        self.still: series.Series | None = None
-        self._series: dict[str, series.Series | None] = {}
+        self.busy: Series | None = None
+        self.still: Series | None = None
+        self._series: dict[str, Series | None] = {}
         self._cells: dict[tuple[int, str], Cells] = {}
         self._read_ns: dict[str, int] = {}
         self._members: tuple[tuple[int, int], list[bool]] = ((-1, -1), [])
@@ -107,7 +105,7 @@ class TapeUse:
         for name in gpus if self.gpus is not None else ():
             self._feed(tape, groups[name], self.gpus.feed)
         self._feed(tape, groups.get(CGROUPS), self.cgroups.take)
-        self.busy, self.still = self.channel(tape, series.BUSY), self.channel(tape, series.IDLE)
+        self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
     def _feed(self, tape: Tape, group: StoredGroup | None, take: Callable[[int, list[dict[str, Any]]], None]) -> None:
@@ -139,10 +137,10 @@ class TapeUse:
             elif span.parent is None:
                 self.runs.append((max(span.start_ns, low_ns), end_ns))
 
-    def channel(self, tape: Tape, name: str) -> series.Series | None:
+    def channel(self, tape: Tape, name: str) -> Series | None:
         """A channel over the whole tape; None where the tape does not have it."""
         if self._series.get(name) is None:
-            self._series[name] = series.find(tape, name)
+            self._series[name] = find_series(tape, name)
         found = self._series[name]
         if found is not None:
             found.update(tape)

@@ -11,7 +11,7 @@ from everywatt.core.device import is_gpu
 from everywatt.ledger.groups import grouper
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.dram import memory_held
+from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape
 
 
