@@ -13,8 +13,8 @@ from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
 from everywatt.ledger.split.split import Uses, sums
 from everywatt.ledger.split.stretches import Stretches, cut, process_use, remainder
 from everywatt.ledger.use.account import TapeUse
-from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import most_owed_s
+from everywatt.ledger.use.processes import ProcessFacts
 from everywatt.ledger.use.tenants import active_weights
 
 Ints = npt.NDArray[np.int64]

@@ -14,8 +14,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger.split.energies import Cells
-from everywatt.ledger.use.facts import members
-from everywatt.ledger.use.processes import CgroupTable
+from everywatt.ledger.use.processes import CgroupTable, members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.tape.reader import StoredGroup, Tape
 

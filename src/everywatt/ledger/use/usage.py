@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.processes import ProcessTable
+from everywatt.ledger.use.processes import ProcessFacts, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape
