@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.split.shares import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL
-from everywatt.ledger.split.split import Uses, sums
+from everywatt.ledger.split.split import METER_AT, NOBODY_AT, OTHER_AT, SPECIAL, Uses, sums
 from everywatt.ledger.use.account import TapeUse
 from everywatt.ledger.use.owner_use import Remainder, most_owed_s
 from everywatt.ledger.use.processes import ProcessFacts
@@ -21,6 +20,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 TAIL_PERIODS = 2.0
+FIRST = len(SPECIAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,6 @@ def remainder(whole: Floats, known: Floats, most_owed: float) -> Floats:
         if above == above:
             rest[index] = of.take(above)
     return rest
-
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-FIRST = len(SPECIAL)
 
 
 class Roll:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.errors import UsageError
-from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT
+from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT
 
 Floats = npt.NDArray[np.float64]
 

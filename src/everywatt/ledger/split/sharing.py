@@ -20,8 +20,18 @@ from everywatt.ledger.split.energies import stretch_joules
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
 from everywatt.ledger.split.owner_index import FIRST, CpuUse, Roll, cpu_use, gpu_share, packages_known
 from everywatt.ledger.split.policy import allocated_cpus, charge_idle
-from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
-from everywatt.ledger.split.split import Split, Uses, split, sums
+from everywatt.ledger.split.split import (
+    IDLE_AT,
+    NOBODY_AT,
+    OTHER_AT,
+    SPECIAL,
+    DeviceShares,
+    Split,
+    TapeShares,
+    Uses,
+    split,
+    sums,
+)
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape

@@ -18,6 +18,10 @@ from typing import Any
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 
+TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
+PLAIN_ROW = 9  # keys of a row with nothing but numbers
+LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
+
 
 @dataclass(slots=True)
 class ProcessFacts:
@@ -117,11 +121,6 @@ def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | 
         for one in chain:
             known[one] = answer
     return [bool(one) for one in known]
-
-
-TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
-PLAIN_ROW = 9  # keys of a row with nothing but numbers
-LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
 
 
 @dataclass(slots=True)

@@ -161,9 +161,6 @@ class ProcessUse(ProcessTable):
         return self._made
 
 
-Ints = npt.NDArray[np.int64]
-
-
 class GpuUse:
     """Reads frames of `nvml.processes` in order. For each GPU: stretches with the tenants of each."""
 
@@ -186,10 +183,6 @@ class GpuUse:
         places = np.searchsorted(edges, instants_ns, side="right") - 1
         now = self._table.now(gpu)
         return [() if place < 0 else kept[place] if place < len(kept) else now for place in places.tolist()]
-
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 class Series:
@@ -249,10 +242,6 @@ def find_series(tape: Tape, name: str) -> Series | None:
         if any(channel.name == name for channel in group.info.channels):
             return Series(group, name)
     return None
-
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
