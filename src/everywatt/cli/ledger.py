@@ -13,8 +13,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_watts
 from everywatt.core.units import parse_power_w
 from everywatt.ledger.groups import KINDS
-from everywatt.ledger.owners import Ledger
-from everywatt.ledger.split.policy import POLICIES
+from everywatt.ledger.owners import POLICIES, Ledger
 from everywatt.report.ledger_text import ledger_table, method_words
 
 

@@ -29,11 +29,11 @@ from everywatt.ledger.owners import (
     Owner,
     OwnerKind,
     Part,
+    check_policy,
     in_microjoules,
     in_order,
 )
 from everywatt.ledger.split.intervals import budgets
-from everywatt.ledger.split.policy import check_policy
 from everywatt.ledger.split.sharing import share_tape
 from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 from everywatt.tape.reader import Tape
