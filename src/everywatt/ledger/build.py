@@ -68,7 +68,7 @@ def ledger(
     if baseline is not None:
         levels = [idling.given(level, baseline) for level in levels]
     if by == "span":
-        from everywatt.ledger.spans.span_book import span_book  # a quarter of what the ledger loads
+        from everywatt.ledger.spans.spans import span_book  # a quarter of what the ledger loads
 
         return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
     own, about = grouper(by, tapes), describer(by, tapes)
