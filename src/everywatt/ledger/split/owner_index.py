@@ -1,4 +1,4 @@
-"""Which owner a process of a tape is: itself, the meter, or one of the others; and its use of CPUs and GPUs."""
+"""Which owner a process of a tape is: itself, the meter, or one of the others; what each used of CPUs and GPUs, and when."""
 
 from __future__ import annotations
 
