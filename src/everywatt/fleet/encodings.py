@@ -1,7 +1,7 @@
 """How a batch of samples is written for a receiver: Prometheus remote write, Influx line protocol, Sage records.
 
-All of them leave the same queue, so what is not taken waits on the tape and goes out in order later. Remote write 1.0 is
-four small messages of protobuf, written by hand:
+All of them leave the same queue, so what is not taken waits on the tape and goes out in order later. Remote write 1.0
+is four small messages of protobuf, written by hand:
 
 WriteRequest { repeated TimeSeries timeseries = 1 }
 TimeSeries   { repeated Label labels = 1; repeated Sample samples = 2 }

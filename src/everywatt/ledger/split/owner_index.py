@@ -1,4 +1,4 @@
-"""Which owner a process of a tape is: itself, the meter, or one of the others; what each used of CPUs and GPUs, and when."""
+"""Which owner a process of a tape is: itself, the meter, or one of the others; what each used of CPUs and GPUs."""
 
 from __future__ import annotations
 

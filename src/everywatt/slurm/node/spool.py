@@ -1,8 +1,8 @@
 """The spool folder that hooks, agent and node share: events of jobs, and who works on the node.
 
 Events are files that hooks dropped, read oldest first and with suspicion. Files of `events` are root's. Files of
-`tasks/UID` are written by that user, so of those only what cannot hurt is used, where the file belongs to the user whose
-job it names, and of each user a few at a time.
+`tasks/UID` are written by that user, so of those only what cannot hurt is used, where the file belongs to the user
+whose job it names, and of each user a few at a time.
 
 Whoever works here leaves its pid and start time, where hooks look for them: `agent.pid` is who records the node,
 `node.pid` who charges what was recorded to jobs; one process may be both.
