@@ -145,7 +145,6 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     assert again.devices["cpu.0|package"] == lab.energy_uj
 
 
-@pytest.mark.xfail(strict=True, reason="reading it empties its log, and it then seems to have lost that")
 def test_the_segment_that_a_killed_agent_left_is_sealed_and_has_lost_nothing(tmp_path):
     lab = Lab(tmp_path)
     for _ in range(5):

@@ -211,7 +211,11 @@ def restore(found: State, watcher: Watcher, boot: str) -> None:
 
 
 def recover(state: State, folder: Path) -> State:
-    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed."""
+    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed first.
+
+    Reading one otherwise empties its log, and without a log it seems to have lost what was in there.
+    """
+    seal_left(folder)
     for path in segments(folder):
         if number_of(path) < state.segment:
             continue

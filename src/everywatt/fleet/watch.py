@@ -195,18 +195,17 @@ class Watcher:
         said = []
         for line in self.lines.all:
             fresh_uj, seconds = line.settle_gap()
-            if not fresh_uj:
+            if not fresh_uj or not line.in_total:  # a part of another is told and charged with that
                 continue
             joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
-            if line.in_total:
-                level = line.idle.level() if line.idle is not None else None
-                idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-                uses = {} if line.kind == "gpu" else self.cpu.unwatched()
-                uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
-                amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
-                amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
-                self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
+            level = line.idle.level() if line.idle is not None else None
+            idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
+            uses = {} if line.kind == "gpu" else self.cpu.unwatched()
+            uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
+            amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
+            amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
+            self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
         return said
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:
