@@ -101,8 +101,9 @@ class TapeUse:
             self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
         if self.processes is not None:
             self._feed(tape, groups.get(PROCESSES), self.processes.feed)
-        for name in gpus if self.gpus is not None else ():
-            self._feed(tape, groups[name], self.gpus.feed)
+        if self.gpus is not None:
+            for name in gpus:
+                self._feed(tape, groups[name], self.gpus.feed)
         self._feed(tape, groups.get(CGROUPS), self.cgroups.take)
         self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
