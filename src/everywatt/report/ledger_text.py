@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from everywatt.core.budget import Budget
-from everywatt.core.format import shared_unit
+from everywatt.core.format import format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ, apportion
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
@@ -16,7 +18,36 @@ LABEL_CHARACTERS = 48
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
 
 
-def ledger_table(ledger: Ledger, top: int | None = None) -> Table:
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """The ledger of a run; `top` owners are printed one by one."""
+
+    name: str
+    ledger: Ledger
+    top: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with all owners."""
+        return {"name": self.name, **self.ledger.to_dict()}
+
+    def tables(self) -> list[Table]:
+        """The total, a row for each owner, and how idle power was found."""
+        notes = [*_idle_lines(self.ledger), *(f"! {note}" for note in self.ledger.notes)]
+        table = ledger_table(self.ledger, self.top, notes)
+        return [Table.lines(f"{self.name}   {self.ledger.total}"), table]
+
+
+def _idle_lines(ledger: Ledger) -> list[str]:
+    """`idle cpu.0: 20.6 W ± 0.5, measured`: one line a device."""
+    lines = []
+    for device, idle in ledger.idle.items():
+        held = f", {format_watts(idle['held_watts'])} more while held" if idle.get("held_watts") else ""
+        watts = format_watts(idle["watts"], min(idle["watts"], idle["spread_w"]), idle["spread_w"])
+        lines.append(f"idle {device}: {watts}, {method_words(idle['method'])}{held}")
+    return lines
+
+
+def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = ()) -> Table:
     """The `top` most expensive owners, the others together, the special ones, and the total."""
     folded = fold(ledger.entries, top)
     amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
@@ -32,6 +63,7 @@ def ledger_table(ledger: Ledger, top: int | None = None) -> Table:
         *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
         *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
         rows=rows,
+        notes=notes,
     )
 
 
