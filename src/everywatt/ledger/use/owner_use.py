@@ -13,7 +13,7 @@ from typing import Any
 from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.split.intervals import JIFFY_S
-from everywatt.ledger.use.processes import CgroupTable, ProcessFacts, ProcessTable, Seen
+from everywatt.ledger.use.processes import CgroupTable, CpuRecord, ProcessFacts, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
@@ -147,18 +147,8 @@ class OwnerUse(ProcessTable):
     ) -> None:
         self._used_now += zip(whose, cpu_s, cpus, strict=True)
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
-        self._used_now.append((facts, cpu_s, cpu))
+    def _used_by(self, use: CpuRecord) -> None:
+        self._used_now.append((use.facts, use.cpu_s, use.cpu))
 
     def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
         self._gone.append(facts)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
@@ -137,6 +137,21 @@ class Seen:
     cpu: int = -1  # that it ran on; -1 where it has several threads, or that is not known
 
 
+class CpuRecord(NamedTuple):
+    """CPU seconds of a process between two instants; `last` marks its end in there, `young` its beginning.
+
+    `cpu` is the CPU that it ran on, -1 where that is not known or there are several threads.
+    """
+
+    facts: ProcessFacts
+    from_ns: int
+    to_ns: int
+    cpu_s: float
+    last: bool = False
+    young: bool = False
+    cpu: int = -1
+
+
 class CgroupTable:
     """Reads rows of `use.cgroups` in order: what whole groups used, those included that came and went in them."""
 
@@ -203,23 +218,13 @@ class ProcessTable:
         """CPU seconds of many processes in the interval of the read."""
         raise NotImplementedError
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
-        """CPU seconds of one process between two instants; `last` marks its end in there, `young` its beginning."""
+    def _used_by(self, use: CpuRecord) -> None:
+        """CPU seconds of one process between two instants."""
         raise NotImplementedError
 
     def _used_since(self, facts: ProcessFacts, began_ns: int, at_ns: int, cpu_s: float) -> None:
         """CPU seconds of one that was read for the first time, since its beginning, which may be long ago."""
-        self._used_by(facts, began_ns, at_ns, cpu_s, young=True)
+        self._used_by(CpuRecord(facts, began_ns, at_ns, cpu_s, young=True))
 
     # Rows.
 
@@ -363,7 +368,7 @@ class ProcessTable:
             self._leave(seen, pid, at_ns, went)
             went[pid] = (seen, row.get("ppid"))
             if cpu_s > seen.cpu_s:
-                self._used_by(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu)
+                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu))
             return
         if (pid, start) in self._known and start is not None:
             return  # its end was told already
@@ -371,7 +376,7 @@ class ProcessTable:
             parent = self.alive.get(row["ppid"]) if row.get("ppid") is not None else None
             facts = self._stand_in(parent, at_ns, str(row.get("name") or "?"), row.get("uid"))
             began_ns = self._began_ns(start) or low_ns
-            self._used_by(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True)
+            self._used_by(CpuRecord(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True))
 
     def _came_and_went(self, gains: dict[int, float], went: Ended, low_ns: int, at_ns: int) -> None:
         """Charge what parents got from children beyond what was known of those."""
@@ -391,12 +396,12 @@ class ProcessTable:
             for seen in gone:
                 most_s = (at_ns - low_ns) / NS * seen.threads
                 part_s = min(left_s * (seen.recent_s + 0.01) / weight, most_s)
-                self._used_by(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu)
+                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu))
                 gain -= part_s
             rest_s = gain - sum(seen.cpu_s + seen.children_s for seen in gone)
             if rest_s > 1e-9:
                 facts = self._stand_in(self.alive[pid], at_ns)
-                self._used_by(facts, low_ns, at_ns, rest_s, last=True, young=True)
+                self._used_by(CpuRecord(facts, low_ns, at_ns, rest_s, last=True, young=True))
 
     def _stand_in(self, parent: Seen | None, at_ns: int, name: str = "", uid: int | None = None) -> ProcessFacts:
         """The facts of "children of … that came and went"; one for each parent, or for each name without one."""

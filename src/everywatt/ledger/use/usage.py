@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.processes import ProcessFacts, ProcessTable
+from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape
@@ -107,7 +107,7 @@ class ProcessUse(ProcessTable):
         for left, right in pairwise(cuts):
             if right > left:
                 part_s = cpu_s * (right - left) / (at_ns - began_ns)
-                self._used_by(facts, left, right, part_s, young=left == began_ns)
+                self._used_by(CpuRecord(facts, left, right, part_s, young=left == began_ns))
 
     def _used(
         self, whose: Sequence[ProcessFacts], low_ns: int, at_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
@@ -123,22 +123,11 @@ class ProcessUse(ProcessTable):
         young.extend(none)
         cpu.extend(cpus)
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
+    def _used_by(self, use: CpuRecord) -> None:
         place = len(self.edges) - 2
-        while place > 0 and self.edges[place] >= to_ns:
+        while place > 0 and self.edges[place] >= use.to_ns:
             place -= 1
-        row = (place, facts.number, from_ns, to_ns, cpu_s, last, young, cpu)
-        for column, value in zip(self._columns, row, strict=True):
+        for column, value in zip(self._columns, (place, use.facts.number, *use[1:]), strict=True):
             column.append(value)  # type: ignore[attr-defined]
 
     def _holds(self, name: str, facts: ProcessFacts, at_ns: int, value: float) -> None:
