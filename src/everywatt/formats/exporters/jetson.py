@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from math import isfinite
 
-from everywatt.sensors.jetson.tegra_line import TegraLine
+from everywatt.sensors.jetson.tegrastats import TegraLine
 
 MHZ = 1e6
 _HELP = {

@@ -18,7 +18,7 @@ from everywatt.formats.exporters.jetson import metrics_text
 from everywatt.ledger.counters import IDLE
 from everywatt.ledger.split.amounts import UJ
 from everywatt.sensors.base import Report
-from everywatt.sensors.jetson.tegra_line import Engine, Memory, RailPower, TegraLine
+from everywatt.sensors.jetson.tegrastats import Engine, Memory, RailPower, TegraLine
 
 MIB = 2**20
 Row = tuple[str, float | None, tuple[tuple[str, str], ...]]

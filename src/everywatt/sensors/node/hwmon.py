@@ -14,17 +14,19 @@ from pathlib import Path
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
-from everywatt.sensors.jetson.jetson_rails import hwmon_chips
-from everywatt.sensors.pci_cards import address_of, numbered, socket_of
+from everywatt.sensors.jetson.jetson import hwmon_chips
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
     Opener,
+    address_of,
     entries,
     in_unit,
+    numbered,
     open_readonly,
     read_count,
     read_text,
+    socket_of,
     watch,
 )
 
