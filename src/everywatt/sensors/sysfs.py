@@ -20,7 +20,6 @@ from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 from everywatt.core.platforms import O_CLOEXEC
 
-Opener = Callable[[str], int]
 _LONGEST = 64
 _U64_DIGITS = 20
 _SIGNED = re.compile(rb"-?\d{1,19}")
@@ -31,10 +30,10 @@ def open_readonly(path: str) -> int:
     return os.open(path, os.O_RDONLY | O_CLOEXEC)
 
 
-def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
+def read_text(path: Path) -> str | None:
     """The stripped text of a small file, None where it cannot be read or is no text."""
     try:
-        handle = opener(str(path))
+        handle = open_readonly(str(path))
     except OSError:
         return None
     try:
@@ -45,9 +44,9 @@ def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
         os.close(handle)
 
 
-def read_count(path: Path, opener: Opener = open_readonly) -> int | None:
+def read_count(path: Path) -> int | None:
     """A whole number ≥ 0 from a small file, None where there is none."""
-    text = read_text(path, opener)
+    text = read_text(path)
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
 
 
@@ -77,12 +76,11 @@ class NumberFile:
     next read, so that a device that comes back works again.
     """
 
-    def __init__(self, path: Path, *, most: float | None = None, opener: Opener = open_readonly) -> None:
+    def __init__(self, path: Path, *, most: float | None = None) -> None:
         self.path = path
         self.trouble: str | None = None
         self.denied = False
         self._most = most
-        self._opener = opener
         self._handle: int | None = None
         self._last: bytes | None = None
 
@@ -129,13 +127,13 @@ class NumberFile:
 
     def _bytes(self) -> bytes:
         if self._handle is None:
-            self._handle = self._opener(str(self.path))
+            self._handle = open_readonly(str(self.path))
         data = os.pread(self._handle, _LONGEST, 0)
         # A descriptor of a file that was removed or replaced repeats its last value indefinitely. Counters seldom stand
         # still, so that looking only then costs nothing.
         if data == self._last and os.fstat(self._handle).st_nlink == 0:
             self.close()
-            self._handle = self._opener(str(self.path))
+            self._handle = open_readonly(str(self.path))
             data = os.pread(self._handle, _LONGEST, 0)
         self._last = data
         return data

@@ -16,12 +16,10 @@ from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.sysfs import (
-    Opener,
     SignedFile,
     ValueGroup,
     entries,
     in_unit,
-    open_readonly,
     read_count,
     read_text,
 )
@@ -255,9 +253,9 @@ _USUAL_V = 5.0
 class RailReader:
     """One rail's watts: its power file, else volts times amps."""
 
-    def __init__(self, rail: Rail, opener: Opener = open_readonly) -> None:
+    def __init__(self, rail: Rail) -> None:
         self.rail = rail
-        self._files = [SignedFile(path, opener=opener) for path in rail.files]
+        self._files = [SignedFile(path) for path in rail.files]
 
     @property
     def why(self) -> str:
@@ -290,9 +288,8 @@ class Jetson:
     name = "jetson"
     after: Sequence[str] = ()
 
-    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+    def __init__(self, request: Request) -> None:
         self._machine = request.machine
-        self._opener = opener
         self._found: list[tuple[Channel, RailReader]] | None = None
 
     def probe(self) -> Report:
@@ -307,7 +304,7 @@ class Jetson:
         samples: dict[str, float | None] = {}
         denied = False
         for rail in rails:
-            reader = RailReader(rail, self._opener)
+            reader = RailReader(rail)
             watts = reader.read()
             channel = rail_channel("jetson", rail.label, facts_of(rail, reader.volts()), taken)
             reader.close()
