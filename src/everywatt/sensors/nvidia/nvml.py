@@ -18,7 +18,7 @@ from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.nvidia.gpu_select import Selection, select
-from everywatt.sensors.nvidia.nvml_api import Fields, guarded, metric, refusal, text, words_for
+from everywatt.sensors.nvidia.nvml_api import Fields, metric, refusal, text, tried, words_for
 from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples, identify
 from everywatt.sensors.nvidia.nvml_groups import (
     FIELD_AVERAGE,
@@ -120,11 +120,8 @@ class Nvml:
         asked = [(field, scope) for field in (FIELD_ENERGY, FIELD_AVERAGE, FIELD_INSTANT) for scope in range(3)]
         for card in self._cards:
             fields = Fields(self._nvml, asked)
-            try:
-                fields.read(card.handle)
-                told = {key: words_for(code) for key, code in fields.errors.items()}
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                told = dict.fromkeys(asked, words_for(error))
+            why = tried(fields.read, card.handle)[1]
+            told = dict.fromkeys(asked, why) if why else {key: words_for(code) for key, code in fields.errors.items()}
             found[f"gpu.{card.device.index}"] = {f"{f}/{s}": told.get((f, s), "ok") for f, s in asked}
         self.close()
         return found
@@ -132,10 +129,7 @@ class Nvml:
     def close(self) -> None:
         """Shut NVML down; `groups` do it by themselves when the last of them is closed."""
         if self._nvml is not None:
-            try:
-                self._nvml.nvmlShutdown()
-            except Exception:  # noqa: BLE001 - it fails where NVML never started, which the probe has reported
-                pass
+            tried(self._nvml.nvmlShutdown)  # it fails where NVML never started, which the probe has reported
 
     def _one_closed(self) -> None:
         self._open -= 1
@@ -164,19 +158,17 @@ class Nvml:
 
     def _inventory(self, count: int) -> tuple[dict[int, Identity], dict[int, Any], dict[int, str]]:
         nvml = self._nvml
-        try:
-            driver = text(nvml.nvmlSystemGetDriverVersion())
-        except Exception:  # noqa: BLE001 - a driver's border; a card whose driver is not known has fewer facts
-            driver = ""
+        driver = text(tried(nvml.nvmlSystemGetDriverVersion)[0] or "")  # without it a card has fewer facts
         known: dict[int, Identity] = {}
         handles: dict[int, Any] = {}
         lost: dict[int, str] = {}
         for index in range(count):
-            try:
-                handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
-                known[index] = identify(nvml, index, handles[index], driver)
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                lost[index] = words_for(error)
+            handles[index], why = tried(nvml.nvmlDeviceGetHandleByIndex, index)
+            if not why:
+                known[index], why = tried(identify, nvml, index, handles[index], driver)
+            if why:
+                lost[index] = why
+                known.pop(index, None)
         return known, handles, lost
 
     def _select(self, known: dict[int, Identity]) -> Selection:
@@ -186,11 +178,11 @@ class Nvml:
     def _probe_cards(self, chosen: list[Identity], handles: dict[int, Any], lost: dict[int, str]) -> list[_Card]:
         cards = []
         for identity in chosen:
-            index = identity.gpu.index
-            try:
-                cards.append(self._probe_card(identity, handles[index]))
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                lost[index] = words_for(error)
+            card, why = tried(self._probe_card, identity, handles[identity.gpu.index])
+            if why:
+                lost[identity.gpu.index] = why
+            else:
+                cards.append(card)
         self._check_counters(cards)
         self._add_scopes(cards)
         self._name_counters([card for card in cards if _counts(card.power) and has_module(card.power)])
@@ -201,18 +193,17 @@ class Nvml:
     def _add_scopes(self, cards: list[_Card]) -> None:
         modules = modules_of({card.device.index: card.device.identity for card in cards}, self._request.machine.sys)
         seen: set[int] = set()
-        inside: dict[int, bool] = {}  # whether the driver reports a module that a GPU is part of
+        inside: dict[int, bool | None] = {}  # whether the driver reports a module that a GPU is part of
         for card in cards:
             index = card.device.index
             module = modules.get(index)
-            try:
-                inside[index] = probe_scopes(card.power, card.device, card.handle, module, first=module not in seen)
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                card.missing[f"gpu.{index}.module"] = words_for(error)
+            inside[index], why = tried(probe_scopes, card.power, card.device, card.handle, module, module not in seen)
+            if why:
+                card.missing[f"gpu.{index}.module"] = why
             if module is not None and has_module(card.power):
                 seen.add(module)
         for card in cards:
-            if any(inside.values()) and inside.get(card.device.index) is False:
+            if any(inside.values()) and inside[card.device.index] is False:
                 is_beside(card.power)
 
     def _name_counters(self, cards: list[_Card]) -> None:
@@ -237,10 +228,10 @@ class Nvml:
 
     def _scoped_w(self, card: _Card) -> tuple[float, float] | None:
         """Watts of GPU and module; None where one of them fails."""
-        try:
-            instant, average, module, module_average = Fields(self._nvml, POWER_FIELDS).read(card.handle)
-        except Exception:  # noqa: BLE001 - a driver's border; without power its counter stays out
+        read, _ = tried(Fields(self._nvml, POWER_FIELDS).read, card.handle)
+        if read is None:
             return None
+        instant, average, module, module_average = read
         gpu_mw = instant if instant == instant else average
         module_mw = module if module == module else module_average
         return (gpu_mw / 1e3, module_mw / 1e3) if gpu_mw + module_mw == gpu_mw + module_mw else None
@@ -258,13 +249,13 @@ class Nvml:
     def _add_utilisation(self, card: _Card) -> None:
         if not card.power.sources:
             return
-        try:
-            if probe_utilisation(card.power, card.device, card.handle):
-                samples = UtilisationSamples(self._nvml, self._clock)
-                if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
-                    card.samples = samples
-        except Exception as error:  # noqa: BLE001 - a driver's border
-            card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
+        found, why = tried(probe_utilisation, card.power, card.device, card.handle)
+        if why:
+            card.missing[f"gpu.{card.device.index}.utilisation"] = why
+        if found:
+            samples = UtilisationSamples(self._nvml, self._clock)
+            if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
+                card.samples = samples
 
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
@@ -295,13 +286,12 @@ class Nvml:
 
     def _counter_j(self, card: _Card) -> float | None:
         source = card.power.sources[0]
-        try:
-            if source.call is not None:
-                return float(guarded(source.call, card.handle)) * source.channel.scale
-            entries = guarded(self._nvml.nvmlDeviceGetFieldValues, card.handle, [FIELD_ENERGY])
-            return float(entries[0].value.ullVal) * source.channel.scale
-        except Exception:  # noqa: BLE001 - it moved away altogether; the first read will say how
-            return None
+        if source.call is not None:
+            raw, _ = tried(source.call, card.handle)
+        else:
+            read, _ = tried(Fields(self._nvml, (FIELD_ENERGY,)).read, card.handle)
+            raw = read and read[0]
+        return None if raw is None or raw != raw else float(raw) * source.channel.scale
 
     def _sum_up(self, known: dict[int, Identity], selection: Selection, lost: dict[int, str]) -> Report:
         samples: dict[str, float | None] = {}
@@ -378,7 +368,7 @@ def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
     return found
 
 
-def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, *, first: bool) -> bool:
+def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, first: bool) -> bool:
     """Add power of module and memory where the driver gives it; True where it gives that of a module.
 
     `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on

@@ -28,6 +28,7 @@ from everywatt.sensors.nvidia.nvml_api import (
     metric,
     pointer,
     text,
+    tried,
     words_for,
 )
 
@@ -123,12 +124,11 @@ class Device:
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._retry_ns:
             self._retry_ns = now_ns + RETRY_NS
-            try:
-                self._handle = self._find()
-                self._lost = None
-                return self._handle
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                self._lost = words_for(error)
+            handle, why = tried(self._find)
+            if not why:
+                self._handle, self._lost = handle, None
+                return handle
+            self._lost = why
         raise self._error(self._lost)
 
     def _find(self) -> Any:
@@ -142,10 +142,7 @@ class Device:
         self._retry_ns = self.clock.monotonic_ns() + RETRY_NS
         self._rates = None
         if code_of(error) == UNINITIALIZED:
-            try:
-                self.nvml.nvmlInit()
-            except Exception as again:  # noqa: BLE001 - a driver's border
-                self._lost = words_for(again)
+            self._lost = tried(self.nvml.nvmlInit)[1] or self._lost
 
     def _error(self, why: str) -> SensorError:
         return SensorError(f"GPU {self.index}: {why}.")

@@ -20,7 +20,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
-from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, tried, words_for
 
 if TYPE_CHECKING:
     from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples
@@ -463,10 +463,7 @@ class Gpm:
     def close(self) -> None:
         """Free both samples."""
         for sample in (self._older, self._newer):
-            try:
-                self._nvml.nvmlGpmSampleFree(sample)
-            except Exception:  # noqa: BLE001 - it fails for a lost GPU, whose reads have reported that; it frees memory only
-                pass
+            tried(self._nvml.nvmlGpmSampleFree, sample)  # it fails for a lost GPU, whose reads have reported that
 
 
 def probe_gpm(nvml: Any, index: int, handle: Any) -> tuple[Gpm | None, dict[str, str]]:
