@@ -55,12 +55,13 @@ class Column:
     """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …
 
     The unit is empty for plain numbers and None for words. A column with a unit is aligned to the right unless `align`
-    says otherwise.
+    says otherwise. Where a terminal has no room for all columns, those with a `spare` are left out, the smallest first.
     """
 
     name: str
     unit: str | None = None
     align: Literal["left", "right", ""] = ""
+    spare: int = 0
 
     @property
     def right(self) -> bool:
@@ -223,14 +224,44 @@ def widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(display_width(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
 
 
+def without_spare(table: Table, width: int) -> Table:
+    """The table without the spare columns for which a terminal has no room; a note says which.
+
+    Columns that say the same in all rows go first.
+    """
+    rows = table.cells()
+    least = least_widths(widths(table.headers, rows), table.right)
+    said = [len({row[place] for row in rows}) > 1 for place in range(len(least))]
+    order = sorted(
+        (place for place, column in enumerate(table.columns) if column.spare),
+        key=lambda place: (said[place], table.columns[place].spare),
+    )
+    kept = list(range(len(least)))
+    while order and sum(least[place] + GAP for place in kept) - GAP > width:
+        kept.remove(order.pop(0))
+    if len(kept) == len(least):
+        return table
+    missing = ", ".join(column.name for place, column in enumerate(table.columns) if place not in kept)
+    return Table(
+        tuple(table.columns[place] for place in kept),
+        tuple(tuple(row[place] for place in kept) for row in table.rows),
+        table.title,
+        (*table.notes, f"No room for {missing}: widen the terminal or use --json."),
+    )
+
+
+def least_widths(widths: Sequence[int], right: Sequence[int]) -> list[int]:
+    """The widths to which columns may be folded: words to LEAST_WORDS, numbers not at all."""
+    return [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
+
+
 def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
     """The columns of a table that is too wide, as several tables below one another, each with the first column.
 
     One table where all fit, or where folding the columns of words is enough.
     """
     everything = list(range(len(widths)))
-    least = [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
-    if sum(each + GAP for each in least) - GAP <= width:
+    if sum(each + GAP for each in least_widths(widths, right)) - GAP <= width:
         return [everything]
     groups = [[0]]
     for column in everything[1:]:

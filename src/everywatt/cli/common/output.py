@@ -6,7 +6,6 @@ A verb parses its options, calls, and prints what it got once, by `Output.result
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +90,8 @@ def program() -> str:
 
 
 def _on_path(path: str) -> bool:
+    import shutil  # see child.cannot_start
+
     found = shutil.which(Path(path).name)
     return found is not None and Path(found).absolute() == Path(path).absolute()
 
@@ -154,6 +155,12 @@ class Output:
         if self.json_to != STDOUT:
             self.table(*found.tables())
 
+    def facts(self, kind: str, facts: Mapping[str, Any], *lines: str) -> None:
+        """Print a result that is a few facts: the JSON object where `--json` asked for it, else sentences."""
+        self.json(kind, facts)
+        for line in lines:
+            self.text(line)
+
     def table(self, *tables: Table) -> None:
         """Tables on stdout, one below the other."""
         if self.json_to == STDOUT:
@@ -165,7 +172,7 @@ class Output:
                 print(fitted.text(), file=self.stdout)
                 continue
             if table.columns:
-                _rich_table(fitted, self.stdout, style)
+                fitted = _rich_table(fitted, self.stdout, style)
             for note in fitted.notes:
                 self._print(note, self.stdout)
 
@@ -341,22 +348,24 @@ def _cards(table: Table, console: Console) -> None:
         console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
 
 
-def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
+def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
+    """Print a table without its notes; gives what there was room for."""
     from rich import box
     from rich import table as rich_table
     from rich.console import Console
     from rich.text import Text
 
-    from everywatt.core.tables import column_groups, widths
+    from everywatt.core.tables import column_groups, widths, without_spare
 
     ascii_only = not _encodes("─", style.encoding)
     colours: Literal["standard"] | None = "standard" if style.colour else None
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
+    table = without_spare(table, console.width - 2)
     headers, rows, right = table.headers, table.cells(), table.right
     groups = column_groups(widths(headers, rows), right, console.width - 2)
     if len(groups) > 1 and console.width < NARROW and len(rows) <= MOST_STACKED:
         _cards(table, console)
-        return
+        return table
     title = table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(
@@ -379,3 +388,4 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
             shown.add_row(*(Text(row[column]) for column in columns))
         console.print(shown)
         title = ""
+    return table
