@@ -16,7 +16,7 @@ from everywatt.core.format import format_duration, format_quantity, format_watts
 from everywatt.core.spans import Span
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import offset_ns_of
-from everywatt.report.html.packing import pack
+from everywatt.report.html.pyramid import pack
 
 MOST_BANDS = 10_000
 MOST_PHASES = 60
