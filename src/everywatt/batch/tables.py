@@ -37,18 +37,17 @@ def device_table(found: BatchFigures) -> Table:
 
 
 def _device(one: DeviceFigures) -> list[Cell]:
+    return [*device_cells(one, one.busy_s), None if one.idle is None or one.idle.joules is None else one.idle]
+
+
+def device_cells(one: DeviceFigures, *busy: Cell) -> list[Cell]:
+    """A device with its items, how `busy` it was, and what it did and took meanwhile."""
     memory, power = one.use.get("memory"), one.use.get("power")
     return [
-        one.device,
-        one.done,
-        one.failed,
-        one.retries,
-        one.busy_s,
-        range_of(one.use.get("utilisation"), "%"),
+        *(one.device, one.done, one.failed, one.retries, *busy, range_of(one.use.get("utilisation"), "%")),
         None if memory is None else memory.high,
         None if power is None else power.mean,
         None if one.energy.joules is None else one.energy,
-        None if one.idle is None or one.idle.joules is None else one.idle,
     ]
 
 
