@@ -147,17 +147,6 @@ def good(answer: Answer, host: str) -> Any:
     return answer.data
 
 
-def number(value: Any) -> float | None:
-    """A finite JSON number, None for anything else (also for true and false)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if abs(found) < 1e15 else None
-
-
 _HASHES: Final = {"MD5": "md5", "SHA-256": "sha256"}
 _PART: Final = re.compile(r'([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 

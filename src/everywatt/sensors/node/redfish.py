@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.net.url import Login
-from everywatt.sensors.json_device import JsonDevice, good, login_of, number
+from everywatt.sensors.json_device import JsonDevice, good, login_of
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 
 ROOT = "/redfish/v1"

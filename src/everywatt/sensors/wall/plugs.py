@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.net.url import Login
-from everywatt.sensors.json_device import JsonDevice, login_of, number
+from everywatt.sensors.json_device import JsonDevice, login_of
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 
 WH_J = 3600.0
