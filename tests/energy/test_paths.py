@@ -70,6 +70,13 @@ def test_every_load_by_gauges_of_known_and_unknown_averaging_window(product, tmp
     assert not low
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_moving_average_that_is_published_often(product, tmp_path, known):
+    sensor = product.Sensor(period_s=0.02, window_s=1.0, known=known)
+    for length, answers in asked(product, tmp_path, "square 0.7 s", sensor, lengths=(0.25, 1.0), count=30).items():
+        assert answers.holds() >= HONEST_FEW, (length, answers)
+
+
 @pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 60 ms", "bursts 7 of 33 ms"])
 def test_spans_of_a_ledger_hold_as_those_that_are_asked_alone(product, tmp_path, load):
     sensor = product.SENSORS["gauge 25 of 100 ms"]

@@ -8,7 +8,7 @@ import pytest
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.tape.accumulate import Accumulator, Found, publication_ns
-from everywatt.tape.columns import counted_line, load_columns, ticks_by_frame
+from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import Tape
 from everywatt.tape.validate import validate
 from everywatt.tape.writer import TapeWriter
@@ -112,7 +112,6 @@ def test_a_jump_on_a_tape_counts_nowhere(tmp_path) -> None:
     with Tape.open(path) as tape:
         joules = load_columns(tape, group, ["cpu.0.energy"]).accumulated["cpu.0.energy"] * 1e-6
         assert joules == pytest.approx([0, 10, 10, 10, 20, 30, 40, 50, 60, 70, 80])
-        assert counted_line(tape, tape.group(group), "cpu.0.energy") is None
         assert ticks_by_frame(tape, tape.group(group), ["cpu.0.energy"]) is None
 
 

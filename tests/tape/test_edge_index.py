@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from everywatt.tape.edge_index import EdgeIndex
+from everywatt.tape.checking import EdgeIndex
 
 
 def test_every_read_of_a_time_is_between_the_numbers():

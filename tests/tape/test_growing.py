@@ -7,9 +7,8 @@ import pytest
 from tapes import at, counter_group, rows
 
 from everywatt.core.clocks import FakeClock
-from everywatt.tape import growing
-from everywatt.tape.columns import Columns, load_columns
-from everywatt.tape.growing import grown_columns
+from everywatt.tape import columns
+from everywatt.tape.columns import Columns, grown_columns, load_columns
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter
 
@@ -26,8 +25,8 @@ def same(one: Columns, other: Columns) -> None:
 
 @pytest.mark.parametrize("kept", [20_000, 40, 10])
 def test_a_live_tape_is_read_as_if_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
-    monkeypatch.setattr(growing, "MOST_ROWS", kept * 2)
-    monkeypatch.setattr(growing, "KEPT_ROWS", kept)
+    monkeypatch.setattr(columns, "MOST_GROWN_ROWS", kept * 2)
+    monkeypatch.setattr(columns, "KEPT_ROWS", kept)
     writer = TapeWriter(tmp_path / "live.tape", {"host": {"name": "box"}}, clock=FakeClock())
     group = writer.add_group(counter_group(), 0.1)
     ticks = rows(lambda t: 30 * t, 0, 19.9, 0.1)

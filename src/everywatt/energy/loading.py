@@ -30,8 +30,7 @@ from everywatt.energy.medians import median, publishing_s, spacing_s
 from everywatt.energy.sources import Source
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
-from everywatt.tape.columns import Columns, counted_line, load_columns
-from everywatt.tape.growing import grown_columns
+from everywatt.tape.columns import Columns, grown_columns, load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
 
 CROSS_CHECK_MIN_S = 2.0
@@ -440,10 +439,10 @@ def _counted(one: Source, start_ns: int, end_ns: int) -> tuple[Floats, Floats] |
         return None
     if _edges(one.tape, one.group, one.channel, *span):
         return None
-    found = counted_line(one.tape, one.group, one.channel.name, *span)
+    found = ticks_by_frame(one.tape, one.group, [one.channel.name], *span)
     if found is None or len(found[0]) <= 8:
         return None
-    at, counts = found
+    at, counts = found[0], found[2][one.channel.name]
     old = stalled(counts)
     if old.any():
         at, counts = at[~old], counts[~old]

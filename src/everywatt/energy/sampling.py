@@ -72,6 +72,9 @@ BEATING = 1.3
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
 UNSEEN_SWING = 0.5
+# A moving average changes little from one reading to the next where these come often, however much its ripple is: steps
+# between readings are looked at a tenth of the averaging window apart.
+STEPS_A_WINDOW = 10
 # Power of a counter is told over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
@@ -429,7 +432,9 @@ def _moving(
     found = unmove(start, t, y, window, unsure)
     # A ripple r that the average almost hides: T σ = √2 π w r for a load of period T, off by T σ / √48 at an edge.
     # A change that passes through the average raises restlessness too, but there the rule has answered already.
-    restless = np.where(found.moved, restlessness(y), np.minimum(restlessness(y), STEADY * np.abs(y)))
+    apart = max(1, round(window / STEPS_A_WINDOW / median(t - start)))
+    stirred = restlessness(y[::apart])[np.arange(len(y)) // apart]
+    restless = np.where(found.moved, stirred, np.minimum(stirred, STEADY * np.abs(y)))
     ripple = np.sqrt(2 / 48) * np.pi * window * restless
     # A load whose period is near the window's shows as a faint ripple, however much it swings.
     reach = max(1, round(window / median(t - start)))

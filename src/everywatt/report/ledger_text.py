@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everywatt.core.budget import Budget
+from everywatt.core.energy import Energy
 from everywatt.core.format import format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
@@ -52,15 +53,18 @@ def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = 
     folded = fold(ledger.entries, top)
     amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
     amounts, unit, decimals = printed(amounts_uj)
-    factor, _ = shared_unit(sum(amounts_uj) / UJ, "J")
+    intervals = [
+        _interval(_budget(group), uj, sum(amounts_uj), decimals)
+        for (_, group), uj in zip(folded, amounts_uj, strict=True)
+    ]
     rows: list[list[Cell]] = []
-    for (label, group), amount, share in zip(folded, amounts, _percents(amounts_uj), strict=True):
-        half = _half_width(Budget.sum(entry.energy.budget for entry in group), factor, decimals)
-        rows.append([label, f"{amount} {unit}", half, share, *_use(group), _method(group)])
+    for (label, group), amount, interval, share in zip(folded, amounts, intervals, _percents(amounts_uj), strict=True):
+        rows.append([label, f"{amount} {unit}", interval, share, *_use(group), _method(group)])
     whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
-    rows.append(["total", whole, _half_width(ledger.total.budget, factor, decimals), "100.0 %", "", "", "", ""])
+    interval = _interval(ledger.total.budget, sum(amounts_uj), sum(amounts_uj), decimals)
+    rows.append(["total", whole, interval, "100.0 %", "", "", "", ""])
     return Table.of(
-        *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
+        *("OWNER", Column("ENERGY", "J"), Column("95 % INTERVAL", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
         *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
         rows=rows,
         notes=notes,
@@ -109,9 +113,35 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
     return [f"{amount / 10:.1f} %" for amount in apportion(1000, amounts_uj)]
 
 
-def _half_width(budget: Budget, factor: float, decimals: int) -> str:
-    """In the unit and with the digits of the amounts."""
-    return f"{sum(budget.sides()) / 2 / factor:.{decimals}f}"
+def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
+    """Label and amount with its 95 % interval, `4.170 J (1.020 … 9.580)`, of the `top` owners and the special ones.
+
+    Amounts have one unit and add up.
+    """
+    folded = fold(entries, top)
+    amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
+    amounts, unit, decimals = printed(amounts_uj)
+    width, found = max(map(len, amounts)), []
+    for (label, group), amount, uj in zip(folded, amounts, amounts_uj, strict=True):
+        ends = _interval(_budget(group), uj, sum(amounts_uj), decimals)
+        found.append((label, f"{amount:>{width}} {unit}{f' ({ends})' if ends else ''}"))
+    return found
+
+
+def _budget(group: Sequence[Entry]) -> Budget:
+    return Budget.sum(entry.energy.budget for entry in group)
+
+
+def _interval(budget: Budget, amount_uj: int, whole_uj: int, decimals: int) -> str:
+    """Both ends of the 95 % interval of an amount, in the unit of the whole, rounded outwards."""
+    energy = Energy(amount_uj / UJ, budget)
+    factor, step = shared_unit(whole_uj / UJ, "J")[0], 10.0**decimals
+    below, above = (side / factor for side in energy.sides())
+    if not below + above:
+        return ""
+    value = amount_uj / UJ / factor
+    low, high = math.floor(max(value - below, 0.0) * step) / step, math.ceil((value + above) * step) / step
+    return f"{low:.{decimals}f} … {high:.{decimals}f}"
 
 
 def _use(group: Sequence[Entry]) -> list[Cell]:

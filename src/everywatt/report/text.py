@@ -22,7 +22,7 @@ from everywatt.core.format import (
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.owners import OwnerKind
-from everywatt.report.ledger_text import fold, printed
+from everywatt.report.ledger_text import owner_amounts
 from everywatt.report.wall import wall_of
 
 if TYPE_CHECKING:
@@ -120,10 +120,9 @@ def _owners(run: Run) -> list[str]:
     ledger = run.ledger()
     if not any(entry.owner.kind is OwnerKind.PROCESS for entry in ledger.entries):
         return []
-    folded = fold(ledger.entries, MAX_OWNERS)
-    amounts, unit, _ = printed([sum(entry.microjoules for entry in group) for _, group in folded])
-    width = max(map(len, amounts))
-    lines = [f"  owner   {amount:>{width}} {unit}  {label}" for (label, _), amount in zip(folded, amounts, strict=True)]
+    found = owner_amounts(ledger.entries, MAX_OWNERS)
+    width = max(len(amount) for _, amount in found)
+    lines = [f"  owner   {amount:<{width}}  {label}" for label, amount in found]
     if run.energy().scope != ledger.total.scope and ledger.total.joules is not None:
         lines.append(f"  ! owners share {ledger.total.scope}, {format_energy(ledger.total)}; the rest is not split")
     return lines

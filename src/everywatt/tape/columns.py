@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import pairwise
+from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,9 @@ from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# Rows of a tape that still grows: of the newest, as many are kept decoded once there are more than the first number.
+MOST_GROWN_ROWS: Final = 60_000
+KEPT_ROWS: Final = 20_000
 _DIFF = {codec.DIFF_1: np.int8, codec.DIFF_2: np.int16, codec.DIFF_4: np.int32}
 
 
@@ -126,30 +131,6 @@ def jumps(tape: Tape, group: StoredGroup, channel: str) -> list[int]:
     return [gap.end_ns for gap in tape.gaps(group.id) if gap.kind == "jump" and gap.channel == channel]
 
 
-def counted_line(
-    tape: Tape, group: StoredGroup, channel: str, start_ns: int | None = None, end_ns: int | None = None
-) -> tuple[Ints, Floats] | None:
-    """Publications and accumulated counts of one counter, as `load_columns` gives them, frame by frame and faster.
-
-    None where a value is missing, falls or jumps: then `load_columns` knows the rule.
-    """
-    index = [entry.name for entry in group.info.channels].index(channel)
-    place = energy_channels(group.info).index(index)
-    times: list[Ints] = []
-    counts: list[Floats] = []
-    for frame in tape.iter_frames(group.id, start_ns, end_ns):
-        *clocks, values = _decode(tape, frame, [index])
-        read, since_late, width = (column.astype(np.int64, copy=False) for column in clocks)
-        found = _counts(values.astype(np.float64, copy=False), frame.cum[place][0], group.info.channels[index])
-        if found is None:
-            return None
-        counts.append(found)
-        times.append(read - since_late - (width - width // 2))
-    if not times:
-        return None
-    return np.concatenate(times), np.concatenate(counts)
-
-
 def read_times(tape: Tape, group: StoredGroup) -> Ints:
     """When each row was read, and nothing else."""
     times = []
@@ -162,7 +143,7 @@ def read_times(tape: Tape, group: StoredGroup) -> Ints:
 
 
 def ticks_by_frame(
-    tape: Tape, group: StoredGroup, channels: Sequence[str]
+    tape: Tape, group: StoredGroup, channels: Sequence[str], start_ns: int | None = None, end_ns: int | None = None
 ) -> tuple[Ints, NDArray[np.float32], dict[str, Floats]] | None:
     """Publications, the nanoseconds to which they are known, and of each channel its raw values, or for an energy
     counter its accumulated counts.
@@ -176,7 +157,7 @@ def ticks_by_frame(
     times: list[Ints] = []
     widths: list[NDArray[np.float32]] = []
     columns: list[list[Floats]] = [[] for _ in channels]
-    for frame in tape.iter_frames(group.id):
+    for frame in tape.iter_frames(group.id, start_ns, end_ns):
         decoded = _decode(tape, frame, indexes)
         read, since_late, width = (column.astype(np.int64, copy=False) for column in decoded[:3])
         times.append(read - since_late - (width - width // 2))
@@ -379,3 +360,77 @@ def _last_finite(
     carried_ns = np.repeat(np.array([cum[3] for cum in cums], np.int64), lengths)
     at = np.maximum(before, 0)
     return np.where(inside, values[at], carried), np.where(inside, published[at], carried_ns)
+
+
+@dataclass(slots=True)
+class _Grown:
+    """What was read so far of some channels of a group: from `since_ns` on, up to the frame `last`.
+
+    A frame of a live tape holds a second, so what is around a window are hundreds of them, and one who follows a tape
+    asks for nearly the same ones again and again: each is decoded once. One that was written stays as it is until the
+    tape is sealed.
+    """
+
+    file: int
+    since_ns: int
+    last: int
+    columns: Columns
+
+
+_known: WeakKeyDictionary[Tape, dict[tuple[int, tuple[str, ...]], _Grown]] = WeakKeyDictionary()
+
+
+def grown_columns(tape: Tape, group_id: int, channels: Sequence[str], start_ns: int, end_ns: int) -> Columns:
+    """Rows of a live tape between two instants, and one on either side, as `load_columns` gives them.
+
+    What lies far back is read for itself: from there to the newest frame may be hours.
+    """
+    known = _known.setdefault(tape, {})
+    key = (group_id, tuple(sorted(set(channels))))
+    file = tape.version[0]
+    there = known.get(key)
+    if there is None or there.file != file:
+        there = known[key] = _Grown(file, start_ns, -1, columns_of(tape, tape.group(group_id), (), key[1]))
+    if start_ns >= there.since_ns and _grow(tape, group_id, key[1], there):
+        found = there.columns.between(start_ns, end_ns)
+        _trim(there)
+        return found
+    if there.last < 0:
+        del known[key]  # nothing near the end was asked for yet
+    return load_columns(tape, group_id, channels, start_ns, end_ns, tight=True).between(start_ns, end_ns)
+
+
+def _grow(tape: Tape, group_id: int, channels: Sequence[str], there: _Grown) -> bool:
+    """Take the frames that were written since; False, with nothing taken, where they are too many."""
+    from_ns = int(there.columns.published[-1]) if len(there.columns) else there.since_ns
+    frames, rows = [], 0
+    for frame in tape.iter_frames(group_id, from_ns):
+        if frame.id > there.last:
+            frames.append(frame)
+            rows += frame.n
+            if rows > MOST_GROWN_ROWS:
+                return False
+    if frames:
+        there.last = frames[-1].id
+        there.columns = _joined(there.columns, columns_of(tape, tape.group(group_id), frames, channels))
+    return True
+
+
+def _trim(there: _Grown) -> None:
+    if len(there.columns) > MOST_GROWN_ROWS:
+        there.since_ns = int(there.columns.published[-KEPT_ROWS])
+        there.columns = there.columns.between(there.since_ns, int(there.columns.published[-1]))
+
+
+def _joined(first: Columns, then: Columns) -> Columns:
+    if not len(first):
+        return then
+    times = [
+        np.concatenate((getattr(first, name), getattr(then, name)))
+        for name in ("read", "early", "late", "published", "breaks")
+    ]
+    more = [
+        {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
+        for name in ("values", "accumulated", "observed_ns")
+    ]
+    return Columns(times[0], times[1], times[2], times[3], times[4], more[0], more[1], more[2], first.carried)

@@ -194,19 +194,20 @@ def _write_jsonl(path: Path, columns: dict[str, str], rows: Rows) -> None:
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
 
-def _pyarrow() -> ModuleType:
+def pyarrow() -> ModuleType:
+    """pyarrow with its Parquet files. Raises MissingExtra where it is not installed."""
     try:
-        import pyarrow
+        import pyarrow as module
         import pyarrow.parquet
     except ImportError:
         raise MissingExtra("pyarrow", "analysis") from None
-    module: ModuleType = pyarrow
-    return module
+    found: ModuleType = module
+    return found
 
 
 def ticks_table(tapes: Sequence[Tape], channels: Sequence[str] | None = None) -> Any:
     """All ticks of some or all channels as one pyarrow Table, with the columns of an export."""
-    pa = _pyarrow()
+    pa = pyarrow()
     schema = _schema(pa, TICKS, "parquet")
     rows = (row for tape in tapes for row in _ticks(tape) if channels is None or row[4] in channels)
     return pa.Table.from_batches(_record_batches(pa, schema, rows), schema=schema)
@@ -230,7 +231,7 @@ def _record_batches(pa: ModuleType, schema: Any, rows: Rows) -> Iterator[Any]:
 
 
 def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
-    pa = _pyarrow()
+    pa = pyarrow()
 
     def write(path: Path, columns: dict[str, str], rows: Rows) -> None:
         schema = _schema(pa, columns, kind)

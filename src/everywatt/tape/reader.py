@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
-from everywatt.core.clocks import Anchor
+from everywatt.core.clocks import Anchor, UtcMap
 from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
-from everywatt.tape import checking, codec, opening, schema, utc
+from everywatt.tape import checking, codec, opening, schema
 from everywatt.tape.accumulate import energy_channels, unpack_cum
-from everywatt.tape.edge_index import EdgeIndex
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
@@ -114,9 +113,9 @@ class Tape:
         self._inode = opened.header.inode
         self._directory: checking.Directory | None = None
         self._extent: tuple[int, int] | None = None
-        self._utc: utc.UtcMap | None = None
+        self._utc: UtcMap | None = None
         self._gaps: dict[int, list[Gap]] | None = None
-        self._edge_index: EdgeIndex | None = None
+        self._edge_index: checking.EdgeIndex | None = None
         try:
             self._read_all(opened)
         except schema.BROKEN as error:
@@ -224,7 +223,7 @@ class Tape:
             return _EVER
         if self._edge_index is None:
             try:
-                self._edge_index = EdgeIndex(self._db.execute("SELECT grp, id, read_ns FROM edge ORDER BY id"))
+                self._edge_index = checking.EdgeIndex(self._db.execute("SELECT grp, id, read_ns FROM edge ORDER BY id"))
             except (*schema.BROKEN, TypeError) as error:
                 raise TapeDamaged(f"{self.path} is damaged, table edge: {error}.") from None
         return self._edge_index.between(group_id, start_ns, end_ns)
@@ -463,11 +462,11 @@ class Tape:
         """The inverse of `to_utc_ns`; where the clock was set back, the earlier of the instants."""
         return self._need_utc().from_utc_ns(utc_ns)
 
-    def _need_utc(self) -> utc.UtcMap:
+    def _need_utc(self) -> UtcMap:
         if not self._anchors:
             raise TapeError(f"{self.path} has no anchor to UTC.")
         if self._utc is None or len(self._utc.anchors) != len(self._anchors):
-            self._utc = utc.UtcMap(self._anchors)
+            self._utc = UtcMap(self._anchors)
         return self._utc
 
     def into_memory(self) -> None:

@@ -1,7 +1,6 @@
 """Between monotonic time and UTC: drift is followed, a step is a step."""
 
-from everywatt.core.clocks import Anchor
-from everywatt.tape.utc import UtcMap
+from everywatt.core.clocks import Anchor, UtcMap
 
 S = 10**9
 
