@@ -90,5 +90,5 @@ def test_the_pip_that_is_installed_knows_groups():
 
 
 def test_collecting_loads_no_large_library(loaded_by_collecting):
-    """Every worker collects every test, and few of the tests need torch or scipy: those that do import it themselves."""
+    """Every worker collects every test, and few tests need torch or scipy: those that do import it themselves."""
     assert loaded_by_collecting == []
