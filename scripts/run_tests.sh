@@ -1,8 +1,8 @@
 #!/bin/sh
 # Run the tests, each once: run_tests.sh PYTHON WORKERS. With CI=true those that need torch run among the others.
-# First all that can share the machine, which takes every core; then the few that need a core for themselves, most of which
-# wait or use one core, two at a time, and mypy in the time that they leave. All parts always run, so that one run reports
-# everything that fails.
+# First all that can share the machine, which takes every core; then the few that need it for themselves, most of which
+# wait or use one core, and mypy in the time that they leave. All parts always run, so that one run reports everything
+# that fails.
 set -u
 python=$1 workers=$2
 status=0
@@ -51,11 +51,9 @@ types() {
 
 part "tests that share the machine" "not serial and $marks" -n "$workers"
 types >"$scratch/types" 2>&1 &
-at_once=2
-[ "$(getconf _NPROCESSORS_ONLN)" -ge $at_once ] || at_once=1
 # Only the files that have some: to import all others takes ten seconds.
 # shellcheck disable=SC2046 # names without spaces
-part "tests that need a core for themselves" "serial and $marks" -n $at_once $(grep -rl --include='test_*.py' 'mark\.serial' tests)
+part "tests that need it for themselves" "serial and $marks" $(grep -rl --include='test_*.py' 'mark\.serial' tests)
 wait $! || status=1
 cat "$scratch/types"
 exit $status

@@ -43,6 +43,7 @@ ORDER = (
     "tests/real/test_batch_on_slurm.py",
     "tests/real/*_browser.py",
     "tests/real/test_llm_server.py",
+    "tests/real/test_model_pipeline.py",
     "tests/models/test_whole_table.py",
     "tests/test_examples.py",
     "tests/cli/test_bench_precision_torch.py",
