@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
+from everywatt.core.files import replace_text
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
@@ -76,9 +76,4 @@ class State:
             "recorded": self.recorded,
             "late": {job_id: account.to_dict() for job_id, account in self.late.items()},
         }
-        part = path.with_name(f".{path.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace_text(path, json.dumps(data), durable=True)
