@@ -109,7 +109,7 @@ def fitting(text: str, encoding: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How one command speaks.
+    """Where and how one command prints.
 
     json_to   None: for people; "-": one object on stdout; else the file that gets the object
     quiet     no messages on stderr except errors
