@@ -217,3 +217,15 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Which of these entries of two plans are not the same."""
     return [name for name in names if old.get(name) != new.get(name)]
+
+
+def model_name(plan: Mapping[str, Any]) -> str:
+    """What to call a model: servers of files call it by the whole path."""
+    name = str(plan.get("model") or plan["client"]["client"])
+    return name.rpartition("/")[2] or name if name.startswith("/") else name
+
+
+def dataset_name(plan: Mapping[str, Any]) -> str:
+    """What to call a data set: a file by its name alone."""
+    name = str(plan["dataset"]["name"])
+    return name.rpartition("/")[2] or name

@@ -10,9 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run, union
-from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, ItemFigures, figures
+from everywatt.batch.figures import (
+    AttemptFigures,
+    BatchFigures,
+    DeviceFigures,
+    ItemFigures,
+    item_table,
+    range_of,
+    scaling_table,
+)
 from everywatt.batch.journal import DONE, JOURNAL, read_journal
-from everywatt.batch.tables import headline, item_table, range_of, repeated, scaling_table, stragglers, why
+from everywatt.batch.measuring import figures
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_number
@@ -54,13 +62,13 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     if found is None:
         return None
     windows, placed = _busy(run), _placed(run)
-    late = stragglers(found)[:MOST_ROWS]
-    lost = [item for item in found.items if item.state.status != DONE and item.attempts]
+    late = found.stragglers()[:MOST_ROWS]
+    lost = found.unfinished()
     items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
     rows = [_device(one, found, windows.get(one.device, [])) for one in found.devices]
     devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
     return {
-        "headline": headline(found),
+        "headline": found.headline,
         "heads": devices["heads"],
         "devices": devices["rows"],
         "heat": _heat(run, found),
@@ -72,7 +80,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "causes": _causes(found),
         "items": [_item(one, placed) for one in found.items[:MOST_ITEMS]],
         "more_items": max(0, len(found.items) - MOST_ITEMS),
-        "notes": [*found.notes, *repeated(found)],
+        "notes": [*found.notes, *found.repeated()],
     }
 
 
@@ -94,7 +102,7 @@ def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[s
         "energy": format_energy(one.energy) if known else None,
         "memory_bytes": None if memory is None else memory.high,
         "power": None if power is None else {"min": power.low, "mean": power.mean, "max": power.high},
-        "why": why(one),
+        "why": one.why,
         "attempts": [_attempt(attempt, placed) for attempt in one.attempts],
     }
 
@@ -135,9 +143,8 @@ def _placed(run: Run) -> dict[str, tuple[float, float]]:
 def _causes(found: BatchFigures) -> list[list[str]]:
     """Items that are not done by cause, the most frequent first: the cause, how many, some of them."""
     causes: dict[str, list[str]] = {}
-    for item in found.items:
-        if item.state.status != DONE and item.attempts:
-            causes.setdefault(why(item) or item.state.status, []).append(item.state.item.id)
+    for item in found.unfinished():
+        causes.setdefault(item.why or item.state.status, []).append(item.state.item.id)
     ordered = sorted(causes.items(), key=lambda one: -len(one[1]))[:MOST_ROWS]
     return [[cause, str(len(ids)), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in ordered]
 
