@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 # Less than this, in the unit itself, is the rounding of sums: printed as 0.
 NOTHING = 1e-9
-# An interval narrower than this share of its value is the rounding of sums: not printed.
-NEGLIGIBLE = 1e-9
+# An interval narrower than this share of its value is not printed: no sensor is that exact, only a simulated one.
+NEGLIGIBLE = 1e-6
 # A half-width above this share of the value is printed as a range.
 WIDE = 0.5
 # Two sides that differ by less than this share of the larger one are printed as one ±.
