@@ -22,7 +22,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import parse_power_w
 from everywatt.footprint.carbon import factors_of, footprint
 from everywatt.ledger.groups import KINDS
-from everywatt.ledger.split.policy import POLICIES
+from everywatt.ledger.owners import POLICIES
 from everywatt.report.ledger_text import LedgerReport
 from everywatt.report.text import RunList, RunReport, readable, sums_by_tag
 from everywatt.report.why import Why, causes

@@ -20,8 +20,7 @@ from everywatt.core.files import replace_text
 from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
-from everywatt.ledger.engine import Level
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ, Level
 from everywatt.recorder.session import FAR_NS, last_rows
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns
@@ -201,7 +200,11 @@ def restore(found: State, watcher: Watcher, boot: str) -> None:
 
 
 def recover(state: State, folder: Path) -> State:
-    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed."""
+    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed first.
+
+    Reading one otherwise empties its log, and without a log it seems to have lost what was in there.
+    """
+    seal_left(folder)
     for path in segments(folder):
         if number_of(path) < state.segment:
             continue

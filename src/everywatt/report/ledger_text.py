@@ -11,9 +11,9 @@ from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
+from everywatt.ledger.engine import UJ, apportion
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.split.amounts import UJ, apportion
 
 LABEL_CHARACTERS = 48
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)

@@ -25,7 +25,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_number
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.use.series import find
+from everywatt.ledger.use.usage import find_series
 from everywatt.report.html.figures import table_view
 from everywatt.report.html.lines import offset_ns_of
 from everywatt.tape.reader import Tape
@@ -245,7 +245,7 @@ def _readings(tapes: Sequence[Tape], device: str) -> tuple[npt.NDArray[np.int64]
     at: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     values: list[npt.NDArray[np.float64]] = [np.empty(0)]
     for tape in tapes:
-        series = find(tape, f"{device}.utilisation")
+        series = find_series(tape, f"{device}.utilisation")
         if series is not None:
             series.update(tape)
             start_ns = tape.extent_ns()[0]

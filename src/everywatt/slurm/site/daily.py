@@ -24,7 +24,7 @@ from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain

@@ -25,8 +25,7 @@ from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.node.presence import alone, holder
-from everywatt.slurm.node.spool import MOST_BYTES, QUARANTINE
+from everywatt.slurm.node.spool import MOST_BYTES, QUARANTINE, alone, holder
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.schema import JOB_KEY, arrow
 from everywatt.slurm.site.daily import LOCK
