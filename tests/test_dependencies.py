@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -62,6 +63,7 @@ def imported(path: Path) -> set[str]:
     return {name.split(".")[0] for name in found}
 
 
+@cache
 def distributions_imported() -> set[str]:
     names = set().union(*(imported(path) for path in (ROOT / "src").rglob("*.py")))
     names -= {*sys.stdlib_module_names, "everywatt"}
