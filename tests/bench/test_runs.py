@@ -55,7 +55,6 @@ def test_no_ratio_to_a_net_energy_that_may_be_zero(monkeypatch, tmp_path):
     assert two.above_idle is None and two.gross is not None
 
 
-@pytest.mark.xfail(reason="the verdict on a run has its name twice", strict=True)
 def test_a_verdict_names_its_run_once(tmp_path):
     first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
     result = compare_runs([first, second])

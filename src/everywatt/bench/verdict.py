@@ -178,6 +178,11 @@ def change(ratio: float, low: float, high: float) -> str:
     return format_percent(size, size - near, far - size)
 
 
+def of_candidate(name: str, said: str) -> str:
+    """A sentence with the name of whom it is about, which it may begin with."""
+    return said if said.startswith(f"{name} ") else f"{name}: {said}"
+
+
 def finite(value: float) -> float | None:
     """The value, or None where it is infinite or unknown: JSON knows no infinity."""
     return value if math.isfinite(value) else None
