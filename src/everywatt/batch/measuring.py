@@ -24,7 +24,7 @@ from everywatt.energy.sources import sources
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.use.series import Series, find
+from everywatt.ledger.use.usage import Series, find_series
 from everywatt.tape.reader import Tape
 
 GAUGES = ("utilisation", "memory", "temperature")
@@ -117,7 +117,7 @@ class Watch:
 
     def _channel(self, name: str) -> Series | None:
         if name not in self._series:
-            series = find(self._tape, name)
+            series = find_series(self._tape, name)
             if series is not None:
                 series.update(self._tape)
             self._series[name] = series

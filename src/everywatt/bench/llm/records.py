@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replacing
 from everywatt.core.jsonio import dumps
 
 QUERIES = "queries.jsonl"
@@ -193,9 +193,8 @@ def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> 
     old = read_plan(folder)
     new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
     if new != old:
-        part = folder / f".{PLAN}.part-{os.getpid()}"
-        _write_plan(part, new)
-        part.replace(folder / PLAN)
+        with replacing(folder / PLAN) as part:
+            _write_plan(part, new)
 
 
 def _write_plan(file: Path, plan: Mapping[str, Any]) -> None:

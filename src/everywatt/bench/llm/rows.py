@@ -15,6 +15,7 @@ from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MissingExtra
+from everywatt.core.files import replacing
 from everywatt.core.format import (
     Printed,
     format_duration,
@@ -190,9 +191,8 @@ def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
         if len({type(value) for value in values if value is not None} - {int, float}) > 1:
             values = [None if value is None else str(value) for value in values]
         arrays[name] = pa.array(values)
-    part = file.with_name(f".{file.name}.part")
-    pq.write_table(pa.table(arrays), part)
-    part.replace(file)
+    with replacing(file) as part:
+        pq.write_table(pa.table(arrays), part)
 
 
 def figure_rows(one: Metrics) -> list[Row]:
@@ -260,7 +260,7 @@ def load_row(one: Metrics) -> tuple[str, ...]:
             MISSING if (told := one.latency[name]) is None else format_duration(told["p50"])
             for name in ("ttft_s", "e2e_s")
         ),
-        figure_text(figures["output_tokens_per_second"]),
+        MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),
     )
 
 

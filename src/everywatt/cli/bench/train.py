@@ -12,7 +12,7 @@ from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output
-from everywatt.cli.common.results import check_ending, write_result
+from everywatt.cli.common.results import check_ending, own_words, write_result
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, NoSensor
 
@@ -86,7 +86,7 @@ def command(
     )
     meter = meter_of(settings, note, "train")
     lab = TrainLab(job, meter, output.progress(), idle_s=idle_s, cool=cool)
-    meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
+    meter.start(command=own_words(), root=False)
     with terminable() as code:
         try:
             lab.work()
