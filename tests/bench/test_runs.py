@@ -53,3 +53,10 @@ def test_no_ratio_to_a_net_energy_that_may_be_zero(monkeypatch, tmp_path):
     monkeypatch.setattr(Run, "energy_net", lambda run: near_zero[run.name])
     _, two = compare_runs([first, second]).found
     assert two.above_idle is None and two.gross is not None
+
+
+def test_a_verdict_names_its_run_once(tmp_path):
+    first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
+    result = compare_runs([first, second])
+    assert result.verdicts()[0].startswith("b used 50") and result.verdicts()[0].count("b ") == 1
+    assert result.tables()[0].notes == tuple(result.verdicts())

@@ -228,7 +228,6 @@ def lay_out(
     gpus: Sequence[str] | None = None,
     per_gpu: int = 1,
     cpu_workers: int | None = None,
-    nvml: Any = None,
 ) -> Lanes:
     """The lanes: `per_gpu` for each GPU, first one of each, then the CPU's; without a GPU at least one on the CPU.
 
@@ -238,7 +237,7 @@ def lay_out(
     cpu = [CPU] * (cpu_workers or 0)
     if gpus is not None and not gpus:
         return Lanes(tuple(cpu or [CPU]))
-    found = find(environ, gpus, nvml=nvml)
+    found = find(environ, gpus)
     notes = [found.note] if found.note else []
     if found.devices:
         return Lanes((*found.devices * per_gpu, *cpu), tuple(notes))

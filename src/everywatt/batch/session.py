@@ -15,7 +15,6 @@ from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file, end_batch
 from everywatt.batch.worker_handle import Lane
-from everywatt.core.clocks import Clock
 from everywatt.core.errors import EverywattError, UsageError
 
 Watcher = Callable[[Event, Progress], None]
@@ -98,8 +97,6 @@ def work_off(
     history: History | None = None,
     watch: Watcher | None = None,
     ready: Callable[[Runner], None] | None = None,
-    environ: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
     lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
 ) -> Outcome:
     """Run what is left, in a recording of its own. `meter` has been started; `folder` gives a place without a tape.
@@ -122,8 +119,7 @@ def work_off(
         journal.batch(settings.command, work.new, _described(devices), options=settings.options, source=settings.source)
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
-            states, devices, settings, journal, meter.recording,
-            environ=environ, watch=watch, pace=pace, clock=clock, lane=lane,
+            states, devices, settings, journal, meter.recording, watch=watch, pace=pace, lane=lane
         )  # fmt: skip
         if ready is not None:
             ready(runner)

@@ -13,6 +13,7 @@ from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.experiment import Experiment
 from everywatt.bench.figures import COLUMNS, Figures, decided, figures, narrow, quantity
 from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy, with_power
+from everywatt.bench.verdict import of_candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
@@ -87,7 +88,7 @@ class Result:
             if one.modelled and one.cpu is not None and not one.failures:
                 found = one.cpu.text(label, "CPU time")
                 lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
-            lines.append(one.verdict if one.verdict.startswith(f"{label} ") else f"{label}: {one.verdict}")
+            lines.append(of_candidate(label, one.verdict))
             if one.modelled:
                 lines[-1] += " (modelled)"
             if one.above_idle is not None and not one.failures:

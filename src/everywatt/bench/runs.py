@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.api.run import Run
-from everywatt.bench.verdict import change
+from everywatt.bench.verdict import change, of_candidate
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_percent
@@ -64,7 +64,7 @@ class RunsCompared:
 
     def verdicts(self) -> list[str]:
         """A sentence for each run but the first, and why there is no energy above idle."""
-        said = [f"{one.name}: {one.verdict}" for one in self.found[1:]]
+        said = [of_candidate(one.name, one.verdict) for one in self.found[1:]]
         why = dict.fromkeys(one.net.refused for one in self.found if one.energy.joules is not None and one.net.refused)
         return said + [f"above idle: refused: {reason}" for reason in why]
 

@@ -20,6 +20,7 @@ from everywatt.core.energy import Ratio
 from everywatt.core.format import format_percent
 from everywatt.core.stats import deviation, mean, median, student_factor
 
+ALPHA = 0.05  # probability that an interval ever misses the truth
 PRIORS = (0.05, 1.0, 100.0)
 """Variances of the prior on mean / deviation; each has the same weight."""
 
@@ -50,11 +51,11 @@ def log_evidence(n: int, t: float) -> float:
     return top + math.log(math.fsum(math.exp(value - top) for value in logs) / len(logs))
 
 
-def critical_t(n: int, alpha: float = 0.05) -> float:
-    """The t statistic whose evidence is 1/alpha; infinite where `n` values can never have so much."""
+def critical_t(n: int) -> float:
+    """The t statistic whose evidence is 1/ALPHA; infinite where `n` values can never have so much."""
     if n < 2:
         return math.inf
-    wanted = -math.log(alpha)
+    wanted = -math.log(ALPHA)
     high = 1.0
     while log_evidence(n, high) < wanted:
         high *= 2
@@ -67,9 +68,9 @@ def critical_t(n: int, alpha: float = 0.05) -> float:
     return high
 
 
-def interval(sample: Sample, alpha: float = 0.05) -> tuple[float, float]:
-    """Where the mean lies, with probability 1 - alpha for all numbers of trials together; infinite with too few."""
-    t = critical_t(sample.n, alpha)
+def interval(sample: Sample) -> tuple[float, float]:
+    """Where the mean lies, with probability 1 - ALPHA for all numbers of trials together; infinite with too few."""
+    t = critical_t(sample.n)
     if math.isinf(t):
         return -math.inf, math.inf
     half = t * sample.sd / math.sqrt(sample.n)
@@ -84,17 +85,17 @@ def fixed_interval(sample: Sample) -> tuple[float, float]:
     return sample.mean - half, sample.mean + half
 
 
-def trials_for(half_width: float, sd: float, *, at_least: int = 2, alpha: float = 0.05, limit: int = 100_000) -> int:
+def trials_for(half_width: float, sd: float, *, at_least: int = 2) -> int:
     """How many values it takes until the interval's half-width is at most `half_width`, if the deviation stays."""
 
     def wide(n: int) -> bool:
-        return critical_t(n, alpha) * sd / math.sqrt(n) > half_width
+        return critical_t(n) * sd / math.sqrt(n) > half_width
 
     n = max(2, at_least)
     if not wide(n):
         return n
     step = 1
-    while wide(n + step) and step < limit:
+    while wide(n + step) and step < MANY:
         step *= 2
     low, high = n + step // 2, n + step
     while high - low > 1:
@@ -103,7 +104,8 @@ def trials_for(half_width: float, sd: float, *, at_least: int = 2, alpha: float 
     return high
 
 
-MANY = 100_000
+MANY = 100_000  # trials that no user would run
+FAR = 3.5  # standard deviations, by the median absolute deviation (Iglewicz and Hoaglin)
 ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
 
 
@@ -176,6 +178,11 @@ def change(ratio: float, low: float, high: float) -> str:
     return format_percent(size, size - near, far - size)
 
 
+def of_candidate(name: str, said: str) -> str:
+    """A sentence with the name of whom it is about, which it may begin with."""
+    return said if said.startswith(f"{name} ") else f"{name}: {said}"
+
+
 def finite(value: float) -> float | None:
     """The value, or None where it is infinite or unknown: JSON knows no infinity."""
     return value if math.isfinite(value) else None
@@ -186,7 +193,6 @@ def compare(
     candidate: Sequence[float],
     *,
     target: float = 0.02,
-    alpha: float = 0.05,
     systematic: float = 0.0,
     anytime: bool = True,
 ) -> Comparison:
@@ -205,12 +211,12 @@ def compare(
     if not logs:
         return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
     sample = Sample.of(logs)
-    ends = interval(sample, alpha) if anytime else fixed_interval(sample)
+    ends = interval(sample) if anytime else fixed_interval(sample)
     low, high = _widened(*ends, sample.mean, systematic)
     if high - sample.mean > math.log(ENDLESS):
         low, high = -math.inf, math.inf
     answer = _answer(low, high, target)
-    more = None if answer is not Answer.UNDECIDED else _more(sample, target, alpha, systematic)
+    more = None if answer is not Answer.UNDECIDED else _more(sample, target, systematic)
     return Comparison(
         math.exp(sample.mean),
         math.exp(low),
@@ -237,7 +243,7 @@ def _answer(low: float, high: float, target: float) -> Answer:
     return Answer.MORE if low > 0 else Answer.UNDECIDED
 
 
-def _more(sample: Sample, target: float, alpha: float, systematic: float) -> int | None:
+def _more(sample: Sample, target: float, systematic: float) -> int | None:
     """Trials that are still needed if mean and deviation stay as they are; None where it cannot be said."""
     if sample.n < 2 or not math.isfinite(sample.sd):
         return None
@@ -245,16 +251,16 @@ def _more(sample: Sample, target: float, alpha: float, systematic: float) -> int
     for room in (abs(sample.mean), math.log1p(target) - abs(sample.mean)):
         if room > systematic:
             half = math.sqrt(room**2 - systematic**2)
-            needed.append(trials_for(half, sample.sd, at_least=sample.n + 1, alpha=alpha))
+            needed.append(trials_for(half, sample.sd, at_least=sample.n + 1))
     if not needed or min(needed) >= MANY:
         return None
     return max(1, min(needed) - sample.n)
 
 
-def outliers(values: Sequence[float], limit: float = 3.5) -> list[int]:
+def outliers(values: Sequence[float]) -> list[int]:
     """Places of values that lie far off by the median absolute deviation. They are reported, never dropped."""
     if len(values) < 4:
         return []
     middle = median(values)
     spread = 1.4826 * median([abs(value - middle) for value in values])
-    return [place for place, value in enumerate(values) if spread and abs(value - middle) > limit * spread]
+    return [place for place, value in enumerate(values) if spread and abs(value - middle) > FAR * spread]

@@ -80,12 +80,12 @@ def regression(columns: Mapping[str, Sequence[float]], target: Sequence[float]) 
     }
 
 
-def trimmed_mean(values: Sequence[float], share: float = 0.05) -> float | None:
-    """The mean without the smallest and largest `share`: beside the full mean, never instead of it."""
+def trimmed_mean(values: Sequence[float]) -> float | None:
+    """The mean without the smallest and largest twentieth: beside the full mean, never instead of it."""
     if not values:
         return None
     ordered = np.sort(np.asarray(values, dtype=np.float64))
-    cut = int(len(ordered) * share)
+    cut = len(ordered) // 20
     return float(ordered[cut : len(ordered) - cut].mean())
 
 

@@ -58,10 +58,10 @@ class Level:
         """The kind, and which repetition: `concurrency 4, repeat 2`."""
         return f"{self.kind}{REPEAT}{self.repeat}" if self.repeat else self.kind
 
-    def arrivals(self, seed: int = 0) -> Iterator[float]:
+    def arrivals(self) -> Iterator[float]:
         """Seconds after the start at which requests of an open loop come."""
         assert self.rate is not None
-        chance, expected = random.Random(f"arrivals {seed} {self.repeat}"), 0.0
+        chance, expected = random.Random(f"arrivals 0 {self.repeat}"), 0.0
         while True:
             yield self._when(expected)
             # Requests of a Poisson process are a unit exponential apart in what was expected by then.

@@ -22,9 +22,6 @@ from everywatt.core.errors import UsageError
 from everywatt.core.stats import bootstrap_ratio
 from everywatt.core.units import parse_duration_s
 
-BOOTSTRAP = "joint bootstrap over items and their joules, 2,000 draws, and the measurement's interval"
-
-
 FORMULAS: Mapping[str, str] = {
     "ttft_s": "first piece of text (reasoning too) − request sent",
     "ttfa_s": "first piece of the answer itself (no reasoning) − request sent",

@@ -120,7 +120,7 @@ def program(code: str, rules: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def score_code(text: str, item: Item, sandbox: Sandbox, *, seconds: float = MOST_SECONDS) -> Score:
+def score_code(text: str, item: Item, sandbox: Sandbox) -> Score:
     """Run the item's tests on the answer. No code in it is unparsed; what fails, breaks or takes too long is wrong."""
     if not item.rules.get("tests"):
         raise UsageError(f"Item {item.id} has no unit tests.", cure='rules: {"tests": "assert …"}')
@@ -128,7 +128,7 @@ def score_code(text: str, item: Item, sandbox: Sandbox, *, seconds: float = MOST
     how = f"unit tests ({sandbox.about})"
     if code is None:
         return Score(UNPARSED, None, how)
-    ending = sandbox.run(program(code, item.rules), seconds=float(item.rules.get("seconds", seconds)))
+    ending = sandbox.run(program(code, item.rules), seconds=float(item.rules.get("seconds", MOST_SECONDS)))
     if ending.code == 0:
         return Score(RIGHT, "passed", how)
     last = ending.said.rstrip("\n").rpartition("\n")[2][:200] if ending.said else f"ended with {ending.code}"

@@ -22,6 +22,7 @@ SST2 = "sst2"
 SST2_FILE = "sst2_validation_tokens.npz"
 SST2_SHA256 = "308a84edb60b7da96f59e06e3d2ce1ff036216fa0a8c1c78a5673c4187210ec7"
 RANDOM = "random-tokens"
+MOST_BATCHES = 16  # different ones in a timed loop
 OLD_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
 
 
@@ -57,12 +58,12 @@ class Dataset:
         cut = length or max(1, int(self.lengths()[chosen].max()))
         return {name: array[chosen][:, :cut] for name, array in self.inputs.items()}
 
-    def fitting_length(self, share: float = 0.9) -> int | None:
-        """Tokens that `share` of the sentences fit in, rounded up to eights; None where items are not sentences."""
+    def fitting_length(self) -> int | None:
+        """Tokens that nine in ten sentences fit in, rounded up to eights; None where items are not sentences."""
         if not self.tokens:
             return None
         most = int(self.inputs["input_ids"].shape[1])
-        return min(most, -(-int(np.quantile(self.lengths(), share)) // 8) * 8)
+        return min(most, -(-int(np.quantile(self.lengths(), 0.9)) // 8) * 8)
 
 
 def load_data(source: str) -> Dataset:
@@ -213,8 +214,10 @@ def by_length(data: Dataset, items: npt.NDArray[np.int64], size: int) -> Iterato
         yield order[start : start + size]
 
 
-def timed_batches(data: Dataset, size: int, length: int | None, *, most: int = 16) -> list[Arrays]:
+def timed_batches(data: Dataset, size: int, length: int | None) -> list[Arrays]:
     """Batches of one shape for the timed loop: full, of `length` tokens, at most so many different ones."""
     count = len(data)
-    pick = [np.arange(start, start + size) % count for start in range(0, min(most * size, max(count, size)), size)]
+    pick = [
+        np.arange(start, start + size) % count for start in range(0, min(MOST_BATCHES * size, max(count, size)), size)
+    ]
     return [data.batch(items, length) for items in pick]

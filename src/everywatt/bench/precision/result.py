@@ -15,6 +15,7 @@ from everywatt.bench.precision.layers import LayerRow, Ranking, by_part
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
+from everywatt.bench.verdict import of_candidate
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
@@ -240,7 +241,7 @@ class Result:
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the baseline."""
         said = [(row.precision, row.figures.verdict) for row in self.rows if row.figures is not None]
-        return [text if text.startswith(f"{name} ") else f"{name}: {text}" for name, text in said if text]
+        return [of_candidate(name, text) for name, text in said if text]
 
     def remarks(self) -> list[str]:
         """What else there is to know: of the run, of each precision, and whether its loops were long enough."""

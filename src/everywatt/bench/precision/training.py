@@ -14,6 +14,7 @@ from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial
+from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.stats import wilson
@@ -225,7 +226,7 @@ class TrainResult:
 
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the first; none where there was one training each."""
-        return [f"{one.candidate.label}: {one.verdict}" for one in self.beside[1:]]
+        return [of_candidate(one.candidate.label, one.verdict) for one in self.beside[1:]]
 
     def tables(self) -> list[Table]:
         """A row for each epoch and training, or where there are several trainings one for each, and their means."""

@@ -81,10 +81,10 @@ class Arm:
             self.worker = None
 
 
-def available_bytes(proc: Path = Path("/proc")) -> int | None:
+def available_bytes() -> int | None:
     """Memory that programs can still get; None where the kernel does not say."""
     try:
-        text = (proc / "meminfo").read_text(encoding="ascii", errors="replace")
+        text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     for line in text.split("\n"):

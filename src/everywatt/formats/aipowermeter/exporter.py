@@ -28,8 +28,8 @@ _BESIDE: Final = {"nvidia_use_rate": "utilisation", "nvidia_memory": "memory"}
 _KEYS: Final = {domain: key for key, _, _, domain in CPU}
 
 
-def export_aipowermeter(run: Run, folder: Path | None = None, period_s: float = PERIOD_S) -> list[Path]:
-    """Write a run's power, a line every `period_s`, each the mean since the line before; a segment ends with each tape.
+def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
+    """Write a run's power, a line every second, each the mean since the line before; a segment ends with each tape.
 
     RunExists where the folder has a recording already: unlike theirs, ours are not deleted to make room.
     """
@@ -41,7 +41,7 @@ def export_aipowermeter(run: Run, folder: Path | None = None, period_s: float = 
         )
     lines: list[str] = []
     for one in [Run(run.path, [tape]) for tape in run.tapes]:
-        lines += _segment(one, period_s)
+        lines += _segment(one)
     if not lines:
         raise MeasurementRefused("This run has no power to export.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,15 +63,15 @@ def _started_ns(run: Run) -> int:
     return run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])
 
 
-def _segment(run: Run, period_s: float) -> list[str]:
+def _segment(run: Run) -> list[str]:
     tape = run.tapes[0]
     found = [source for source in sources(tape) if source.domain in (*_KEYS, Domain.GPU)]
     first_ns, last_ns = tape.extent_ns()
     length_s = (last_ns - first_ns) / NS
     if not found or length_s <= 0:
         return []
-    edges_s = np.append(np.arange(0.0, length_s, period_s), length_s)
-    if len(edges_s) > 2 and edges_s[-1] - edges_s[-2] < period_s / 2:
+    edges_s = np.append(np.arange(0.0, length_s, PERIOD_S), length_s)
+    if len(edges_s) > 2 and edges_s[-1] - edges_s[-2] < PERIOD_S / 2:
         edges_s = np.delete(edges_s, -2)
     steps_s = np.diff(edges_s)
     powers = [run.energies(edges_s[:-1], edges_s[1:], device=source.label) / steps_s for source in found]
