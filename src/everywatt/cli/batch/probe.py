@@ -21,7 +21,7 @@ from everywatt.cli.batch.common import (
     words_of,
 )
 from everywatt.cli.common.options import DURATION, output_options, settings_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.tables import Column, Table
@@ -141,7 +141,7 @@ def _show(result: Result, output: Output) -> None:
     if result.cheapest is not None:
         near = f"; indistinguishable: {', '.join(map(str, result.undecided))}" if result.undecided else ""
         output.text(f"cheapest: {result.cheapest}{near}")
-    output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
+    output.say(f"  run     {result.run}   ({program()} batch summary {result.run})")
 
 
 def _largest(result: Result) -> str:

@@ -43,7 +43,7 @@ from everywatt.cli.common.options import (
     pue_option,
     settings_options_beside_model,
 )
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, program, write_text
 from everywatt.cli.common.results import check_ending
 from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
@@ -272,7 +272,7 @@ def command(
         done = sum(record.ok for record in outcome.records)
         output.warn(
             f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
-            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
+            f"Resume with: {program()} bench llm --resume {outcome.folder.name}"
         )
         return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):
@@ -351,7 +351,7 @@ def _tell(
     for seconds, energy in loads:
         output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
     output.say(f"  run     {outcome.folder}")
-    output.say(f"  next    everywatt report {outcome.folder.name} --open")
+    output.say(f"  next    {program()} report {outcome.folder.name} --open")
     if out is not None:
         texts = {
             ".json": lambda: dumps(document("llm", data), indent=2) + "\n",
