@@ -13,8 +13,9 @@ import numpy as np
 from everywatt.api.run import Run
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.llm.energy import SERVER
-from everywatt.bench.llm.leaderboard import dataset_name, leaderboard, model_name
+from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
 from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
 from everywatt.bench.llm.values import OK
@@ -72,8 +73,8 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
         board = leaderboard(chosen)
     except EverywattError as error:
         return {"refused": error.message}
-    scope, boundary = next(iter(board.tables))
-    if len(board.tables) > 1:
+    scope, boundary = next(iter(board.groups))
+    if len(board.groups) > 1:
         return {"refused": "The joules of the runs cover different scopes; everywatt bench leaderboard ranks each."}
     rows = [
         {

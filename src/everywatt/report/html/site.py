@@ -9,7 +9,7 @@ from typing import Any
 
 from everywatt.core.format import format_joules, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import asset, policy
 from everywatt.slurm.site.figures import amount, cells, columns, short
