@@ -1,8 +1,10 @@
 """How every ending of the command line becomes an exit code, and what it says on which stream."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -155,3 +157,11 @@ def test_the_module_runs_as_a_program():
 def test_no_command_is_in_two_groups_of_the_help():
     grouped = [name for names in GROUPS.values() for name in names]
     assert len(grouped) == len(set(grouped)) and set(grouped) <= set(COMMANDS)
+
+
+def test_a_command_that_is_named_next_is_written_as_this_program_is_called():
+    """`everywatt` need not be on the PATH: only `program()` knows how a shell reaches it."""
+    root = Path(frame.__file__).parents[1]
+    verbs = "show|ledger|why|report|batch|bench|compare|sweep|run|monitor"
+    said = re.compile(rf'(?:say|warn|text)\(\s*(?:f?"[^"]*"\s*)*f?"[^"]*[^`]\beverywatt (?:{verbs}) \{{')
+    assert [str(path.relative_to(root)) for path in root.rglob("*.py") if said.search(path.read_text())] == []

@@ -172,6 +172,10 @@ def test_a_batch_says_what_its_columns_of_energy_and_its_lanes_count(open_page, 
     page = of(open_page, pages, "batch")
     assert "the card and the item's share of the processors" in page.inner_text("#batch").replace("\n", " ")
     assert page.inner_text("#batch .lane-row .value >> nth=0").endswith("attempts")
+    wide = "all => all.map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(page.eval_on_selector_all("#batch .lane-row", wide)) == 0, "on one line"
+    tall = "(one) => one.getBoundingClientRect().height"
+    assert page.eval_on_selector("#batch .lane-row .value", tall) < 28
 
 
 def test_scaling_bars_have_the_interval_of_their_energy(open_page, pages):

@@ -198,13 +198,12 @@ def _host(tape: Tape) -> str:
 
 
 def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[Cell]:
+    """The device's row of every table, with rates and waiting in place of its summed runtime."""
+    name, done, failed, retries, _, *used, idle = one.row()
     busy_s = sum(end - start for start, end in busy) / NS
     rates: list[Cell] = [one.done / found.duration_s, busy_s / found.duration_s] if found.duration_s else [None, None]
-    return [
-        *one.cells(*rates, max(found.duration_s - busy_s, 0.0)),
-        one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None,
-        None if one.idle is None or one.idle.joules is None else one.idle,
-    ]
+    each = one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None
+    return [name, done, failed, retries, *rates, max(found.duration_s - busy_s, 0.0), *used, each, idle]
 
 
 def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
