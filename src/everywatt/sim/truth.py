@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import SimError, UsageError
+from everywatt.core.files import replace_text
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.units import parse_duration_s
 from everywatt.sim.curves import Curve, parse_curve
@@ -117,9 +118,7 @@ def of(lab: Lab, start_ns: int, end_ns: int) -> Truth:
 def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write the file; a truth is derived, so an older one is replaced."""
     try:
-        fresh = path.with_name(path.name + ".new")
-        fresh.write_text(dumps(data, indent=1) + "\n")
-        fresh.replace(path)
+        replace_text(path, dumps(data, indent=1) + "\n")
     except OSError as error:
         raise SimError(
             f"The truth cannot be written to {path}: {error}.", cure="--truth FILE in another folder"

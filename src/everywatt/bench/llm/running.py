@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -262,7 +263,7 @@ class Bench:
             self._closed(journal)
 
     def _start(self) -> Recording:
-        self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
+        self._meter.start(command=["everywatt", *sys.argv[1:]], root=False, reaper=self._reaper)
         recording = self._meter.recording
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
@@ -367,13 +368,12 @@ class Bench:
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
     """Attributes of a query's span on the tape; the raw times are in the record."""
-    first = answer.first_ns
     return {
         "status": answer.status,
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
         "pieces": len(answer.piece_ns),
-        "ttft_s": None if first is None else (first - answer.sent_ns) / NS,
+        "ttft_s": answer.ttft_s,
         "attempts": answer.attempts,
         "verdict": None if score is None else score["verdict"],
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import join_labels
 from everywatt.core.errors import EverywattError
+from everywatt.core.files import replace_text
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.schema import NodeHour
@@ -140,9 +140,4 @@ class State:
             "recorded": self.recorded,
             "late": {job_id: account.to_dict() for job_id, account in self.late.items()},
         }
-        part = path.with_name(f".{path.name}.part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        replace_text(path, json.dumps(data), durable=True)
