@@ -117,7 +117,7 @@ class Watch:
 
     def _channel(self, name: str) -> Series | None:
         if name not in self._series:
-            series = find(self._tape, name)
+            series = find_series(self._tape, name)
             if series is not None:
                 series.update(self._tape)
             self._series[name] = series
