@@ -24,7 +24,7 @@ from everywatt.energy.sources import sources
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.use.usage import Series
+from everywatt.ledger.use.usage import Series, find_series
 from everywatt.tape.reader import Tape
 
 GAUGES = ("utilisation", "memory", "temperature")
