@@ -18,7 +18,7 @@ from everywatt.fleet.query import Series
 from everywatt.fleet.tables import is_counter
 from everywatt.meters.series import Part, Table, write_parts
 from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
-from everywatt.sensors.jetson import jetson_rails
+from everywatt.sensors.jetson import jetson
 from everywatt.sensors.nvidia import gpu_known
 
 OWN: Final = frozenset(
@@ -146,7 +146,7 @@ def _facts(domain: Domain | None, device: str, pedigree: Pedigree, card: str) ->
         known = gpu_known.facts_for(card, "", None, "counter")
         return replace(known, quantum=1e-6, period_s=None, window_s=None)
     if domain in (Domain.SOC, Domain.RAIL):
-        return Facts(gain_pct=jetson_rails.GAIN_PCT)
+        return Facts(gain_pct=jetson.GAIN_PCT)
     if domain in (Domain.PACKAGE, Domain.CORE, Domain.UNCORE, Domain.DRAM) or device.startswith("psys"):
         assert domain is not None
         wide = energy_channel(domain, "0", cpu=Cpu("AuthenticAMD"), scale=1.0, wrap=None, max_w=None).facts
@@ -170,7 +170,7 @@ def _foreign(series: Series) -> Told:
     if name == "node_rapl_dram_joules_total" and "index" in labels:
         return Told(energy(f"dram.{labels['index']}", "dram", "counter"), series)
     if name == "tegra_wattage_current_milliwatts":
-        return Told(jetson_rails.series_channel(name, labels.get("sensor", ""), name), series)
+        return Told(jetson.series_channel(name, labels.get("sensor", ""), name), series)
     kind = Kind.COUNTER if is_counter(name) else Kind.GAUGE
     unit, scale = next(((unit, scale) for end, unit, scale in UNITS if name.endswith(end)), ("", 1.0))
     return Told(Channel(_key(name, labels), unit, kind, labels.get("device") or "host", None, scale), series)

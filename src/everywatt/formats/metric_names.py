@@ -19,7 +19,7 @@ from everywatt.fleet.watch import Watcher
 from everywatt.ledger.counters import IDLE
 from everywatt.ledger.engine import UJ
 from everywatt.sensors.base import Report
-from everywatt.sensors.jetson.tegra_line import Engine, Memory, RailPower, TegraLine
+from everywatt.sensors.jetson.tegrastats import Engine, Memory, RailPower, TegraLine
 
 MIB = 2**20
 Row = tuple[str, float | None, tuple[tuple[str, str], ...]]
