@@ -460,7 +460,11 @@ class Recording:
         messages = list(self._spans.values())
         # It may never have written what it was sent last: how spans ended, and the counters there.
         since_ns = 0 if silent else died_ns - UNWRITTEN_NS
-        ended = [span for span in self.top_spans.values() if span.end_ns is not None and span.end_ns > since_ns]
+        ended = [
+            span
+            for span in self.top_spans.values()  # one that is just being closed is among the open ones
+            if span.end_ns is not None and span.end_ns > since_ns and span.id not in self._spans
+        ]
         for span in ended:
             messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
         if silent and messages:
