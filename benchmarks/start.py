@@ -114,10 +114,10 @@ def main(quick: bool = False) -> None:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="everywatt-start-", ignore_cleanup_errors=True))
         found = subjects(stack, folder)
-        for number in range(rounds + 1):
+        for number in range(int(quick), rounds + 1):  # the first one fills the caches; in short there is no such
             for name, subject in list(found.items()):
                 try:
-                    subject.measure(number > 0, folder)  # the first one fills the caches
+                    subject.measure(number > 0, folder)
                 except (OSError, RuntimeError) as error:
                     say(f"{name} is left out: {error}")
                     del found[name]

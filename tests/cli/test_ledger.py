@@ -55,7 +55,7 @@ def test_a_runs_own_json_and_summary_have_it_too(run, capsys):
     data = json.loads(capsys.readouterr().out)
     assert sum(owner["microjoules"] for owner in data["ledger"]["owners"]) == round(data["energy"]["joules"] * 1e6)
     assert main(["show", run]) == 0
-    assert "owner   256.00 J  worker --fast [101]" in capsys.readouterr().out
+    assert "owner   256.00 J (226.10 … 285.90)  worker --fast [101]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import stat
 import pytest
 
 from everywatt.cli.common.output import Output, emit_json, fitting, style_of, write_text
+from everywatt.cli.common.results import check_ending, write_result
 from everywatt.core.errors import UsageError
 from everywatt.core.tables import Column, Table
 
@@ -214,6 +215,9 @@ class Watts:
     def to_dict(self):
         return {"watts": {"gpu.0": 12.5}}
 
+    def to_csv(self):
+        return "card,watts\ngpu.0,12.5\n"
+
     def tables(self):
         return [Table.lines("two cards"), Table.of("CARD", Column("POWER", "W"), rows=[["gpu.0", 12.5]])]
 
@@ -235,24 +239,19 @@ def test_a_result_is_printed_once_as_tables_or_as_json():
 @pytest.mark.parametrize(
     ("ending", "text"),
     [
-        ("txt", "two cards\nCARD     POWER\ngpu.0  12.50 W\n"),
         ("md", "two cards\n\n| CARD | POWER |\n|---|---:|\n| gpu.0 | 12.50 W |\n"),
-        ("csv", "CARD,POWER\ngpu.0,12.5\n"),
+        ("CSV", "card,watts\ngpu.0,12.5\n"),
         ("html", "<p>two cards"),
     ],
 )
 def test_the_ending_of_a_file_names_the_form_of_a_result(tmp_path, ending, text):
-    speaker, out, _ = output()
     path = tmp_path / f"watts.{ending}"
-    speaker.result("watts", Watts(), path, {".html": lambda: "<p>two cards"})
+    write_result(path, "watts", Watts(), lambda: "<p>two cards")
     assert path.read_text(encoding="utf-8") == text
-    assert out.getvalue().startswith("two cards")
 
 
-def test_a_file_of_another_ending_or_without_folder_is_refused_before_anything_is_printed(tmp_path):
-    speaker, out, _ = output()
-    with pytest.raises(UsageError, match=r"must end in one of \.txt, \.md, \.csv, \.json"):
-        speaker.result("watts", Watts(), tmp_path / "watts.xls")
+def test_a_file_of_another_ending_or_without_folder_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"must end in one of \.json, \.csv, \.md, \.html"):
+        check_ending(tmp_path / "watts.xls")
     with pytest.raises(UsageError, match="there is no folder"):
-        speaker.result("watts", Watts(), tmp_path / "none" / "watts.md")
-    assert out.getvalue() == ""
+        check_ending(tmp_path / "none" / "watts.md")

@@ -180,18 +180,16 @@ class DeviceFigures:
 
     def row(self) -> list[Cell]:
         """For the table of devices."""
+        return [*self.cells(self.busy_s), None if self.idle is None or self.idle.joules is None else self.idle]
+
+    def cells(self, *busy: Cell) -> list[Cell]:
+        """The device with its items, how `busy` it was, and what it did and took meanwhile."""
         memory, power = self.use.get("memory"), self.use.get("power")
         return [
-            self.device,
-            self.done,
-            self.failed,
-            self.retries,
-            self.busy_s,
-            range_of(self.use.get("utilisation"), "%"),
+            *(self.device, self.done, self.failed, self.retries, *busy, range_of(self.use.get("utilisation"), "%")),
             None if memory is None else memory.high,
             None if power is None else power.mean,
             None if self.energy.joules is None else self.energy,
-            None if self.idle is None or self.idle.joules is None else self.idle,
         ]
 
     def to_dict(self) -> dict[str, Any]:

@@ -363,7 +363,7 @@ def _parsed(setting: Setting, raw: Any, base: Path, origin: Origin) -> Any:
     except (ValueError, TypeError, EverywattError) as error:
         wanted = getattr(error, "cure", None) or str(error)
         place = origin.where or origin.source
-        # Somebody may have written a secret there.
+        # The value may hold a secret.
         hidden = setting.name == "sensor" or (setting.name == "sensors" and isinstance(raw, Mapping))
         shown = "…" if hidden else raw if isinstance(raw, str) else repr(raw)
         raise ConfigError(f"{place}: {setting.name} = '{shown}' is not valid.", cure=wanted) from error
@@ -454,7 +454,7 @@ def find_project_file(cwd: Path, home: Path) -> Path | None:
 
 
 def _upwards(cwd: Path, home: Path) -> list[Path]:
-    """Folders to look in. Without a repository or home above, parents may belong to anybody (/tmp): left alone."""
+    """Folders to look in. Without a repository or home above, parents may belong to any user (/tmp): left alone."""
     folders: list[Path] = []
     for folder in (cwd, *cwd.parents):
         folders.append(folder)

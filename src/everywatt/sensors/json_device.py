@@ -30,28 +30,6 @@ class Answer:
     data: Any
 
 
-def login_of(name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """A sensor's credentials: `user` and `password_file` of its options, else two variables of the environment."""
-    prefix = f"EVERYWATT_{name.upper()}_"
-    user = options.get("user") or environ.get(prefix + "USER")
-    password = secret(options.get("password_file"), environ.get(prefix + "PASSWORD"))
-    return Login(str(user), password) if user and password is not None else None
-
-
-def secret(file: Any, otherwise: str | None) -> str | None:
-    """The first line of a file, or what the environment says. SensorError where the file cannot be read."""
-    if not file:
-        return otherwise
-    try:
-        text = Path(str(file)).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SensorError(f"{file} cannot be read: {reason}.") from None
-    if not text:
-        raise SensorError(f"{file} is empty.")
-    return text.partition("\n")[0].removesuffix("\r")
-
-
 class JsonDevice:
     """One device. Credentials reach no other origin: a redirect that leaves it is refused.
 
@@ -145,17 +123,6 @@ def good(answer: Answer, host: str) -> Any:
     if answer.status != 200:
         raise SensorError(f"{host} responds with status {answer.status}.")
     return answer.data
-
-
-def number(value: Any) -> float | None:
-    """A finite JSON number, None for anything else (also for true and false)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if abs(found) < 1e15 else None
 
 
 _HASHES: Final = {"MD5": "md5", "SHA-256": "sha256"}

@@ -109,7 +109,7 @@ def fitting(text: str, encoding: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How one command speaks.
+    """Where and how one command prints.
 
     json_to   None: for people; "-": one object on stdout; else the file that gets the object
     quiet     no messages on stderr except errors
@@ -128,29 +128,11 @@ class Output:
         if self.json_to != STDOUT:
             self._print(line, self.stdout)
 
-    def result(
-        self,
-        kind: str,
-        found: Result,
-        out: Path | None = None,
-        files: Mapping[str, Callable[[], str]] | None = None,
-        **more: Any,
-    ) -> None:
+    def result(self, kind: str, found: Result, **more: Any) -> None:
         """Print what a verb found: its tables, or one JSON object of this kind where `--json` asked for it.
 
-        `out` is also written, in the form that its ending names: .txt, .md, .csv, .json, or one of `files`, which come
-        first. `more` goes into the JSON object, too.
+        `more` goes into the JSON object, too.
         """
-        if out is not None:
-            forms: dict[str, Callable[[], str]] = {
-                ".txt": lambda: "".join(f"{table.text()}\n" for table in found.tables()),
-                ".md": lambda: "\n".join(table.markdown() for table in found.tables()),
-                ".csv": lambda: "\n".join(table.csv() for table in found.tables() if table.columns),
-                ".json": lambda: dumps(document(kind, {**found.to_dict(), **more}), indent=2) + "\n",
-                **(files or {}),
-            }
-            check_ending(out, list(forms))
-            write_text(out, forms[out.suffix.lower()]())
         if self.json_to is not None:
             self.json(kind, {**found.to_dict(), **more})
         if self.json_to != STDOUT:
@@ -253,14 +235,6 @@ def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | No
         stream.write((text if _encodes(text, encoding) else _escaped(text)) + "\n")
         return
     write_text(Path(target), dumps(data, indent=2) + "\n")
-
-
-def check_ending(out: Path | None, endings: Sequence[str]) -> None:
-    """UsageError where -o names a file that cannot be written: better before the work than after it."""
-    if out is not None and out.suffix.lower() not in endings:
-        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -173,7 +173,7 @@ def _loop(
     recorded, quiet_s, since_s, reported = 0, 0.0, 0.0, ""
     while True:
         _keep_places(node.spool, places)
-        heard = node.listen()
+        event = node.listen()
         if once or since_s >= every_s:
             recorded += node.settle()
             since_s = 0.0
@@ -181,7 +181,7 @@ def _loop(
             output.error(f"{reported}. Retrying; nothing is lost meanwhile.")
         if once:
             return recorded
-        quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0
+        quiet_s = 0.0 if event or node.running or node.waiting else quiet_s + 1.0
         if stop.is_set() or (until_idle and quiet_s >= IDLE_S):
             return recorded
         stop.wait(1.0)

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from everywatt.cli.common.options import Verb, carbon_options, out_option, output_options
-from everywatt.cli.common.output import Output, check_ending, write_text
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.results import check_ending
 from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
 from everywatt.core.config import Settings
 from everywatt.core.platforms import user_name

@@ -16,7 +16,6 @@ from everywatt.batch.figures import (
     DeviceFigures,
     ItemFigures,
     item_table,
-    range_of,
     scaling_table,
 )
 from everywatt.batch.journal import DONE, JOURNAL, read_journal
@@ -200,19 +199,9 @@ def _host(tape: Tape) -> str:
 
 def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[Cell]:
     busy_s = sum(end - start for start, end in busy) / NS
-    memory, power = one.use.get("memory"), one.use.get("power")
+    rates: list[Cell] = [one.done / found.duration_s, busy_s / found.duration_s] if found.duration_s else [None, None]
     return [
-        one.device,
-        one.done,
-        one.failed,
-        one.retries,
-        one.done / found.duration_s if found.duration_s else None,
-        busy_s / found.duration_s if found.duration_s else None,
-        max(found.duration_s - busy_s, 0.0),
-        range_of(one.use.get("utilisation"), "%"),
-        None if memory is None else memory.high,
-        None if power is None else power.mean,
-        None if one.energy.joules is None else one.energy,
+        *one.cells(*rates, max(found.duration_s - busy_s, 0.0)),
         one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None,
         None if one.idle is None or one.idle.joules is None else one.idle,
     ]
@@ -232,8 +221,9 @@ def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
         at, values = _readings([tape for tape in run.tapes if not several or _host(tape) == host], name)
         # Not more steps than readings: empty ones would look like something.
         cells_n = min(CELLS, max(FEWEST_CELLS, len(at) // 2))
-        sums, counts = np.zeros(cells_n), np.zeros(cells_n)
-        _add(sums, counts, at - low, values, high - low)
+        known = np.isfinite(values)
+        counts, _ = np.histogram(at[known] - low, cells_n, (0, high - low))
+        sums, _ = np.histogram(at[known] - low, cells_n, (0, high - low), weights=values[known])
         if counts.any():
             cells = [round(float(s / n), 1) if n else None for s, n in zip(sums, counts, strict=True)]
             rows.append({"device": device, "cells": cells})
@@ -252,19 +242,6 @@ def _readings(tapes: Sequence[Tape], device: str) -> tuple[npt.NDArray[np.int64]
             at.append(series.at_ns + (tape.to_utc_ns(start_ns) - start_ns))
             values.append(series.values)
     return np.concatenate(at), np.concatenate(values)
-
-
-def _add(
-    sums: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.float64],
-    at_ns: npt.NDArray[np.int64],
-    values: npt.NDArray[np.float64],
-    length_ns: int,
-) -> None:
-    known = np.isfinite(values)
-    place = np.clip((at_ns[known] * len(sums)) // length_ns, 0, len(sums) - 1).astype(np.int64)
-    np.add.at(sums, place, values[known])
-    np.add.at(counts, place, 1.0)
 
 
 def _points(found: BatchFigures) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "model": model_name(plan),
         "dataset": dataset_name(plan),
         "client": plan["client"]["client"],
-        "answer": _answer(found),
+        "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
         "failures": [
@@ -109,6 +109,13 @@ def _answer(found: Sequence[Metrics]) -> str:
         f"{load} {whose} used {format_energy(best.gross)} for {best.queries} queries, {best.answered} of them answered"
         f"{right}: {' and '.join(per)}."
     )
+
+
+def _unsent(plan: Mapping[str, Any], found: Sequence[Metrics]) -> str:
+    """A sentence about queries that were planned and never sent, as where the server died; else nothing."""
+    planned = min(plan["dataset"].get("items") or 0, plan.get("max_queries") or math.inf)
+    sent = min(one.queries for one in found)
+    return f" Only {sent} of {planned} planned queries were sent." if 0 < sent < planned < math.inf else ""
 
 
 def _subjects(found: Sequence[Metrics]) -> dict[str, Any] | None:

@@ -120,7 +120,7 @@ def _days(month: Month) -> str:
         Table.of("day", "jobs", "energy", rows=[[row["group"], row["jobs"], short(row)] for row in rows], right=(1, 2))
     )
     return (
-        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">'
+        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" class="days" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
         f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
         f"{''.join(bars)}{marks}</svg>"

@@ -9,9 +9,9 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.json_device import number
 from everywatt.sensors.node.hwmon import card_devices
 from everywatt.sensors.sysfs import short_pci, socket_of
 

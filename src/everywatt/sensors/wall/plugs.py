@@ -8,8 +8,9 @@ from urllib.parse import urlencode
 
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.net.url import Login
-from everywatt.sensors.json_device import JsonDevice, login_of, number
+from everywatt.sensors.json_device import JsonDevice
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 
 WH_J = 3600.0
@@ -60,7 +61,7 @@ class Shelly(SlowMeters):
     def meters(self) -> list[Meter]:
         """One meter for each address."""
         urls = self.several("url")
-        login = login_of(self.name, self.options, self.machine.environ)
+        login = self.login()
         return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def _meter(self, url: str, device: str, login: Login | None) -> Meter:
@@ -124,7 +125,7 @@ class Tasmota(SlowMeters):
 
     def meters(self) -> list[Meter]:
         """One meter for each address."""
-        login = login_of(self.name, self.options, self.machine.environ)
+        login = self.login()
         urls = self.several("url")
         return [self._meter(url, f"wall.tasmota{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 

@@ -146,7 +146,7 @@ class NodeChecks:
 
 
 def checks_by_srun(nodes: str, site: Site, slurm_conf: Path) -> NodeChecks:
-    """The checks of nodes such as n[1-20], each made there. A node that says nothing has a finding that says so."""
+    """The checks of nodes such as n[1-20], each made there. A node that does not answer has a finding."""
     names = expand(nodes)
     if not names:
         raise UsageError(f"'{nodes}' is not a list of nodes.", cure="--nodes 'n[1-20]'")

@@ -36,7 +36,7 @@ _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """One run of a job, as sacct tells it; `energy_j` is ConsumedEnergyRaw."""
+    """One run of a job, as sacct reports it; `energy_j` is ConsumedEnergyRaw."""
 
     job_id: int
     shown_id: str

@@ -29,7 +29,7 @@ SORTS: Final = {
     "id": "job_id, restart",
 }
 
-# To tell jobs apart is what costs most of a sum over a year, and only jobs of several nodes have several records.
+# Distinguishing jobs is the largest cost of a sum over a year, and only jobs of several nodes have several records.
 COUNTED: Final = """count(*) FILTER (nodes <= 1)
   + count(DISTINCT CASE WHEN nodes > 1 THEN hash(cluster, job_id, restart) END)"""
 
