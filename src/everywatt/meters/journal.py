@@ -4,7 +4,7 @@
     u64 UTC ns, u32 size, bytes
 
 A record without bytes says where the journal before ended: rows of this one are after that.
-What is read lands in shared memory before it comes here (see `landing`), so a killed capture loses nothing; whoever
+What is read lands in shared memory before it comes here (see `ring_buffer`), so a killed capture loses nothing; whoever
 captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
 records wait in memory, and beyond a bound the oldest are dropped and counted.
 """
