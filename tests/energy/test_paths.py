@@ -77,7 +77,6 @@ def test_a_moving_average_that_is_published_often(product, tmp_path, known):
         assert answers.holds() >= HONEST_FEW, (length, answers)
 
 
-@pytest.mark.xfail(strict=True, reason="rules that were found for sensors of 100 ms that see a quarter or all of it")
 @pytest.mark.parametrize(
     ("period_s", "window_s", "load", "length"),
     [
