@@ -56,8 +56,8 @@ collected: $(VENV)/.stamp-dev
 	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true # what is wrong is told by the tests themselves
 
 .PHONY: test-long
-test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers
-	$(PYTEST) --timeout 0 -m "long and not ml"
+test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers; goes on where it was interrupted; PART=fuzz
+	'$(VENV)/bin/python' scripts/long_tests.py $(PART)
 
 .PHONY: test-ml
 test-ml: ml-venv ## the tests that need torch, transformers, Keras, Lightning or MLflow

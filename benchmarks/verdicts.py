@@ -15,8 +15,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.common import OUT, verdict
-from everywatt.bench.sequential import critical_t
-from everywatt.bench.verdict import Answer, compare
+from everywatt.bench.verdict import Answer, compare, critical_t
 
 TARGET = 0.02
 MOST = 600

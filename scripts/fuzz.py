@@ -133,7 +133,7 @@ def _aipowermeter(data: bytes) -> object:
 
 
 def _sage(data: bytes) -> object:
-    from everywatt.formats.sage.importer import take_record
+    from everywatt.formats.sage import take_record
 
     series: dict[tuple[str, str], object] = {}
     return [take_record(line, series, "") for line in data.split(b"\n")]  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def _sage(data: bytes) -> object:
 def _codecarbon(data: bytes) -> object:
     import io
 
-    from everywatt.formats.codecarbon.importer import part_of, rows_of
+    from everywatt.formats.codecarbon import part_of, rows_of
 
     rows = rows_of(io.StringIO(data.decode("utf-8", "replace"), newline=""), "fuzz")
     return part_of("fuzz", rows, {})
@@ -246,9 +246,9 @@ SACCT = (
 def targets() -> dict[str, Target]:
     """Every parser of what meters, boards, Slurm and other tools say, by name; and tapes that were forged."""
     from everywatt.core import cgroup_names
-    from everywatt.formats.ipmi.importer import parse_log
-    from everywatt.formats.nvidia_smi.monitor_log import parse_lines
-    from everywatt.formats.powermetrics.importer import parse_powermetrics
+    from everywatt.formats.ipmi import parse_log
+    from everywatt.formats.nvidia_smi import parse_lines
+    from everywatt.formats.powermetrics import parse_powermetrics
     from everywatt.meters.plugmap import labia_feeds
     from everywatt.meters.wall import nodes_of
     from everywatt.sensors.amd.rocm_smi import parse_rocm

@@ -10,7 +10,6 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -30,9 +29,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name, groups before their members, in the order of `everywatt --help`."""
     group = cli()
     context = click.Context(group, info_name="everywatt")
-    for name, (module, _) in COMMANDS.items():
-        if find_spec(module) is None:
-            continue
+    for name in COMMANDS:
         command = group.get_command(context, name)
         assert command is not None
         yield from _tree(f"everywatt {name}", command)

@@ -12,7 +12,7 @@ SRC = HERE.parent / "src"
 # What needs Linux by its nature: recorder, agent and worker processes, simulated machines, serial ports, Slurm nodes.
 LINUX_ONLY = (
     "api.own_cgroup", "batch.", "bench.", "cli.", "doctor.", "fleet.", "meters.", "net.server", "recorder.process",
-    "formats.badc", "formats.exporters", "formats.labia", "report.live", "report.web", "sim.", "slurm.",
+    "formats.badc", "formats.metric_names", "formats.labia", "report.live", "report.web", "sim.", "slurm.",
     "stress.", "integrations.",
 )  # fmt: skip
 IMPORTS = """

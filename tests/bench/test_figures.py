@@ -9,7 +9,6 @@ from everywatt.bench.candidates import candidates
 from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.fail_if import failing, parse_rule, unjudged
 from everywatt.bench.figures import decided, figures, narrow
-from everywatt.bench.tables import far_off, table, verdicts
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Bound, Budget, Term
@@ -102,13 +101,13 @@ def test_a_refused_energy_is_a_note_and_not_a_zero():
 def test_outliers_are_told_by_their_place():
     a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([10, 10.1, 9.9, 10.05, 9.95, 20])])[0]
     assert a.outliers == (5,)
-    assert far_off(a) == "trial 6 is an outlier; kept"
-    assert far_off(replace(a, outliers=(0, 5))) == "trials 1, 6 are outliers; kept"
+    assert a.outlier_line == "trial 6 is an outlier; kept"
+    assert replace(a, outliers=(0, 5)).outlier_line == "trials 1, 6 are outliers; kept"
 
 
 def test_very_many_outliers_are_summarised():
     a = figures(candidates(["a"]), [trial(0, n, joules(10.0)) for n in range(3000)])[0]
-    assert far_off(replace(a, outliers=tuple(range(0, 2700, 3)))) == "900 of 3000 trials are outliers; kept"
+    assert replace(a, outliers=tuple(range(0, 2700, 3))).outlier_line == "900 of 3000 trials are outliers; kept"
 
 
 @pytest.mark.parametrize(
@@ -178,12 +177,12 @@ def test_where_energy_is_modelled_cpu_time_leads_and_decides():
     found = figures(TWO, trials)
     assert found[1].decisive is found[1].cpu and found[1].cpu.ratio == pytest.approx(2.0, abs=1e-3)
     result = Result(Plan(), tuple(TWO), tuple(found), "decided", None)
-    assert verdicts(result)[0].startswith("B uses 100") and verdicts(result)[0].endswith("more CPU time")
-    assert verdicts(result)[1].endswith("(modelled)")
-    assert list(table(result).headers[3:6]) == ["CPU time", "ratio of CPU time", "energy"]
+    assert result.verdicts()[0].startswith("B uses 100") and result.verdicts()[0].endswith("more CPU time")
+    assert result.verdicts()[1].endswith("(modelled)")
+    assert list(result.tables()[0].headers[3:6]) == ["CPU time", "ratio of CPU time", "energy"]
     measured = figures(TWO, series([10.0, 10.1, 9.9], [20.0, 20.1, 19.9]))
     assert measured[1].decisive is measured[1].gross
-    assert "CPU time" not in table(Result(Plan(), tuple(TWO), tuple(measured), "decided", None)).headers
+    assert "CPU time" not in Result(Plan(), tuple(TWO), tuple(measured), "decided", None).tables()[0].headers
 
 
 def test_a_mean_energy_is_never_below_zero():

@@ -30,14 +30,14 @@ def test_runs_that_cover_other_things_are_compared_only_where_forced(tmp_path):
     with pytest.raises(ScopeError, match="b covers 'gpu' and a covers '") as error:
         compare_runs([node, card])
     assert "--force" in (error.value.cure or "")
-    _, beside = compare_runs([node, card], force=True)
+    _, beside = compare_runs([node, card], force=True).found
     assert beside.gross.value == pytest.approx(0.8, rel=1e-6)
     assert "scopes differ" in beside.verdict
 
 
 def test_runs_of_one_scope_have_a_ratio(tmp_path):
     first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50)))
-    one, two = compare_runs([first, second])
+    one, two = compare_runs([first, second]).found
     assert one.gross is None
     assert two.gross.value == pytest.approx(0.5, rel=1e-6)
     assert two.gross.low <= 0.5 <= two.gross.high
@@ -51,5 +51,5 @@ def test_no_ratio_to_a_net_energy_that_may_be_zero(monkeypatch, tmp_path):
         second.name: Energy(0.004, Budget((Term("baseline", "idle", 0.001),)), "gpu", "counter", signed=True),
     }
     monkeypatch.setattr(Run, "energy_net", lambda run: near_zero[run.name])
-    _, two = compare_runs([first, second])
+    _, two = compare_runs([first, second]).found
     assert two.above_idle is None and two.gross is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.bench.sequential import PRIORS, Sample, critical_t, interval, log_evidence, trials_for
+from everywatt.bench.verdict import PRIORS, Sample, critical_t, interval, log_evidence, trials_for
 
 
 def test_a_sample_is_its_mean_and_deviation():

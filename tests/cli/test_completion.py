@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from everywatt.cli.completion import SHELLS
+from everywatt.cli.config import SHELLS
 from everywatt.cli.main import COMMANDS, main
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from machines import Process, write_machine
 
-from everywatt.cli.ledger import parse_baseline
+from everywatt.cli.inspect import parse_baseline
 from everywatt.cli.main import main
 from everywatt.core.errors import UsageError
 

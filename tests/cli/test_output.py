@@ -206,3 +206,53 @@ def test_a_table_that_fits_with_two_spaces_between_columns_is_not_cut(monkeypatc
     screen = Screen()
     Output(stdout=screen, environ={"TERM": "xterm", "NO_COLOR": "1"}).table(made)
     assert len([line for line in screen.getvalue().split("\n") if "a" in line]) == 1
+
+
+class Watts:
+    """A result with a line and a table."""
+
+    def to_dict(self):
+        return {"watts": {"gpu.0": 12.5}}
+
+    def tables(self):
+        return [Table.lines("two cards"), Table.of("CARD", Column("POWER", "W"), rows=[["gpu.0", 12.5]])]
+
+
+def test_a_result_is_printed_once_as_tables_or_as_json():
+    speaker, out, _ = output()
+    speaker.result("watts", Watts())
+    assert out.getvalue() == "two cards\nCARD     POWER\ngpu.0  12.50 W\n"
+    speaker, out, _ = output(json_to="-")
+    speaker.result("watts", Watts(), name="run")
+    assert json.loads(out.getvalue()) == {
+        "schema": "everywatt/1",
+        "kind": "watts",
+        "watts": {"gpu.0": 12.5},
+        "name": "run",
+    }
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        ("txt", "two cards\nCARD     POWER\ngpu.0  12.50 W\n"),
+        ("md", "two cards\n\n| CARD | POWER |\n|---|---:|\n| gpu.0 | 12.50 W |\n"),
+        ("csv", "CARD,POWER\ngpu.0,12.5\n"),
+        ("html", "<p>two cards"),
+    ],
+)
+def test_the_ending_of_a_file_names_the_form_of_a_result(tmp_path, ending, text):
+    speaker, out, _ = output()
+    path = tmp_path / f"watts.{ending}"
+    speaker.result("watts", Watts(), path, {".html": lambda: "<p>two cards"})
+    assert path.read_text(encoding="utf-8") == text
+    assert out.getvalue().startswith("two cards")
+
+
+def test_a_file_of_another_ending_or_without_folder_is_refused_before_anything_is_printed(tmp_path):
+    speaker, out, _ = output()
+    with pytest.raises(UsageError, match=r"must end in one of \.txt, \.md, \.csv, \.json"):
+        speaker.result("watts", Watts(), tmp_path / "watts.xls")
+    with pytest.raises(UsageError, match="there is no folder"):
+        speaker.result("watts", Watts(), tmp_path / "none" / "watts.md")
+    assert out.getvalue() == ""

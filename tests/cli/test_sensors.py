@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from everywatt.cli.main import main
-from everywatt.cli.sensors import probe_all
 from everywatt.core.errors import UsageError
+from everywatt.doctor.coverage import probe_all
 from everywatt.sensors.base import Request, State
 
 MODULE = """

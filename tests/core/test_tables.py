@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy, Ratio
-from everywatt.core.tables import Column, Quantity, Table, column_groups, display_width, markdown_text
+from everywatt.core.tables import Column, Quantity, Table, column_groups, display_width, markdown_text, without_spare
 
 ENERGY = Energy(13798.827079, Budget((Term("gain", "g", 242.0),)), "gpu", "counter")
 TABLE = Table.of(
@@ -189,3 +190,38 @@ def test_plain_text_needs_neither_rich_nor_numpy():
         "print({'numpy', 'rich', 'click'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_lines_are_a_table_without_columns() -> None:
+    lines = Table.lines("12 jobs.", "2 refused.")
+    assert lines.text() == "12 jobs.\n2 refused."
+    assert lines.cards(40) == "12 jobs.\n2 refused."
+    assert lines.markdown() == "12 jobs.\n\n2 refused.\n"
+    assert lines.csv() == ""
+    assert lines.to_dict()["notes"] == ["12 jobs.", "2 refused."]
+
+
+JOBS = Table(
+    (Column("JOB"), Column("NODES", "", spare=1), Column("USER", spare=2), Column("TIME", "s"), Column("NAME")),
+    (("1", 1, "ada", 8.5, "train"), ("2", 1, "eve", 9.5, "test")),
+)
+
+
+def test_spare_columns_stay_where_there_is_room() -> None:
+    assert without_spare(JOBS, 40) is JOBS
+
+
+@pytest.mark.parametrize(
+    ("width", "left"),
+    [(27, ["JOB", "USER", "TIME", "NAME"]), (20, ["JOB", "TIME", "NAME"]), (5, ["JOB", "TIME", "NAME"])],
+)
+def test_spare_columns_go_by_rank_and_a_note_says_which(width: int, left: list[str]) -> None:
+    fitted = without_spare(JOBS, width)
+    assert fitted.headers == left
+    missing = ", ".join(name for name in JOBS.headers if name not in left)
+    assert fitted.notes == (f"No room for {missing}: widen the terminal or use --json.",)
+
+
+def test_a_spare_column_that_says_the_same_in_every_row_goes_first() -> None:
+    rows = tuple((job, place, "ada", time, name) for place, (job, _, _, time, name) in enumerate(JOBS.rows))
+    assert without_spare(replace(JOBS, rows=rows), 27).headers == ["JOB", "NODES", "TIME", "NAME"]

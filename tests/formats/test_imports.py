@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
 from everywatt.core.errors import UsageError
+from everywatt.formats import ipmi as ipmi_log
+from everywatt.formats import nvidia_smi as smi_monitor
+from everywatt.formats import sage
 from everywatt.formats.aipowermeter import importer as aipowermeter
 from everywatt.formats.aipowermeter.exporter import export_aipowermeter
-from everywatt.formats.ipmi import importer as ipmi_log
-from everywatt.formats.nvidia_smi import monitor_log as smi_monitor
-from everywatt.formats.sage import importer as sage
 from everywatt.sensors.calibrations import Stored, save
+from everywatt.sensors.nvidia.gpu_known import facts_for
 from everywatt.tape.importing import import_files
 
 FUZZ = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -344,3 +345,15 @@ def test_any_record_is_read_without_a_crash(data):
 )
 def test_any_ipmi_log_is_read_without_a_crash(texts):
     assert all(reading.watts >= 0 for reading in ipmi_log.parse_log("".join(texts).splitlines()))
+
+
+@pytest.mark.parametrize("kind", ["dmon", "aipowermeter"])
+def test_cards_of_a_log_have_the_errors_of_live_cards(make, kind):
+    """Half-widths of few cards are Student's, gain and offset are correlated, cards of a model share a part."""
+    text = DMON if kind == "dmon" else "\n".join(line(t, cpu(10.0), smi_card(100.0)) for t in range(11))
+    live = facts_for("NVIDIA A100", "535", None, "draw")
+    run = make(kind, text, card="NVIDIA A100", driver="535")
+    channels = [one for group in run.tapes[0].groups for one in group.info.channels if one.domain == "gpu"]
+    assert len(channels) == 2
+    for name in ("gain_pct", "offset_w", "correlation", "freedom", "cards", "gain_alike", "offset_alike"):
+        assert {getattr(one.facts, name) for one in channels} == {getattr(live, name)}, name

@@ -223,6 +223,16 @@ def test_gpu_energy_is_idle_then_held_then_by_sm_time(tmp_path):
     assert ledger.idle["gpu.0"]["held_watts"] == pytest.approx(100, rel=0.01)
 
 
+def test_a_busy_gpu_on_which_no_process_is_listed_is_not_idle(tmp_path):
+    """True idle is 40 W; a process in another container alternates between 100 and 300 W and is never listed."""
+    watts = [100.0, 300.0] * 6
+    ledger = load(gpu_tape(tmp_path / "x.tape", {}, watts, flat(93.0))).ledger()
+    check(ledger)
+    idle, lost = ledger.entry("idle").energy, ledger.entry("unattributed").energy
+    assert idle.low <= 40 * SECONDS <= idle.high and lost.low <= 160 * SECONDS <= lost.high
+    assert ledger.entry("unattributed").method == "above idle while no process used it"
+
+
 def test_gpu_energy_by_memory_where_use_is_not_known_and_wider(tmp_path):
     watts = flat(20.0, 4) + flat(220.0, 8)
     known = {5: [on_gpu(101, 50.0), on_gpu(102, 50.0)]}

@@ -4,7 +4,7 @@ import pytest
 from browsing import IN_A_BROWSER, PHONE, brightness, serious_faults
 from comparisons import EVIL, compared
 
-from everywatt.bench.sweep import choose
+from everywatt.bench.sweep import Sweep, choose
 from everywatt.report.html.page import trials_page
 from everywatt.report.html.trials import trials_document
 
@@ -19,7 +19,7 @@ def pages(tmp_path_factory):
         "plain": trials_document(compared(), command=["everywatt", "compare", "./old", EVIL]),
         "failed": trials_document(compared(failing=(1, 6), odd=(0, 2))),
         "few": trials_document(compared(count=2)),
-        "sweep": trials_document(swept, choice=choose(swept.found)),
+        "sweep": trials_document(swept, sweep=Sweep(swept, choose(swept.found))),
     }
     for name, data in documents.items():
         (folder / f"{name}.html").write_text(trials_page(data))

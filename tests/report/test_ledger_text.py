@@ -1,13 +1,15 @@
 """The printed ledger adds up to the last digit."""
 
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
-from everywatt.report.ledger_text import ledger_table, printed
+from everywatt.report.ledger_text import ledger_table, owner_amounts, printed
 
 
 def ledger(amounts, idle=0):
@@ -49,6 +51,22 @@ def test_owners_beyond_the_top_are_one_row_and_the_special_ones_stay():
     assert [row[0] for row in rows] == ["/usr/bin/work --number 100 [100]", "2 more", "idle", "unattributed", "total"]
     assert [row[1] for row in rows] == ["3.000 J", "3.000 J", "4.000 J", "0.000 J", "10.000 J"]
     assert rows[0][4:] == ["1.50 s", "", "2.0 KiB", "cpu time"]
+
+
+def test_intervals_are_those_of_the_json_and_end_at_zero():
+    made = ledger([4_170_000], idle=10_896_000)
+    wide = Budget((Term("model", "model", 23.5),))
+    entries = tuple(
+        replace(entry, energy=replace(entry.energy, budget=wide)) if entry.microjoules else entry
+        for entry in made.entries
+    )
+    made = replace(made, entries=entries, total=replace(made.total, budget=wide))
+    rows = {row[0]: row for row in ledger_table(made).cells()}
+    assert rows["idle"][1:3] == ["10.896 J", "0.000 … 34.396"]
+    assert rows["total"][1:3] == ["15.066 J", "0.000 … 38.566"]
+    assert rows["unattributed"][1:3] == ["0.000 J", ""]
+    assert made.entry("idle").to_dict()["energy"]["low"] == 0.0
+    assert owner_amounts(made.entries, 5)[1] == ("idle", "10.896 J (0.000 … 34.396)")
 
 
 def test_a_json_ledger_is_bounded_and_its_rest_is_exact():

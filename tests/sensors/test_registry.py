@@ -9,9 +9,9 @@ import pytest
 from scripts import play, request_with
 
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import SENSORS, registered
+from everywatt.core.plugins import SENSORS, load, registered
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.registry import NEEDS, choose, known, odd_tables, probe
+from everywatt.sensors.registry import BEHIND, NEEDS, choose, known, odd_tables, probe
 
 BUILT_IN = registered(SENSORS)
 
@@ -68,3 +68,18 @@ def test_a_table_of_settings_that_no_sensor_reads_is_named():
     assert odd_tables({"mine": {}}, {"EVERYWATT_PLUGINS": "mine=a:B"}) == []
     with pytest.raises(UsageError, match="no sensor 'nvlm', did you mean 'nvml'"):
         choose(known({}), Request(), ["nvlm"])
+
+
+def test_what_stands_behind_others_is_known_without_loading_it():
+    after = {name: tuple(load(target).after) for name, target in BUILT_IN.items()}
+    assert {name: names for name, names in after.items() if names} == BEHIND
+
+
+def test_a_measured_machine_does_not_load_its_fallbacks(tree):
+    tree.zone("intel-rapl:0", "package-0", watts=50.0)
+    choice = choose({name: BUILT_IN[name] for name in ("rapl", "perf", "modelled")}, tree.request())
+    assert [group.info.sensor for group in choice.groups] == ["rapl"]
+    assert [report.why for report in choice.reports[1:]] == [
+        "not tried: rapl is used",
+        "not tried: power is measured",
+    ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import interleaved
 from everywatt.bench.figures import figures
 from everywatt.bench.precision.computed import Computed
+from everywatt.bench.precision.layers import LayerRow, Ranking, Sensitivity
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.result import Latency, Result, Row
 from everywatt.bench.precision.scoring import Beside, Score
@@ -21,18 +20,11 @@ JOULES = {"fp32": 20.0, "bf16": 30.0, "int8": 10.0}  # a batch
 RIGHT = {"fp32": (0.82, 0.78, 0.85), "bf16": (0.81, 0.77, 0.84), "int8": (0.80, 0.76, 0.83)}
 
 
-def _layer(name: str, kind: str, part: str, share: float, batch_j: float) -> dict[str, Any]:
-    return {
-        "layer": name, "kind": kind, "part": part, "seconds": 0.5 * share, "calls": 1.0, "share": share,
-        "joules": batch_j * share,
-    }  # fmt: skip
-
-
-def layers(batch_j: float) -> tuple[dict[str, Any], ...]:
+def layers(batch_j: float) -> tuple[LayerRow, ...]:
     """Attention 30 %, MLP 60 %, the rest outside of layers."""
     told = [("h.0.attn", "Conv1D", "attention", 0.3), ("h.0.mlp" + EVIL, "Conv1D", "mlp", 0.6)]
     told.append(("(outside layers)", "", "other", 0.1))
-    return tuple(_layer(*one, batch_j) for one in told)
+    return tuple(LayerRow(*names, 0.5 * share, 1.0, share, batch_j * share) for *names, share in told)
 
 
 def precision_result(*, run: str | None = None, count: int = 6) -> Result:
@@ -67,14 +59,5 @@ def precision_result(*, run: str | None = None, count: int = 6) -> Result:
             )
         )
     rows.append(Row("fp16", failure="this CPU has no fp16", cure="bf16"))
-    known = {
-        "layer": "h.0.mlp",
-        "kl": 0.25,
-        "change": -0.125,
-        "share": 0.6,
-        "saved": 0.5,
-        "logit_l2": 1.5,
-        "worth": 2.0,
-    }
-    sensitivity = {"layers": [known], "plan": ["h.0.mlp"]}
+    sensitivity = Ranking((Sensitivity("h.0.mlp", 0.25, -0.125, 0.6, 0.5, 1.5),), ("h.0.mlp",))
     return Result(Job(batch_size=SIZE), tuple(rows), "trials", run, notes=("a note",), sensitivity=sensitivity)

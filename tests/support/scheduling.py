@@ -26,7 +26,8 @@ TOGETHER = {
 APART = (
     "tests/batch/test_batch.py",
     "tests/benchmarks/*",
-    "tests/cli/test_bench_*",
+    "tests/cli/test_bench_llm.py",
+    "tests/cli/test_bench_precision*.py",
     "tests/cli/test_compare.py",
     "tests/cli/test_monitor.py",
     "tests/cli/test_run*.py",

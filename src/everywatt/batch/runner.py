@@ -18,8 +18,8 @@ from typing import Any
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
-from everywatt.batch.orphans import MARK
 from everywatt.batch.plan import Pace, in_order
+from everywatt.batch.worker import MARK
 from everywatt.batch.worker_handle import Lane
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.recorder.client import Mark, Recording

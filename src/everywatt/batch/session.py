@@ -11,10 +11,9 @@ from everywatt.api.run import Run
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
-from everywatt.batch.orphans import end_batch
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
-from everywatt.batch.worker import describe_file
+from everywatt.batch.worker import describe_file, end_batch
 from everywatt.batch.worker_handle import Lane
 from everywatt.core.clocks import Clock
 from everywatt.core.errors import EverywattError, UsageError
@@ -111,7 +110,7 @@ def work_off(
     states = _states(work, history)
     journal = Journal(place)
     if work.cut_off:
-        end_batch(place)  # where batch and workers were killed at the same moment, commands may still run
+        end_batch(str(place))  # where batch and workers were killed at the same moment, commands may still run
     try:
         for state in work.cut_off:
             last = state.attempts[-1]

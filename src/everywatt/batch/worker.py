@@ -19,8 +19,12 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
+MARK = "EVERYWATT_BATCH"
+"""Environment variable that gives a command the folder of its batch."""
+ROUNDS = 20  # a process may start another while they are looked for
 TAIL_BYTES = 4000
 GRACE_S = 5.0  # between being asked to end and being ended
 LINGER_S = 0.2  # for output of processes that outlive their command
@@ -183,7 +187,7 @@ class Worker:
         if "exit" in job:
             _write_exit(job["exit"], code, (ended_ns - began_ns) / 1e9, usage.ru_utime + usage.ru_stime, timed_out)
         if self.ended:
-            _end_session()
+            end_session(os.getpid())
         self._linger(tails)
         for stream in streams:
             os.close(stream)
@@ -300,15 +304,50 @@ def _signal(group: int, number: int) -> None:
         pass
 
 
-def _end_session() -> None:
-    """What the command started in groups of their own; found by our session, which they are still in."""
-    import importlib.util  # only where it is needed: a worker has to start fast
+def end_session(leader: int) -> int:
+    """SIGKILL for all processes of a session but this one, also those in groups of their own; gives how many."""
+    return _end_all(lambda pid: _session(pid) == leader)
 
-    spec = importlib.util.spec_from_file_location("orphans", os.path.join(os.path.dirname(__file__), "orphans.py"))  # noqa: PTH118, PTH120 - as above
-    assert spec is not None and spec.loader is not None
-    orphans = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(orphans)
-    orphans.end_session(os.getpid())
+
+def end_batch(folder: str) -> int:
+    """SIGKILL for all processes that were started for this batch, on this host, by this user; gives how many.
+
+    A recorder that an item has started is left: it may serve others by now.
+    """
+    wanted = f"{MARK}={os.path.realpath(folder)}".encode()
+    recorder = b"everywatt/recorder"
+    return _end_all(lambda pid: wanted in _proc(pid, "environ").split(b"\0") and recorder not in _proc(pid, "cmdline"))
+
+
+def _end_all(ours: Callable[[int], bool]) -> int:
+    ended: set[int] = set()
+    for _ in range(ROUNDS):
+        found = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - as above
+        fresh = [pid for pid in found if pid != os.getpid() and pid not in ended and ours(pid)]
+        if not fresh:
+            break
+        for pid in fresh:
+            ended.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+    return len(ended)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return int(_proc(pid, "stat").rpartition(b")")[2].split()[3])
+    except (ValueError, IndexError):
+        return None
+
+
+def _proc(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:  # noqa: PTH123 - as above
+            return file.read()
+    except OSError:
+        return b""
 
 
 def tell(*messages: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from everywatt.batch import worker
 from everywatt.batch.devices import Device
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
-from everywatt.batch.orphans import end_session
 from everywatt.core.errors import EverywattError
 
 MOST_STILLBORN = 5  # workers in a row that die before they ran anything
@@ -99,7 +98,7 @@ class Lane:
         """The worker has died: end what it ran, and wait for it."""
         worker_pid = self.worker_pid
         self.close()
-        end_session(worker_pid)
+        worker.end_session(worker_pid)
 
     def free(self) -> None:
         """Busy no more."""

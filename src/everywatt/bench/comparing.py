@@ -11,10 +11,12 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.experiment import Experiment
-from everywatt.bench.figures import Figures, decided, figures, narrow
+from everywatt.bench.figures import COLUMNS, Figures, decided, figures, narrow, quantity
 from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy, with_power
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_percent
+from everywatt.core.tables import Cell, Column, Table, csv_text
 
 FEWEST = 3
 LOOK_AGAIN_S = 1.0
@@ -70,6 +72,50 @@ class Result:
     ended: str
     run: str | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def floor(self) -> str:
+        """The sentence on the smallest difference that these trials could have detected; empty where none could be."""
+        floors = [one.gross.floor for one in self.found[1:] if one.gross is not None and one.gross.floor < 10]
+        return f"smallest detectable difference: {format_percent(max(floors))}" if floors else ""
+
+    def verdicts(self) -> list[str]:
+        """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
+        lines = []
+        for one in self.found[1:]:
+            label = one.candidate.label
+            if one.modelled and one.cpu is not None and not one.failures:
+                found = one.cpu.text(label, "CPU time")
+                lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
+            lines.append(one.verdict if one.verdict.startswith(f"{label} ") else f"{label}: {one.verdict}")
+            if one.modelled:
+                lines[-1] += " (modelled)"
+            if one.above_idle is not None and not one.failures:
+                lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
+        return lines
+
+    def tables(self) -> list[Table]:
+        """One row for each candidate, with the verdicts as notes; CPU time leads where energy is modelled from it."""
+        first = self.found[0]
+        modelled = any(one.modelled for one in self.found)
+        columns: list[Column | str] = ["", "command", Column("trials", "")]
+        columns += [Column("CPU time", "s"), Column("ratio of CPU time", "")] if modelled else []
+        columns += [
+            *(Column("energy", "J"), Column("above idle", "J"), Column("ratio", ""), Column("time", "s")),
+            *(Column("power", "W"), Column("memory", "B"), Column("energy × time", "J·s")),
+        ]
+        rows: list[list[Cell]] = []
+        for one in self.found:
+            row: list[Cell] = [one.candidate.label, _short(one.candidate.text), one.trial_count]
+            if modelled:
+                row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
+            row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
+            rows.append([*row, one.power_w, one.max_rss_bytes, one.edp_js])
+        return [Table.of(*columns, rows=rows, notes=[line.strip() for line in self.verdicts()])]
+
+    def to_csv(self) -> str:
+        """One line for each candidate, plain numbers."""
+        return csv_text(COLUMNS, [one.to_row() for one in self.found])
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `cli` puts schema and kind around it."""
@@ -227,6 +273,10 @@ def _whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
     """Trials of blocks that are complete with their energies, so that every candidate has the same number."""
     open_blocks = {trial.block for trial in trials if trial.energy is None}
     return [trial for trial in trials if trial.block not in open_blocks]
+
+
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _must(command: str | None, name: str) -> None:

@@ -8,16 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
-from everywatt.bench.sequential import Sample, fixed_interval, interval
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
-from everywatt.bench.verdict import Answer, Comparison, compare, finite, outliers
+from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite, fixed_interval, interval, outliers
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
-from everywatt.core.tables import Quantity
+from everywatt.core.tables import Cell, Quantity
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 """Sources of error common to all trials; the others are already in the scatter of the trials."""
+MOST_PLACES = 8  # numbers of trials in one sentence
+WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
+COLUMNS = (
+    *("label", "command", "trials", "failures", "energy_j", "energy_low_j", "energy_high_j"),
+    *("net_j", "net_low_j", "net_high_j", "ratio", "ratio_low", "ratio_high"),
+    *("ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "power_w", "max_rss_bytes", "energy_delay_js"),
+    "verdict",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,12 @@ class Mean:
         if not math.isfinite(self.low):
             return Quantity(self.value, unit)
         return Quantity(self.value, unit, self.value - self.low, self.high - self.value)
+
+    @property
+    def time(self) -> Quantity | None:
+        """The mean of seconds with their standard deviation, for a table; None where no trial ended."""
+        sd = self.sd if math.isfinite(self.sd) else 0.0
+        return Quantity(self.value, "s", sd, sd) if math.isfinite(self.value) else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -79,6 +92,44 @@ class Figures:
         """Whether none of its trials could start its command."""
         return bool(self.trials) and all(t.exit_code in (NOT_FOUND, NOT_EXECUTABLE) for t in self.trials)
 
+    @property
+    def trial_count(self) -> str:
+        """How many trials there are, for a table: `5 (1 failed)`."""
+        return str(len(self.trials)) + (f" ({self.failures} failed)" if self.failures else "")
+
+    @property
+    def endings(self) -> str:
+        """How its trials ended that did not end well: `ended with 9`; empty where all did."""
+        codes = sorted({trial.exit_code for trial in self.trials if trial.failed})
+        words = [
+            f"{code} ({WHY[code].format(self.candidate.words[0])})" if code in WHY else str(code) for code in codes
+        ]
+        return f"ended with {' and '.join(words)}" if words else ""
+
+    @property
+    def outlier_line(self) -> str:
+        """A sentence about trials that lie far off: `trial 1 is an outlier; kept`; empty where none does."""
+        if len(self.outliers) > MOST_PLACES:
+            return f"{len(self.outliers)} of {len(self.trials)} trials are outliers; kept"
+        places = ", ".join(str(place + 1) for place in self.outliers)
+        if len(self.outliers) == 1:
+            return f"trial {places} is an outlier; kept"
+        return f"trials {places} are outliers; kept" if places else ""
+
+    def ratio_beside(self, first: Figures) -> Cell:
+        """The ratio to the first candidate, which is 1 to itself; None where there is none."""
+        if self.gross is not None:
+            return self.gross.cell
+        return 1 if self is first and self.energy is not None else None
+
+    def to_row(self) -> list[object]:
+        """Plain numbers, in the order of `COLUMNS`."""
+        return [
+            *(self.candidate.label, self.candidate.text, len(self.trials), self.failures),
+            *(*_ends(self.energy), *_ends(self.net), *_ratio_ends(self.gross), *_ratio_ends(self.above_idle)),
+            *(self.seconds.value, self.power_w, self.max_rss_bytes, self.edp_js, self.verdict),
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         data: dict[str, Any] = {
@@ -103,6 +154,19 @@ class Figures:
         for name, found in compared.items():
             data[f"comparison_{name}"] = None if found is None else found.to_dict()
         return data
+
+
+def quantity(mean: Mean | None, unit: str) -> Quantity | None:
+    """A mean over trials as a cell."""
+    return None if mean is None else mean.quantity(unit)
+
+
+def _ends(mean: Mean | None) -> tuple[float | None, ...]:
+    return (None,) * 3 if mean is None else (mean.value, finite(mean.low), finite(mean.high))
+
+
+def _ratio_ends(found: Comparison | None) -> tuple[float | None, ...]:
+    return (None,) * 3 if found is None else (found.ratio, found.low, finite(found.high))
 
 
 def figures(

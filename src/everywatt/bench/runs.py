@@ -12,7 +12,7 @@ from everywatt.bench.verdict import change
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_percent
-from everywatt.core.tables import csv_text
+from everywatt.core.tables import Cell, Column, Table, csv_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +49,63 @@ COLUMNS = (
     "label", "energy_j", "energy_low_j", "energy_high_j", "net_j", "net_low_j", "net_high_j", "ratio", "ratio_low",
     "ratio_high", "ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "verdict",
 )  # fmt: skip
+SHOWN = (
+    *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
+    *(Column("ratio", ""), Column("ratio above idle", "")),
+)
 
 
-def runs_csv(found: Sequence[RunFigures]) -> str:
-    """One line for each run, plain numbers, in the columns of a comparison of commands."""
+@dataclass(frozen=True, slots=True)
+class RunsCompared:
+    """Finished runs, each beside the first."""
 
-    def ends(energy: Energy) -> list[float | None]:
-        return [energy.joules, energy.low, energy.high] if energy.joules is not None else [None, None, None]
+    found: tuple[RunFigures, ...]
+    target: float
 
-    def of(ratio: Ratio | None) -> list[float | None]:
-        return [None, None, None] if ratio is None else [ratio.value, ratio.low, ratio.high]
+    def verdicts(self) -> list[str]:
+        """A sentence for each run but the first, and why there is no energy above idle."""
+        said = [f"{one.name}: {one.verdict}" for one in self.found[1:]]
+        why = dict.fromkeys(one.net.refused for one in self.found if one.energy.joules is not None and one.net.refused)
+        return said + [f"above idle: refused: {reason}" for reason in why]
 
-    rows = [
-        [one.name, *ends(one.energy), *ends(one.net), *of(one.gross), *of(one.above_idle), one.duration_s, one.verdict]
-        for one in found
-    ]
-    return csv_text(COLUMNS, rows)
+    def tables(self) -> list[Table]:
+        """One row for each run, with the verdicts as notes."""
+        return [Table.of(*SHOWN, rows=[self._row(one) for one in self.found], notes=self.verdicts())]
+
+    def _row(self, one: RunFigures) -> list[Cell]:
+        def ratio(found: Ratio | None, energy: Energy) -> Cell:
+            return found if found is not None else 1 if one is self.found[0] and energy.joules is not None else None
+
+        net = None if one.net.joules is None else one.net
+        return [one.name, one.energy, net, one.duration_s, ratio(one.gross, one.energy), ratio(one.above_idle, one.net)]
+
+    def to_csv(self) -> str:
+        """One line for each run, plain numbers, in the columns of a comparison of commands."""
+
+        def ends(energy: Energy) -> tuple[float | None, ...]:
+            return (None,) * 3 if energy.joules is None else (energy.joules, energy.low, energy.high)
+
+        def of(ratio: Ratio | None) -> tuple[float | None, ...]:
+            return (None,) * 3 if ratio is None else (ratio.value, ratio.low, ratio.high)
+
+        rows = [
+            [
+                *(one.name, *ends(one.energy), *ends(one.net)),
+                *of(one.gross),
+                *of(one.above_idle),
+                one.duration_s,
+                one.verdict,
+            ]
+            for one in self.found
+        ]
+        return csv_text(COLUMNS, rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {"candidates": [one.to_dict() for one in self.found], "target": self.target}
 
 
-def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> list[RunFigures]:
+def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> RunsCompared:
     """Every run beside the first. ScopeError where they cover different things, unless `force`.
 
     A run is one trial, so the interval is of the measurement alone: how much the program itself varies is not in it.
@@ -89,7 +127,7 @@ def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = Fal
         if gross is None and None not in (one.energy.joules, first.energy.joules):
             words = f"no verdict: the interval of {first.name} holds zero"
         found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
-    return found
+    return RunsCompared(tuple(found), target)
 
 
 def _ratio(one: Energy, first: Energy) -> Ratio | None:

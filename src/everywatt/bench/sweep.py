@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from everywatt.bench.candidates import Candidate
-from everywatt.bench.figures import Figures
+from everywatt.bench.comparing import Result
+from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
 MOST_SETTINGS = 100
+SETTING_COLUMNS = (
+    *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
+    *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,44 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"pareto": list(self.pareto), "recommended": self.best, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A command at several settings, and what to choose."""
+
+    result: Result
+    choice: Choice
+
+    @property
+    def recommendation(self) -> str:
+        """Which setting to take and why, or why there is none."""
+        choice = self.choice
+        return f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why
+
+    def tables(self) -> list[Table]:
+        """One row for each setting, with the recommendation and the verdicts as notes."""
+        found = self.result.found
+        rows = [
+            [
+                *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
+                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), self._word(one.candidate.label)),
+            ]
+            for one in found
+        ]
+        notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
+        return [Table.of(*SETTING_COLUMNS, rows=rows, notes=notes)]
+
+    def _word(self, label: str) -> str:
+        return "recommended" if label == self.choice.best else "yes" if label in self.choice.pareto else ""
+
+    def to_csv(self) -> str:
+        """One line for each setting, plain numbers."""
+        return self.result.to_csv()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {**self.result.to_dict(), "choice": self.choice.to_dict()}
 
 
 def parse_watts(text: str) -> list[float]:

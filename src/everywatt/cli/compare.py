@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,30 +17,20 @@ from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
 from everywatt.bench.figures import Figures
 from everywatt.bench.llm.comparing import is_llm
-from everywatt.bench.runs import RunFigures, compare_runs, runs_csv
-from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import far_off, table, to_csv, verdicts
-from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND
+from everywatt.bench.runs import compare_runs
+from everywatt.bench.sweep import Sweep
 from everywatt.cli.bench.llm_show import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, start, stop, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
-from everywatt.cli.common.output import Output, program, write_text
+from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
-from everywatt.core.energy import Energy, Ratio
-from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
-from everywatt.core.format import format_duration, format_joules, format_number, format_percent
-from everywatt.core.jsonio import document, dumps
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.errors import MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
+from everywatt.core.format import format_duration, format_joules, format_number
 
 MOST_OF_ONE = 10  # trials of a single command, of which there is no difference to know
 LOG_EVERY_S = 30.0
-WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
-ENDINGS = (".json", ".csv", ".md", ".html")
-RUN_COLUMNS = (
-    *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
-    *(Column("ratio", ""), Column("ratio above idle", "")),
-)
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]
@@ -258,101 +247,49 @@ def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
 
 
 def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
-    output.table(replace(table(result), notes=()))
+    output.table(*(replace(table, notes=()) for table in result.tables()))
     output.text()
-    for line in verdicts(result):
+    for line in result.verdicts():
         output.text(line)
     for one in result.found:
         if one.outliers:
-            output.say(f"{one.candidate.label}: {far_off(one)}")
-        if one.failures:
-            output.warn(f"{one.candidate.label}: {failures(one)}")
+            output.say(f"{one.candidate.label}: {one.outlier_line}")
+        warn_of_failures(one, output)
         for note in one.notes:
             output.warn(f"{one.candidate.label}: {note}")
-    floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
-    if floors:
-        output.text(f"smallest detectable difference: {format_percent(max(floors))}")
+    if result.floor:
+        output.text(result.floor)
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    if out is not None:
-        write(out, result, result.to_dict(), settings)
+    write_result(out, "comparison", result, lambda: trials_html(result, None, settings))
     output.json("comparison", result.to_dict())
 
 
-def failures(one: Figures) -> str:
-    """How its trials ended that did not end well."""
-    codes = {trial.exit_code for trial in one.trials if trial.failed}
-    told = [
-        f"{code} ({WHY[code].format(one.candidate.words[0])})" if code in WHY else str(code) for code in sorted(codes)
-    ]
-    return f"ended with {' and '.join(told)}; --show-output shows its messages"
+def warn_of_failures(one: Figures, output: Output) -> None:
+    """Say how trials of a candidate ended that did not end well."""
+    if one.failures:
+        output.warn(f"{one.candidate.label}: {one.endings}; --show-output shows its messages")
 
 
-def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
-    """UsageError where -o names a file that cannot be written: better before the trials than after them."""
-    if out is not None and out.suffix not in endings:
-        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
-
-
-def write(
-    out: Path, result: Result, data: Mapping[str, object], settings: Settings, *, choice: Choice | None = None
-) -> None:
-    """Write the file that -o names, in the form that its ending names."""
-    check_ending(out)
-    texts = {
-        ".csv": lambda: to_csv(result),
-        ".md": lambda: table(result).markdown(),
-        ".json": lambda: dumps(document("comparison" if choice is None else "sweep", data), indent=2) + "\n",
-        ".html": lambda: _html(result, choice, settings),
-    }
-    write_text(out, texts[out.suffix]())
-
-
-def _html(result: Result, choice: Choice | None, settings: Settings) -> str:
+def trials_html(result: Result, sweep: Sweep | None, settings: Settings) -> str:
+    """The page of a comparison, or of a sweep."""
     from everywatt.report.html.page import trials_page
     from everywatt.report.html.trials import trials_document
 
     run = run_of(result.run, settings)
-    return trials_page(trials_document(result, choice=choice, run=run, command=own_words()))
-
-
-def run_of(name: str | None, settings: Settings) -> Run | None:
-    """The run of a result; None where it was moved meanwhile: a page then says less of where it ran."""
-    try:
-        return None if name is None else load(name, home=settings.home)
-    except EverywattError:
-        return None
-
-
-def own_words() -> list[str]:
-    """The command line as the user wrote it."""
-    return ["everywatt", *sys.argv[1:]]
+    return trials_page(trials_document(result, sweep=sweep, run=run, command=own_words()))
 
 
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
     check_ending(out)
-    found = compare_runs(runs, target=target, force=force)
-    said = [f"{one.name}: {one.verdict}" for one in found[1:]]
-    why_not = dict.fromkeys(one.net.refused for one in found if one.energy.joules is not None and one.net.refused)
-    said += [f"above idle: refused: {why}" for why in why_not]
-    shown = Table.of(*RUN_COLUMNS, rows=[_run_row(one, found[0]) for one in found])
-    output.table(shown)
+    result = compare_runs(runs, target=target, force=force)
+    output.table(*(replace(table, notes=()) for table in result.tables()))
     output.text()
-    for line in said:
+    for line in result.verdicts():
         output.text(line)
     output.say("One run each: these intervals do not include the variation of the program from run to run.")
-    data = {"candidates": [one.to_dict() for one in found], "target": target}
-    if out is not None:
-        texts = {
-            ".csv": lambda: runs_csv(found),
-            ".md": lambda: replace(shown, notes=tuple(said)).markdown(),
-            ".json": lambda: dumps(document("comparison", data), indent=2) + "\n",
-            ".html": lambda: _runs_html(runs),
-        }
-        write_text(out, texts[out.suffix]())
-    output.json("comparison", data)
+    write_result(out, "comparison", result, lambda: _runs_html(runs))
+    output.json("comparison", result.to_dict())
     return 0
 
 
@@ -362,11 +299,3 @@ def _runs_html(runs: Sequence[Run]) -> str:
     from everywatt.report.html.page import page
 
     return page(report_document(runs, command=own_words()))
-
-
-def _run_row(one: RunFigures, first: RunFigures) -> list[Cell]:
-    def ratio(found: Ratio | None, energy: Energy) -> Cell:
-        return found if found is not None else 1 if one is first and energy.joules is not None else None
-
-    net = None if one.net.joules is None else one.net
-    return [one.name, one.energy, net, one.duration_s, ratio(one.gross, one.energy), ratio(one.above_idle, one.net)]

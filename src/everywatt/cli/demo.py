@@ -120,7 +120,8 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     """A small `bench precision`, with its page beside the tape."""
     from everywatt.bench.precision.lab import Conduct
     from everywatt.bench.precision.plan import Job, require_torch
-    from everywatt.cli.bench.precision import KIND, experiment, show, write
+    from everywatt.cli.bench.precision import KIND, experiment, page_of, show
+    from everywatt.cli.common.results import write_result
 
     require_torch()
     output.say("everywatt demo: a sentence encoder in fp32 and int8, three timed loops of each")
@@ -130,7 +131,7 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     output.json(KIND, result.to_dict())
     if result.run is not None:
         folder = find_run(result.run, runs_home(settings.home).path)
-        write(folder / "report.html", result, settings)
+        write_result(folder / "report.html", KIND, result, lambda: page_of(result, settings))
         output.say(f"next:   {program()} why {result.run}    {program()} bench precision --model DIR")
         output.say(f"report: {folder / 'report.html'}")
     return 0 if result.baseline is not None else MeasurementRefused.exit_code

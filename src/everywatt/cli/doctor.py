@@ -13,7 +13,6 @@ import click
 from everywatt.api.provenance import user_name
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
-from everywatt.cli.sensors import report_row
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
 from everywatt.core.errors import UsageError
@@ -21,7 +20,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.checkup import check_up
-from everywatt.doctor.coverage import shown
+from everywatt.doctor.coverage import report_row, shown
 from everywatt.doctor.diagnose import Diagnosis, Verdict, domain_text
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, State
@@ -75,7 +74,7 @@ def command(
     settings = settings_here(quiet=output.quiet)
     diagnosis = check_up(machine, settings.home, options=settings.options)
     if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
-        from everywatt.cli.slurm.check import here
+        from everywatt.cli.slurm.common import here
         from everywatt.slurm.node.cards import slurm_conf
         from everywatt.slurm.node.check import check_node
 

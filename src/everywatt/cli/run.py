@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +73,9 @@ def command(
         found = preflight.look(settings.sensors, options=settings.options)
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
-    meter = _meter(settings, append, note)
-    start(meter, output, command=words, reaper=os.getpid())
+    meter = meter_of(settings, note, append=append, pids=())
+    with _loaded_meanwhile(child.load):
+        start(meter, output, command=words, reaper=os.getpid())
     if meter.recording is not None:
         note_disturbances(meter.recording, load)
     record_idle(meter, idle_s, output)
@@ -107,8 +108,17 @@ def _in_place(meter: Meter, words: Sequence[str], error: OSError, output: Output
         return _not_started(words[0], unable, output)
 
 
-def _meter(settings: Settings, append: str | None, note: str | None) -> Meter:
-    return meter_of(settings, note, append=append, pids=())
+@contextmanager
+def _loaded_meanwhile(load: Callable[[], None]) -> Iterator[None]:
+    """Import something while this process waits for the recorder. The thread that does it has ended afterwards."""
+    thread = threading.Thread(target=load, daemon=True)
+    with suppress(RuntimeError):  # no thread can be started: it is imported when it is needed
+        thread.start()
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            thread.join()
 
 
 def _load_figures() -> None:
@@ -238,19 +248,11 @@ def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **
         return
     found = _footprint(run, settings, output)
     if output.json_to is not None:
-        data = {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")}
-        carbon = {} if found is None else {"carbon": found.to_dict()}
-        output.json("run", {**data, **carbon, **more})
-    if output.json_to is None or output.json_to != STDOUT:
-        say_run(run, output, *_carbon_lines(found))
+        from everywatt.report.text import RunReport
 
-
-def _carbon_lines(found: Footprint | None) -> Sequence[str]:
-    if found is None:
-        return ()
-    from everywatt.footprint.carbon import carbon_lines
-
-    return carbon_lines(found)
+        output.json("run", {**RunReport(run, found).to_dict(), **more})
+    if output.json_to != STDOUT:
+        say_run(run, output, found)
 
 
 def _footprint(run: Run, settings: Settings, output: Output) -> Footprint | None:

@@ -124,7 +124,6 @@ def _slurm(
         if proxies or header or admins:
             raise UsageError("A proxy and administrators are for Slurm's pages.", cure="--slurm-store DIR")
         return None
-    from everywatt.cli.slurm.common import factor_lines
     from everywatt.footprint.carbon import factors_of
     from everywatt.report.web.slurm import Proxy, SlurmPages, trusted_addresses
     from everywatt.slurm.site.store import Store
@@ -143,7 +142,7 @@ def _slurm(
         raise UsageError(f"There is no store at {folder}.", cure="--slurm-store DIR")
     proxy = Proxy(trusted_addresses(proxies), header, token, frozenset(admins)) if header else None
     factors = factors_of(settings)
-    return SlurmPages(Store(folder), factors, factor_lines(factors), proxy)
+    return SlurmPages(Store(folder), factors, factors.lines(), proxy)
 
 
 def _home(home: Path | None, settings: Settings) -> Path:

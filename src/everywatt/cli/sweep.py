@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +10,17 @@ from pathlib import Path
 import click
 
 from everywatt.bench.candidates import Candidate, candidates, parse_values
-from everywatt.bench.comparing import Plan, Result
-from everywatt.bench.figures import Figures
+from everywatt.bench.comparing import Plan
 from everywatt.bench.limits import PowerLimits
-from everywatt.bench.sweep import Choice, choose, parse_watts
+from everywatt.bench.sweep import Sweep, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
-from everywatt.bench.tables import quantity, ratio_beside, time_of
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program
-from everywatt.cli.compare import check_ending, compare, failures, refusal, write
+from everywatt.cli.common.results import check_ending, write_result
+from everywatt.cli.compare import compare, refusal, trials_html, warn_of_failures
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
-from everywatt.core.tables import Column, Table
-
-COLUMNS = (
-    *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
-    *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),
-)
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
@@ -100,13 +92,13 @@ def command(
             found = candidates([shlex.join(words)], params={name: parse_values(text)})
             chosen = tuple(replace(one, label=f"{name}={one.params[name]}") for one in found)
             result = compare(chosen, plan, settings, note, resume, output, name="sweep")
-    choice = choose(result.found, ignore_failure=ignore_failure)
-    _show(result, choice, out, settings, output)
+    sweep = Sweep(result, choose(result.found, ignore_failure=ignore_failure))
+    _show(sweep, out, settings, output)
     if result.ended == "interrupted":
         if result.run is not None:
             output.say(f"Interrupted. Resume with: {program()} sweep --resume {result.run} …")
         return code()
-    return 0 if choice.best is not None else refusal(result)
+    return 0 if sweep.choice.best is not None else refusal(result)
 
 
 def _within(watts: list[float], limits: PowerLimits) -> list[float]:
@@ -121,37 +113,14 @@ def _apply(limits: PowerLimits, candidate: Candidate) -> None:
     limits.set_w(float(candidate.params["power_limit"]))
 
 
-def _show(result: Result, choice: Choice, out: Path | None, settings: Settings, output: Output) -> None:
-    output.table(_table(result.found, choice))
+def _show(sweep: Sweep, out: Path | None, settings: Settings, output: Output) -> None:
+    result = sweep.result
+    output.table(*(replace(table, notes=()) for table in sweep.tables()))
     output.text()
-    output.text(f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
+    output.text(sweep.recommendation)
     for one in result.found:
-        if one.failures:
-            output.warn(f"{one.candidate.label}: {failures(one)}")
+        warn_of_failures(one, output)
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    data = {**result.to_dict(), "choice": choice.to_dict()}
-    if out is not None:
-        write(out, result, data, settings, choice=choice)
-    output.json("sweep", data)
-
-
-def _table(found: Sequence[Figures], choice: Choice) -> Table:
-    rows = [
-        [
-            one.candidate.label,
-            str(len(one.trials)) + (f" ({one.failures} failed)" if one.failures else ""),
-            quantity(one.energy, "J"),
-            quantity(one.net, "J"),
-            time_of(one.seconds),
-            one.power_w,
-            ratio_beside(one, found[0]),
-            _word(one.candidate.label, choice),
-        ]
-        for one in found
-    ]
-    return Table.of(*COLUMNS, rows=rows)
-
-
-def _word(label: str, choice: Choice) -> str:
-    return "recommended" if label == choice.best else "yes" if label in choice.pareto else ""
+    write_result(out, "sweep", sweep, lambda: trials_html(result, sweep, settings))
+    output.json("sweep", sweep.to_dict())

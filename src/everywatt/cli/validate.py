@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from everywatt.api.run import Run, load
 from everywatt.batch.journal import JOURNAL
 from everywatt.bench.llm.leaderboard import check_board
 from everywatt.bench.llm.records import PLAN, QUERIES, SCORES
-from everywatt.bench.precision.journal import FILE as PRECISION
+from everywatt.bench.precision.variants import FILE as PRECISION
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core import foreign
@@ -22,8 +22,7 @@ from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.tables import Table
 from everywatt.slurm.site.checks import flaws, is_store
-from everywatt.slurm.site.detail import FOREVER_S
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.tape.run_store import existing_home, find_run
 from everywatt.tape.validate import Finding, validate
 
@@ -52,13 +51,26 @@ def command(paths: tuple[str, ...], output: Output) -> int:
             findings += _board(path)
         else:
             findings += _site(path) if is_store(path) else [*validate(path), *journal_findings(path)]
-    output.json("validation", {"findings": [asdict(finding) for finding in findings], "ok": not findings})
-    if not findings:
-        output.text("No problems found.")
-    else:
-        rows = [[f.file, f.table, f.row, f.field, f.problem] for f in findings]
-        output.table(Table.of("FILE", "TABLE", "ROW", "FIELD", "PROBLEM", rows=rows))
+    output.result("validation", Findings(findings))
     return 1 if findings else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is wrong with files."""
+
+    found: Sequence[Finding]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"findings": [asdict(finding) for finding in self.found], "ok": not self.found}
+
+    def tables(self) -> list[Table]:
+        """One row for each finding."""
+        if not self.found:
+            return [Table.lines("No problems found.")]
+        rows = [[str(f.file), f.table, f.row, f.field, f.problem] for f in self.found]
+        return [Table.of("FILE", "TABLE", "ROW", "FIELD", "PROBLEM", rows=rows)]
 
 
 def _board(path: Path) -> list[Finding]:

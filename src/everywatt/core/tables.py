@@ -55,12 +55,13 @@ class Column:
     """A column. Numbers in it are in `unit`: `J`, `W`, `s`, `B`, `B/s`, `%` (a share of 1), `J/item`, …
 
     The unit is empty for plain numbers and None for words. A column with a unit is aligned to the right unless `align`
-    says otherwise.
+    says otherwise. Where a terminal has no room for all columns, those with a `spare` are left out, the smallest first.
     """
 
     name: str
     unit: str | None = None
     align: Literal["left", "right", ""] = ""
+    spare: int = 0
 
     @property
     def right(self) -> bool:
@@ -99,6 +100,11 @@ class Table:
         )
         return cls(made, tuple(tuple(row) for row in rows), title, tuple(notes))
 
+    @classmethod
+    def lines(cls, *lines: str) -> Table:
+        """Lines of text between tables: a table without columns."""
+        return cls((), (), notes=lines)
+
     @property
     def headers(self) -> list[str]:
         """The names of the columns."""
@@ -122,7 +128,7 @@ class Table:
         taken = widths(headers, cells)
         lines = [
             "  ".join(_pad(cell, taken[place], right=place in right) for place, cell in enumerate(row)).rstrip()
-            for row in (headers, *cells)
+            for row in ((headers, *cells) if headers else ())
         ]
         return "\n".join([*([self.title] if self.title else []), *lines, *self.notes])
 
@@ -141,11 +147,14 @@ class Table:
                 heads = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
                 lines += [head + line for head, line in zip(heads, folded, strict=True) if cell]
             blocks.append("\n".join(lines))
-        return "\n".join([*([self.title] if self.title else []), "\n\n".join(blocks), *self.notes])
+        body = ["\n\n".join(blocks)] if self.columns else []
+        return "\n".join([*([self.title] if self.title else []), *body, *self.notes])
 
     def markdown(self) -> str:
         """A Markdown table with its title as a heading above and its notes as a list below; ends with a newline."""
         lines = [f"### {self.title}", ""] if self.title else []
+        if not self.columns:
+            return "\n".join([*lines, *(f"{note}\n" for note in self.notes)])
         lines.append("| " + " | ".join(markdown_text(name) for name in self.headers) + " |")
         lines.append("|" + "|".join("---:" if column.right else "---" for column in self.columns) + "|")
         lines += ["| " + " | ".join(markdown_text(cell) for cell in row) + " |" for row in self.cells()]
@@ -154,7 +163,7 @@ class Table:
 
     def csv(self) -> str:
         """Plain numbers; energies and quantities by their value, None as an empty cell."""
-        return csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
+        return "" if not self.columns else csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: columns with units, rows as objects, energies with their intervals."""
@@ -215,14 +224,44 @@ def widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(display_width(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
 
 
+def without_spare(table: Table, width: int) -> Table:
+    """The table without the spare columns for which a terminal has no room; a note says which.
+
+    Columns that say the same in all rows go first.
+    """
+    rows = table.cells()
+    least = least_widths(widths(table.headers, rows), table.right)
+    said = [len({row[place] for row in rows}) > 1 for place in range(len(least))]
+    order = sorted(
+        (place for place, column in enumerate(table.columns) if column.spare),
+        key=lambda place: (said[place], table.columns[place].spare),
+    )
+    kept = list(range(len(least)))
+    while order and sum(least[place] + GAP for place in kept) - GAP > width:
+        kept.remove(order.pop(0))
+    if len(kept) == len(least):
+        return table
+    missing = ", ".join(column.name for place, column in enumerate(table.columns) if place not in kept)
+    return Table(
+        tuple(table.columns[place] for place in kept),
+        tuple(tuple(row[place] for place in kept) for row in table.rows),
+        table.title,
+        (*table.notes, f"No room for {missing}: widen the terminal or use --json."),
+    )
+
+
+def least_widths(widths: Sequence[int], right: Sequence[int]) -> list[int]:
+    """The widths to which columns may be folded: words to LEAST_WORDS, numbers not at all."""
+    return [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
+
+
 def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
     """The columns of a table that is too wide, as several tables below one another, each with the first column.
 
     One table where all fit, or where folding the columns of words is enough.
     """
     everything = list(range(len(widths)))
-    least = [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
-    if sum(each + GAP for each in least) - GAP <= width:
+    if sum(each + GAP for each in least_widths(widths, right)) - GAP <= width:
         return [everything]
     groups = [[0]]
     for column in everything[1:]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import Any
 
 from everywatt.core.channels import GroupInfo
 from everywatt.core.domains import WHOLE, Answer, contains
 from everywatt.core.format import format_bytes, format_quantity
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.energy.sources import Source, addable, scope_of, sources
-from everywatt.sensors.base import Report, Request
-from everywatt.sensors.registry import NOT_TRIED, Choice, probe
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.registry import NOT_TRIED, Choice, choose, must_be_known, probe
 from everywatt.tape.reader import StoredGroup
 
 NOT_USED = "not used"
@@ -121,6 +123,23 @@ def every_report(choice: Choice, targets: Mapping[str, str], request: Request) -
     return reports
 
 
+def probe_all(
+    targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None = None
+) -> tuple[list[Report], Coverage]:
+    """What each sensor says of itself, and what a run would add up. `wanted` limits the sensors by name.
+
+    Replay has no hardware to probe. A sensor that a run would not use, because a better one works, is probed as well.
+    """
+    must_be_known(wanted or (), targets)
+    names = list(wanted or [name for name in targets if name != "replay"])
+    choice = choose({name: targets[name] for name in names}, request, wanted)
+    covered = coverage(group.info for group in choice.groups)
+    for group in choice.groups:
+        group.close()
+    reports = every_report(choice, targets, request)
+    return [reports[name] for name in names if name in reports], covered
+
+
 def shown(channel: str, value: float | None) -> str | None:
     """A value with the unit of its channel, which its last word implies; None where there is no value."""
     if value is None:
@@ -134,3 +153,95 @@ def shown(channel: str, value: float | None) -> str | None:
     if not unit and value.is_integer():
         return str(round(value))  # a count
     return format_quantity(value, unit)
+
+
+def report_row(report: Report) -> dict[str, Any]:
+    """One sensor as plain data."""
+    return {
+        "sensor": report.sensor,
+        "state": str(report.state),
+        "power": report.power and report.usable,
+        "why": report.why or None,
+        "cure": report.cure,
+        "samples": dict(report.samples),
+        "missing": dict(report.missing),
+        "devices": [dict(device) for device in report.devices],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SensorList:
+    """The sensors of a machine, and what a total contains; `everything`: the absent and unused ones are listed too."""
+
+    reports: Sequence[Report]
+    covered: Coverage
+    everything: bool = False
+
+    @property
+    def power(self) -> bool:
+        """Whether one of them delivers power."""
+        return any(report.usable and report.power for report in self.reports)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        total = {"scope": self.covered.scope or None, "parts": [part.label for part in self.covered.total]}
+        return {"sensors": [report_row(report) for report in self.reports], "power": self.power, "total": total}
+
+    def tables(self) -> list[Table]:
+        """What a total contains, then the sensors that work or could, the cards, the channels in use."""
+        order = [State.USABLE, State.UNUSABLE, State.ABSENT]
+        listed = [report for report in self.reports if self.everything or report.state is not State.ABSENT]
+        listed.sort(key=lambda report: (order.index(report.state), report.why.startswith(NOT_USED)))
+        absent = [report.sensor for report in self.reports if report not in listed]
+        reasons = f"absent  {', '.join(absent)} (reasons: everywatt sensors --all)"
+        parts = [
+            _total_lines(self.covered),
+            _sensor_table(listed),
+            Table.lines(reasons) if absent else None,
+            _card_table(self.reports),
+            _channel_table([report for report in listed if self.everything or not report.why.startswith(NOT_USED)]),
+        ]
+        tables = [part for part in parts if part is not None]
+        return [part for table in tables for part in (Table.lines(""), table)][1:]
+
+
+def _total_lines(covered: Coverage) -> Table | None:
+    if not covered.parts:
+        return None
+    by_way: dict[str, list[str]] = {}
+    for part in covered.total:
+        by_way.setdefault(part.pedigree, []).append(part.label)
+    ways = "; ".join(f"{' + '.join(labels)} ({way})" for way, labels in by_way.items())
+    beside = [f"beside  {', '.join(part.text for part in covered.others)}"] if covered.others else []
+    return Table.lines(f"total   {covered.scope}: {ways}", *beside)
+
+
+def _sensor_table(reports: Sequence[Report]) -> Table | None:
+    rows = [[r.sensor, r.state, len(r.samples) or None, r.why or None, r.cure] for r in reports]
+    return Table.of("SENSOR", "STATE", Column("CHANNELS", ""), "REASON", "FIX", rows=rows) if rows else None
+
+
+def _card_table(reports: Sequence[Report]) -> Table | None:
+    cards = {str(device["uuid"]): device for report in reports for device in report.devices if device.get("uuid")}
+    rows: list[list[Cell]] = [
+        [
+            str(card["device"]),
+            str(card.get("name") or "") or None,
+            None if card.get("memory_bytes") is None else float(card["memory_bytes"]),
+            "yes" if card.get("selected", True) else "no: CUDA_VISIBLE_DEVICES",
+            uuid,
+        ]
+        for uuid, card in cards.items()
+    ]
+    return Table.of("CARD", "NAME", Column("MEMORY", "B"), "MEASURED", "UUID", rows=rows) if rows else None
+
+
+def _channel_table(reports: Sequence[Report]) -> Table | None:
+    """A value of each channel, then those without one, with the reason."""
+    rows = [
+        [report.sensor, channel, shown(channel, report.samples.get(channel)), report.missing.get(channel)]
+        for report in reports
+        if report.usable
+        for channel in dict.fromkeys((*report.samples, *report.missing))
+    ]
+    return Table.of("SENSOR", "CHANNEL", Column("VALUE", align="right"), "REASON", rows=rows) if rows else None

@@ -240,7 +240,6 @@ class _Kept:
     def __init__(self, loaded: _Loaded) -> None:
         self.pieces = loaded.around.pieces
         self._loaded = loaded
-        self._placed = NONE
         self._ticks: Ticks | None = None
 
     @cached_property
@@ -255,12 +254,18 @@ class _Kept:
         near = near_reads(self._raw, [row.read_ns for row, _ in edges]) if edges else NONE
         return near if len(near) <= MOST_PLACED else NONE
 
+    @cached_property
+    def _placed(self) -> npt.NDArray[np.bool_]:
+        """Which of them are in place by now."""
+        return np.zeros(len(self._near), dtype=bool)
+
     def ticks(self, asked_ns: tuple[int, ...] | None = None) -> Ticks | None:
         """The ticks, with those in place that windows between the instants `asked_ns` need (None: all)."""
-        wanted = np.union1d(self._placed, self._near if asked_ns is None else _beside(self._near, self._raw, asked_ns))
-        if self._ticks is None or len(wanted) > len(self._placed):
+        wanted = self._placed | (True if asked_ns is None else _beside(self._near, self._raw, asked_ns))
+        if self._ticks is None or np.count_nonzero(wanted) > np.count_nonzero(self._placed):
             self._placed = wanted
-            self._ticks = self._loaded.finished(placed(self._raw, wanted) if len(wanted) else self._raw)
+            which = self._near[wanted]
+            self._ticks = self._loaded.finished(placed(self._raw, which) if len(which) else self._raw)
         return self._ticks
 
 
@@ -276,7 +281,7 @@ class _Loaded:
         rows = self.around
         raw = merged_rows(rows.pieces, self.edges, rows.channel, rows.tracked)
         near = near_reads(raw, [row.read_ns for row, _ in self.edges]) if self.edges else NONE
-        which = _beside(near, raw, asked_ns)
+        which = near[_beside(near, raw, asked_ns)]
         return self.finished(placed(raw, which) if 0 < len(which) <= FEW_PLACED else raw)
 
     def finished(self, raw: Raw) -> Ticks | None:
@@ -287,10 +292,10 @@ class _Loaded:
         return ticks and replace(ticks, witness=rows.witness, hole_ns=_hole(rows.pieces), low_w=low_w)
 
 
-def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> npt.NDArray[np.intp]:
-    """Of the rows near reads those that windows between these instants depend on."""
+def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """On which of the rows near reads windows between these instants depend."""
     places = np.searchsorted(raw.at, asked_ns)
-    return np.asarray(near[(np.abs(near - places[:, None]) <= BESIDE).any(axis=0)])
+    return np.asarray((np.abs(near - places[:, None]) <= BESIDE).any(axis=0))
 
 
 def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Loaded:

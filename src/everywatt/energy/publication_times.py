@@ -111,7 +111,7 @@ def _in_order(found: Ints, width: Floats, at: Ints, half: Floats) -> tuple[Ints,
         same = np.flatnonzero(np.diff(found) <= 0)
         if len(same) == 0:
             return found, width
-        left = np.unique(np.clip(same[:, None] + np.arange(1 - reach, reach + 1), 0, len(found) - 1))
+        left = np.clip(same[:, None] + np.arange(1 - reach, reach + 1), 0, len(found) - 1).ravel()
         found[left], width[left] = at[left], half[left]
     return (found, width) if np.all(np.diff(found) > 0) else (at, half)
 

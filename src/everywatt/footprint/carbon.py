@@ -188,6 +188,19 @@ class Factors:
     def __bool__(self) -> bool:
         return any(value is not None for value in (self.intensity, self.curve, self.pue, self.price_per_kwh))
 
+    def lines(self) -> list[str]:
+        """With what carbon and cost are made, for people."""
+        lines = []
+        if self.intensity is not None:
+            lines.append(f"Carbon: {self.intensity}.")
+        if self.curve is not None:
+            lines.append(f"Carbon over time: {self.curve.source}, {self.curve.extent()}.")
+        if self.pue is not None:
+            lines.append(f"PUE: {self.pue:g}; carbon and cost are multiplied by it.")
+        if self.price_per_kwh is not None:
+            lines.append(f"Price of a kWh: {self.price_per_kwh:g} {self.currency}".rstrip() + ".")
+        return lines
+
 
 @dataclass(frozen=True, slots=True)
 class Amount:

@@ -167,6 +167,10 @@ class DeviceAccount(Generic[O]):
             unattributed_j, charged_j = unattributed_j * factor, most_j
         return Charges(active_j, held_j, self.whole_j - charged_j, unattributed_j)
 
+    def unattributed_s(self, charges: Charges[O]) -> float:
+        """How long the device drew what no owner is charged for: one watt more of idle is so many joules less of it."""
+        return self.alone_s if charges.unattributed_j > 0 else 0.0
+
     def _closed(self, joules_at: int, noise_at: int, use_at: int) -> dict[O, float]:
         """Joules of each owner, none below zero.
 

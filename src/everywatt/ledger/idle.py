@@ -322,14 +322,14 @@ def _prior(cells: Watched, why: str) -> Idle:
     level, use = mean(least.watts), min(max(mean(least.use), 0.0), 1.0)
     best, low, high = (level * f / (f + (1 - f) * use) for f in PRIORS[cells.kind])
     spread_w = max(high - best, best - low, LEAST_SPREAD * best)
-    return Idle(best, spread_w, "prior", _noise(least), note=why + HOW)
+    return Idle(best, spread_w, "prior", note=why + HOW)
 
 
 def _lowest(seen: Watched, why: str) -> Idle:
     """The lower decile of power, which may be far from idle: from nothing to twice as much, or a usual share of all."""
     low = percentile(seen.watts, 10)
     spread_w = max(low, PRIORS[seen.kind][0] * percentile(seen.watts, 50))
-    return Idle(low, spread_w, "lowest", _noise(seen), note=why + HOW)
+    return Idle(low, spread_w, "lowest", note=why + HOW)
 
 
 def _gpu(seen: Watched, measured: Idle | None) -> Idle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,12 @@ from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.core.spans import Span
 from everywatt.sensors.calibrations import calibrated
-from everywatt.tape.importing import ImportedTable, Recording, usual_period_s, write_tape
+from everywatt.sensors.nvidia.gpu_known import facts_for
+from everywatt.tape.importing import ImportedTable, Recording, parse_utc_ns, usual_period_s, write_tape
 from everywatt.tape.run_store import slug
 
 SEGMENT: Final = "import-0001.tape"
+DAY_S: Final = 86_400.0
 PROCESSES: Final = GroupInfo("use.processes", "import", "host", (), table=True)
 
 
@@ -124,15 +126,18 @@ def group(name: str, sensor: str, channels: Sequence[Channel], label: str = "") 
     return GroupInfo(name, sensor, channels[0].device, tuple(channels), label=label)
 
 
-def calibrated_card(
-    facts: Facts, card: str, cards: Iterable[str], options: Mapping[str, Any]
-) -> tuple[Facts, str | None]:
-    """A card's facts with its stored calibration, and why there is one that is not used.
+def card_facts(card: str, cards: Iterable[str], options: Mapping[str, Any]) -> tuple[Facts, str | None]:
+    """What is known of the errors of a card whose log has means or rounded readings, and why a stored calibration is
+    not used. Its period and window are the log's own, so they are not known.
 
-    Recordings that name no cards get them from options: `uuid` where there is one card, else `uuid.0`, `uuid.1` …
+    Recordings that name no cards get them from options: card, driver, limit_w for all, and the UUID as `uuid` where
+    there is one card, else as `uuid.0`, `uuid.1` …
     """
+    name, driver = (str(options.get(key, "")) for key in ("card", "driver"))
     alone = options.get("uuid", "") if set(cards) == {card} else ""
-    return calibrated(facts, str(options.get(f"uuid.{card}", alone)), host="")
+    facts = facts_for(name, driver, number(options.get("limit_w")), "draw")
+    facts, why = calibrated(facts, str(options.get(f"uuid.{card}", alone)), host="")
+    return replace(facts, period_s=None, window_s=None, quantum=None, max_w=None), why
 
 
 def number(value: Any) -> float | None:
@@ -152,3 +157,14 @@ def zone_ns(options: Mapping[str, Any]) -> int:
     if hours is None or abs(hours) > 26:
         raise UsageError(f"zone_h = {options.get('zone_h')!r} is not a number of hours.")
     return round(hours * 3600) * NS
+
+
+def start_ns(options: Mapping[str, Any]) -> int:
+    """The time of the first line of a log that has no times: `start` (UTC), the first second of 1970 unless set."""
+    return parse_utc_ns(str(options["start"]), "iso", "start") if options.get("start") else NS
+
+
+def given_period_s(options: Mapping[str, Any]) -> float | None:
+    """The time between two lines of a log that has no times, as `period_s` says; None where it is no such time."""
+    found = number(options.get("period_s"))
+    return found if found is not None and 0 < found < DAY_S else None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from everywatt.core.budget import Budget
-from everywatt.core.format import shared_unit
+from everywatt.core.energy import Energy
+from everywatt.core.format import format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
@@ -16,22 +19,55 @@ LABEL_CHARACTERS = 48
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
 
 
-def ledger_table(ledger: Ledger, top: int | None = None) -> Table:
+@dataclass(frozen=True, slots=True)
+class LedgerReport:
+    """The ledger of a run; `top` owners are printed one by one."""
+
+    name: str
+    ledger: Ledger
+    top: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, with all owners."""
+        return {"name": self.name, **self.ledger.to_dict()}
+
+    def tables(self) -> list[Table]:
+        """The total, a row for each owner, and how idle power was found."""
+        notes = [*_idle_lines(self.ledger), *(f"! {note}" for note in self.ledger.notes)]
+        table = ledger_table(self.ledger, self.top, notes)
+        return [Table.lines(f"{self.name}   {self.ledger.total}"), table]
+
+
+def _idle_lines(ledger: Ledger) -> list[str]:
+    """`idle cpu.0: 20.6 W ± 0.5, measured`: one line a device."""
+    lines = []
+    for device, idle in ledger.idle.items():
+        held = f", {format_watts(idle['held_watts'])} more while held" if idle.get("held_watts") else ""
+        watts = format_watts(idle["watts"], min(idle["watts"], idle["spread_w"]), idle["spread_w"])
+        lines.append(f"idle {device}: {watts}, {method_words(idle['method'])}{held}")
+    return lines
+
+
+def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = ()) -> Table:
     """The `top` most expensive owners, the others together, the special ones, and the total."""
     folded = fold(ledger.entries, top)
     amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
     amounts, unit, decimals = printed(amounts_uj)
-    factor, _ = shared_unit(sum(amounts_uj) / UJ, "J")
+    intervals = [
+        _interval(_budget(group), uj, sum(amounts_uj), decimals)
+        for (_, group), uj in zip(folded, amounts_uj, strict=True)
+    ]
     rows: list[list[Cell]] = []
-    for (label, group), amount, share in zip(folded, amounts, _percents(amounts_uj), strict=True):
-        half = _half_width(Budget.sum(entry.energy.budget for entry in group), factor, decimals)
-        rows.append([label, f"{amount} {unit}", half, share, *_use(group), _method(group)])
+    for (label, group), amount, interval, share in zip(folded, amounts, intervals, _percents(amounts_uj), strict=True):
+        rows.append([label, f"{amount} {unit}", interval, share, *_use(group), _method(group)])
     whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
-    rows.append(["total", whole, _half_width(ledger.total.budget, factor, decimals), "100.0 %", "", "", "", ""])
+    interval = _interval(ledger.total.budget, sum(amounts_uj), sum(amounts_uj), decimals)
+    rows.append(["total", whole, interval, "100.0 %", "", "", "", ""])
     return Table.of(
-        *("OWNER", Column("ENERGY", "J"), Column("± (95 %)", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
+        *("OWNER", Column("ENERGY", "J"), Column("95 % INTERVAL", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
         *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
         rows=rows,
+        notes=notes,
     )
 
 
@@ -77,9 +113,35 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
     return [f"{amount / 10:.1f} %" for amount in apportion(1000, amounts_uj)]
 
 
-def _half_width(budget: Budget, factor: float, decimals: int) -> str:
-    """In the unit and with the digits of the amounts."""
-    return f"{sum(budget.sides()) / 2 / factor:.{decimals}f}"
+def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
+    """Label and amount with its 95 % interval, `4.170 J (1.020 … 9.580)`, of the `top` owners and the special ones.
+
+    Amounts have one unit and add up.
+    """
+    folded = fold(entries, top)
+    amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
+    amounts, unit, decimals = printed(amounts_uj)
+    width, found = max(map(len, amounts)), []
+    for (label, group), amount, uj in zip(folded, amounts, amounts_uj, strict=True):
+        ends = _interval(_budget(group), uj, sum(amounts_uj), decimals)
+        found.append((label, f"{amount:>{width}} {unit}{f' ({ends})' if ends else ''}"))
+    return found
+
+
+def _budget(group: Sequence[Entry]) -> Budget:
+    return Budget.sum(entry.energy.budget for entry in group)
+
+
+def _interval(budget: Budget, amount_uj: int, whole_uj: int, decimals: int) -> str:
+    """Both ends of the 95 % interval of an amount, in the unit of the whole, rounded outwards."""
+    energy = Energy(amount_uj / UJ, budget)
+    factor, step = shared_unit(whole_uj / UJ, "J")[0], 10.0**decimals
+    below, above = (side / factor for side in energy.sides())
+    if not below + above:
+        return ""
+    value = amount_uj / UJ / factor
+    low, high = math.floor(max(value - below, 0.0) * step) / step, math.ceil((value + above) * step) / step
+    return f"{low:.{decimals}f} … {high:.{decimals}f}"
 
 
 def _use(group: Sequence[Entry]) -> list[Cell]:

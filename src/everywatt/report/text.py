@@ -1,12 +1,16 @@
-"""A run in a few lines for a terminal."""
+"""Runs for a terminal: one in a few lines, and lists and sums of runs."""
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from everywatt.api.power import mean_w
-from everywatt.api.run import Run
+from everywatt.api.run import Run, sum_runs
 from everywatt.core.energy import Energy
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import (
     format_count,
     format_duration,
@@ -15,9 +19,14 @@ from everywatt.core.format import (
     format_range,
     format_watts,
 )
+from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.owners import OwnerKind
-from everywatt.report.ledger_text import fold, printed
+from everywatt.report.ledger_text import owner_amounts
 from everywatt.report.wall import wall_of
+
+if TYPE_CHECKING:
+    from everywatt.footprint.carbon import Footprint
 
 MAX_SPANS = 12
 MAX_OWNERS = 5
@@ -111,10 +120,9 @@ def _owners(run: Run) -> list[str]:
     ledger = run.ledger()
     if not any(entry.owner.kind is OwnerKind.PROCESS for entry in ledger.entries):
         return []
-    folded = fold(ledger.entries, MAX_OWNERS)
-    amounts, unit, _ = printed([sum(entry.microjoules for entry in group) for _, group in folded])
-    width = max(map(len, amounts))
-    lines = [f"  owner   {amount:>{width}} {unit}  {label}" for (label, _), amount in zip(folded, amounts, strict=True)]
+    found = owner_amounts(ledger.entries, MAX_OWNERS)
+    width = max(len(amount) for _, amount in found)
+    lines = [f"  owner   {amount:<{width}}  {label}" for label, amount in found]
     if run.energy().scope != ledger.total.scope and ledger.total.joules is not None:
         lines.append(f"  ! owners share {ledger.total.scope}, {format_energy(ledger.total)}; the rest is not split")
     return lines
@@ -150,3 +158,164 @@ def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) ->
     """Everything that a reader of the figure must know, each once. `quality` where it has been asked for already."""
     found = run.quality() if quality is None else quality
     return list(dict.fromkeys([*energy.notes, *found["warnings"], *run.trouble]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What `everywatt show` prints of a run, with carbon and cost where factors for them are set."""
+
+    run: Run
+    footprint: Footprint | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        carbon = {} if self.footprint is None else {"carbon": self.footprint.to_dict()}
+        return {**self.run.to_dict(), **carbon}
+
+    def tables(self) -> list[Table]:
+        """One fact a line."""
+        run, meta = self.run, self.run.meta
+        host = meta.get("host", {}).get("name", "?")
+        lines = [f"{run.name}   {run.started:%Y-%m-%d %H:%M:%S} UTC on {host}"]
+        lines += [f"  command {shown_command(meta['command'])}"] if meta.get("command") else []
+        lines += summary(run)
+        if self.footprint is not None:
+            from everywatt.footprint.carbon import carbon_lines
+
+            lines += carbon_lines(self.footprint)
+        lines += [f"  rate    {name}: {_rate(entry)}" for name, entry in run.quality()["groups"].items()]
+        if meta.get("tags"):
+            lines.append(f"  tags    {_tags(run)}")
+        if meta.get("note"):
+            lines.append(f"  note    {meta['note']}")
+        for point in run.points[-5:]:
+            when = (point.at_ns - run.tapes[0].extent_ns()[0]) / 1e9
+            lines.append(f"  point   {point.name} = {point.value} at {format_duration(when)}")
+        return [Table.lines(*lines)]
+
+
+def shown_command(words: list[str], most: int = 160) -> str:
+    """The command on one line, as it could be typed again; cut where it is very long."""
+    line = shlex.join(words).replace("\n", "\\n")
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _rate(entry: Mapping[str, Any]) -> str:
+    """The requested period (imports have none), and the achieved one."""
+    period_s, achieved_s = entry["requested_period_s"], entry["achieved_period_s"]
+    asked = f"requested {format_duration(period_s)}, " if period_s else ""
+    if achieved_s is None:
+        return asked + ("one reading" if entry["rows"] == 1 else "no readings")
+    return f"{asked}achieved {format_duration(achieved_s)}"
+
+
+def _tags(run: Run) -> str:
+    return ", ".join(f"{key}={value}" for key, value in run.meta.get("tags", {}).items())
+
+
+_Item = TypeVar("_Item", Path, Run)
+_Answer = TypeVar("_Answer")
+
+
+def readable(
+    items: Iterable[_Item], ask: Callable[[_Item], _Answer], warn: Callable[[str], None]
+) -> Iterator[tuple[_Item, _Answer]]:
+    """What is asked of each run. A file may come from anywhere: one that cannot be read does not hide the others."""
+    for item in items:
+        try:
+            yield item, ask(item)
+        except EverywattError as error:
+            warn(f"{item.name}: {error}")
+        except Exception as error:  # noqa: BLE001
+            warn(f"{item.name} cannot be read: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunList:
+    """Runs with their energies."""
+
+    home: Path
+    runs: Sequence[tuple[Run, Energy]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        rows = [
+            {
+                "name": run.name,
+                "path": str(run.path),
+                "started": run.started.isoformat(),
+                "duration_s": run.duration_s,
+                **_figure(energy),
+                "tags": _tags(run),
+            }
+            for run, energy in self.runs
+        ]
+        return {"home": str(self.home), "runs": rows}
+
+    def tables(self) -> list[Table]:
+        """One row for each run."""
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
+        rows: list[list[Cell]] = [
+            [run.name, run.started.isoformat()[:19], run.duration_s, energy, energy.scope, energy.pedigree, _tags(run)]
+            for run, energy in self.runs
+        ]
+        return [Table.of(*columns, rows=rows)]
+
+
+def _figure(energy: Energy) -> dict[str, Any]:
+    facts = {"energy": energy.to_dict(), "shown": format_energy(energy)}
+    return {**facts, "scope": energy.scope, "pedigree": energy.pedigree}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSums:
+    """Runs added up: a row for each value of a tag, and for each scope and provenance, which are never added."""
+
+    groups: Sequence[tuple[str, Sequence[Run]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "sums": [
+                {"tag": tag, "runs": len(runs), "duration_s": _seconds(runs), **_figure(sum_runs(runs))}
+                for tag, runs in self.groups
+            ]
+        }
+
+    def tables(self) -> list[Table]:
+        """One row for each sum; nothing where there is none."""
+        if not self.groups:
+            return []
+        columns = ("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE")
+        rows: list[list[Cell]] = [
+            [tag, len(runs), _seconds(runs), energy, energy.scope, energy.pedigree]
+            for tag, runs in self.groups
+            for energy in (sum_runs(runs),)
+        ]
+        return [Table.of(*columns, rows=rows)]
+
+
+def _seconds(runs: Iterable[Run]) -> float:
+    return sum(run.duration_s for run in runs)
+
+
+def sums_by_tag(runs: Sequence[Run], wanted: str, warn: Callable[[str], None]) -> RunSums:
+    """Runs added up by `project`, or those of `project=alpha`. UsageError where that is not a tag."""
+    name, given, wished = wanted.partition("=")
+    if not name.strip() or (given and not wished.strip()):
+        raise UsageError(f"'{wanted}' is not a tag to add up by.", cure="--sum project, or --sum project=alpha")
+    key, equals, value = _meant([run.meta.get("tags", {}) for run in runs], wanted).partition("=")
+    sums: dict[tuple[str, str, str], list[Run]] = {}
+    tagged = [run for run in runs if key in (tags := run.meta.get("tags", {})) and (not equals or tags[key] == value)]
+    for run, energy in readable(tagged, Run.energy, warn):
+        sums.setdefault((str(run.meta["tags"][key]), energy.scope, energy.pedigree), []).append(run)
+    return RunSums([(f"{key}={found}", members) for (found, _, _), members in sums.items()])
+
+
+def _meant(tags: Sequence[Mapping[str, Any]], wanted: str) -> str:
+    """The tag that is asked for. `tag=project` may name a tag with that value, the tag `project`, or a bare word."""
+    key, _, rest = wanted.partition("=")
+    if key != "tag" or not rest or any("tag" in own for own in tags):
+        return wanted
+    known = any(rest.partition("=")[0] in own for own in tags)
+    return rest if known else f"name={rest}"

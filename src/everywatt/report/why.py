@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_duration, format_percent
+from everywatt.core.tables import Cell, Column, Table
 
 CALIBRATED_PCT = 1.5
 # What is left of an error that cancels (the offset in a net figure) is rounding.
@@ -50,6 +53,32 @@ def causes(energy: Energy, duration_s: float) -> list[Cause]:
         cure = _cure(source, width, energy, duration_s)
         found.append(Cause(source, width, percent, _MEANING.get(source, ""), cure))
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The budget behind a figure of a run."""
+
+    name: str
+    energy: Energy
+    budget: Sequence[Cause]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        budget = [asdict(cause) for cause in self.budget]
+        return {"name": self.name, "energy": self.energy.to_dict(), "budget": budget}
+
+    def tables(self) -> list[Table]:
+        """One row for each source of error, widest first."""
+        rows = [[c.source, c.half_width_j, _share(c.percent), c.meaning, c.cure] for c in self.budget]
+        columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")
+        notes = [f"! {note}" for note in self.energy.notes]
+        return [Table.lines(str(self.energy)), Table.of(*columns, rows=rows, notes=notes)]
+
+
+def _share(percent: float | None) -> Cell:
+    """Of the figure; what does not matter is not printed to its ninth digit."""
+    return None if percent is None else "< 0.01 %" if 0 < percent < 0.01 else percent / 100
 
 
 def _without(energy: Energy, **changed_j: float) -> float:

@@ -25,6 +25,7 @@ ORDER = (
 )
 LATE = ("perf", "nvidia-smi")
 LAST = "modelled"
+OURS = "everywatt."
 # What has to be there before a sensor's module is worth loading: a program, a library, a folder of /sys, or settings.
 # The recorder stays small by what it does not load, and nothing on a network is contacted unless configured.
 NEEDS: dict[str, str] = {
@@ -38,9 +39,17 @@ NEEDS: dict[str, str] = {
     "drm": "sys class/drm",
     **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
+ANY_POWER = "*power"
+# What sensors of ours stand behind, as their `after` says, which a module would have to be loaded for.
+BEHIND: dict[str, tuple[str, ...]] = {
+    "perf": ("rapl",),
+    "tegrastats": ("jetson",),
+    "nvidia-smi": ("nvml",),
+    "rocm-smi": ("amdsmi",),
+    "modelled": (ANY_POWER,),
+}
 # Ours with counters that a measured program may read itself. Where the recorder hangs, it may hang in any other one.
 INLINE = ("rapl", "perf", "hwmon")
-ANY_POWER = "*power"
 NOT_TRIED = "not tried"
 
 
@@ -72,10 +81,10 @@ class Choice:
 
 def must_be_known(names: Sequence[str], targets: Mapping[str, str]) -> None:
     """UsageError for the first name that is no sensor, with the one that may have been meant."""
-    from everywatt.core.config import nearest  # not for the recorder, which has no settings
-
     for name in names:
         if name not in targets:
+            from everywatt.core.config import nearest  # not for the recorder, which has no settings
+
             raise UsageError(
                 f"There is no sensor '{name}'{nearest(name, list(targets)) or '.'}", cure="everywatt sensors"
             )
@@ -115,16 +124,16 @@ def choose(
         if lacking is not None:
             reports.append(lacking)
             continue
-        preferred = _preferred(targets[name], used) if wanted is None else None
-        if preferred is not None:
+        after = () if wanted is not None else _after(name, targets[name])
+        if better := _better(after, used, power):
             # Trying it costs time (a child process, or seconds where that hangs) that every run would pay.
-            reports.append(Report(name, State.ABSENT, f"{NOT_TRIED}: {preferred} is used", power=False))
+            reports.append(Report(name, State.ABSENT, f"{NOT_TRIED}: {better}", power=False))
             continue
         sensor, report = (ask or probe)(name, targets[name], request)
         reports.append(report)
         if sensor is None or not report.usable:
             continue
-        if wanted is None and (used.intersection(sensor.after) or (power and ANY_POWER in sensor.after)):
+        if wanted is None and _better(sensor.after, used, power):
             continue
         opened = _open(sensor, reports)
         if opened:
@@ -136,11 +145,7 @@ def choose(
 
 def _lacking(name: str, target: str, request: Request) -> Report | None:
     """The report of a sensor of ours that cannot be here, without loading it; None where it has to be asked."""
-    if (
-        not target.startswith("everywatt.")
-        or name not in NEEDS
-        or (request.sensors is not None and name in request.sensors)
-    ):
+    if not target.startswith(OURS) or name not in NEEDS or (request.sensors is not None and name in request.sensors):
         return None
     kind, _, what = NEEDS[name].partition(" ")
     machine = request.machine
@@ -159,13 +164,21 @@ def _lacking(name: str, target: str, request: Request) -> Report | None:
     return None if there else Report(name, State.ABSENT, why, power=False)
 
 
-def _preferred(target: str, used: set[str]) -> str | None:
-    """The sensor in use that this one stands behind."""
+def _after(name: str, target: str) -> Sequence[str]:
+    """What a sensor stands behind, as far as that is known before it is made."""
+    if target.startswith(OURS):
+        return BEHIND.get(name, ())
     try:
         after: Sequence[str] = load(target).after
     except Exception:  # noqa: BLE001 - a plug-in may do anything; probing it says what
-        return None
-    return next((other for other in after if other in used), None)
+        return ()
+    return after
+
+
+def _better(after: Sequence[str], used: set[str], power: bool) -> str | None:
+    """Why a sensor that stands behind others is not needed; None where it is."""
+    better = next((other for other in after if other in used), None)
+    return f"{better} is used" if better else "power is measured" if power and ANY_POWER in after else None
 
 
 def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -49,6 +48,8 @@ def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_
 
     A tape stays in the spool where its folder is not there, or where a file of its name is.
     """
+    import tempfile  # as in places
+
     folder = spool or Path(tempfile.gettempdir()) / places.spool_name()
     moved = []
     with contextlib.suppress(OSError):

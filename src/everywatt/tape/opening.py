@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import struct
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -121,6 +119,9 @@ def _has_bytes(path: Path) -> bool:
 
 
 def _open_copy(path: Path, log: Path, header: Header) -> Opened:
+    import shutil
+    import tempfile  # brings every kind of compression, for the few tapes that are copied
+
     folder = tempfile.mkdtemp(prefix="everywatt-")
     try:
         copy = Path(folder) / "copy.tape"

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from everywatt.api.run import load
-from everywatt.bench.llm.agents import agent_bill
-from everywatt.bench.llm.otel import read_spans
+from everywatt.bench.llm.agents import agent_bill, read_spans
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError

@@ -2,9 +2,8 @@
 
 import pytest
 
-from everywatt.bench.llm import streams
-from everywatt.bench.llm.http import Stream
-from everywatt.bench.llm.streams import Events, Lines
+from everywatt.bench.llm import http
+from everywatt.bench.llm.http import Events, Lines, Stream
 
 
 class Kept(Events):
@@ -54,7 +53,7 @@ def test_lines(monkeypatch):
     assert found == [(1, b"a"), (1, b""), (3, b"bc"), (4, b"end")]
     assert Kept(Stream()).feed(5, b"last\nmore\n")
     assert found[-1] == (5, b"last")
-    monkeypatch.setattr(streams, "MOST_LINE_BYTES", 10)
+    monkeypatch.setattr(http, "MOST_LINE_BYTES", 10)
     with pytest.raises(ValueError, match="does not end"):
         Kept(Stream()).feed(1, b"x" * 11)
 

@@ -13,11 +13,10 @@ import pytest
 from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
-from everywatt.bench.precision import tables
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.workers import WorkerFailed
-from everywatt.formats.quantization.results import old_csv
+from everywatt.formats.quantization import old_csv
 from everywatt.report.html.precision import precision_document
 
 BATCH_S = {"fp32": 0.04, "bf16": 0.03, "int8": 0.02, "mixed": 0.03}
@@ -114,7 +113,7 @@ def told(result):
 def consistent(result):
     """Percent, ratio, Pareto, panel and CSV are one figure, and power times time is energy."""
     found, panel = told(result), precision_document(result)["ratios"]
-    lines = {line["precision"]: line for line in csv.DictReader(io.StringIO(tables.to_csv(result)))}
+    lines = {line["precision"]: line for line in csv.DictReader(io.StringIO(result.to_csv()))}
     for name, row in found.items():
         if row["ratio"] is not None:
             percent = row["percent"]
@@ -172,6 +171,6 @@ def test_each_trial_tells_how_its_power_varied_and_how_often_it_was_read(tmp_pat
             assert power["mean_w"] == pytest.approx(60, rel=0.2) and power["sd_w"] == pytest.approx(30, rel=0.3)
             assert power["min_w"] >= 29 and power["max_w"] <= 91
             assert power["samples"] >= 8 and power["rate_hz"] == pytest.approx(10, rel=0.3)
-    assert len(tables.trial_table(result).rows) == 4
+    assert len(result.trial_table().rows) == 4
     line = next(csv.DictReader(io.StringIO(old_csv("trials", result, datetime.now(UTC)))))
     assert float(line["std_power_w"]) == pytest.approx(30, rel=0.3) and int(line["num_power_samples"]) >= 8

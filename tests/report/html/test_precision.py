@@ -31,7 +31,7 @@ def test_layers_and_what_is_outside_of_them_add_up():
 
 
 def test_where_everything_failed_the_page_says_so():
-    broken = replace(precision_result(), rows=(Row("fp32", failure="out of memory"),), sensitivity={})
+    broken = replace(precision_result(), rows=(Row("fp32", failure="out of memory"),), sensitivity=None)
     data = precision_document(broken)
     assert data["verdicts"] == ["no precision has an energy"] and data["trials"] == []
     assert "out of memory" in trials_page(data)

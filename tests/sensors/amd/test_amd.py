@@ -189,11 +189,12 @@ def test_amdsmi_that_is_missing_or_broken(tree):
 
 
 def test_intel_cards_count_joules_by_hwmon(tree):
-    for name, text in {"name": "i915", "energy1_input": 9_000_000}.items():
-        tree.write(f"sys/class/hwmon/hwmon1/{name}", text)
-    labels = {"name": "xe", "energy1_label": "card", "energy1_input": 5_000_000, "energy2_label": "pkg"}
-    for name, text in {**labels, "energy2_input": 4_000_000}.items():
+    tree.write("sys/class/hwmon/hwmon1/name", "i915")
+    for name, text in {"name": "xe", "energy1_label": "card", "energy2_label": "pkg"}.items():
         tree.write(f"sys/class/hwmon/hwmon2/{name}", text)
+    counters = {"hwmon1/energy1_input": 9_000_000, "hwmon2/energy1_input": 5_000_000, "hwmon2/energy2_input": 4_000_000}
+    for name, start_uj in counters.items():
+        tree.count(f"sys/class/hwmon/{name}", start_uj, 1e-3)  # as good as the joules it starts at
     sensor = Hwmon(tree.request())
     assert sensor.probe().samples == pytest.approx(
         {"hwmon.i915.energy1.energy": 9.0, "hwmon.xe.card.energy": 5.0, "hwmon.xe.pkg.energy": 4.0}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.formats.exporters.jetson import metrics_text
+from everywatt.formats.metric_names import metrics_text
 from everywatt.sensors.jetson.tegra_line import Engine, RailPower, TegraLine, parse_line
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "tegrastats"

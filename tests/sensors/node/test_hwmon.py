@@ -96,6 +96,16 @@ def test_intel_cards_count_the_card_once(tree):
     }
 
 
+def test_a_counter_that_stands_still_is_not_used(tree):
+    """A card always draws power; the idle core of a processor may rest, once it has counted something."""
+    folder = chip(tree, 1, "xe", energy1_label="card", energy1_input=5_000_000)
+    report = Hwmon(tree.request()).probe()
+    assert report.state is State.UNUSABLE and "stuck at 5 J" in report.why
+    chip(tree, 2, "amd_energy", energy1_label="Ecore000", energy1_input=7_000_000)
+    tree.count(f"{folder}/energy1_input", 5_000_000, 40.0)
+    assert Hwmon(tree.request()).probe().samples.keys() == {"hwmon.xe.card.energy", "hwmon.amd_energy.Ecore000.energy"}
+
+
 def test_acpi_power_meter_below_its_device_with_interval_and_accuracy(tree):
     tree.write("sys/class/hwmon/hwmon0/device/name", "power_meter")
     tree.write("sys/class/hwmon/hwmon0/device/power1_average", 245_000_000)

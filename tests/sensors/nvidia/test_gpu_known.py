@@ -107,6 +107,9 @@ def test_cards_of_one_model_share_a_key():
         ("NVIDIA GB200", False),
         ("NVIDIA H100 80GB HBM3", False),
         ("NVIDIA GH200 144G HBM3e PCIe", False),
+        ("NVIDIA A100-PCIE-40GB", True),
+        ("NVIDIA H100 NVL", True),
+        ("NVIDIA GB200 NVL72", False),
     ],
 )
 def test_cards_in_slots_are_in_no_module(name, slot):

@@ -304,6 +304,13 @@ def test_a_superchips_counter_gets_the_scope_that_its_joules_fit(counts, told, w
     assert after["module.0.power"] == 240.0 and after["gpu.0.power"] == 100.0
 
 
+def test_a_card_that_reports_no_module_is_beside_it(tmp_path):
+    """The driver reports a module for the GPU of a superchip, and none for the card in a slot of the same machine."""
+    sensor, _, _ = _sensor([Card(module=140.0, name="NVIDIA GH200 480GB"), Card(name="NVIDIA X1000")], tmp=tmp_path)
+    cards = [c for g in sensor.groups() for c in g.info.channels if c.domain is Domain.GPU]
+    assert {c.device for c in cards if c.in_slot} == {"gpu.1"}
+
+
 def test_gpus_of_one_module_report_it_once(tmp_path):
     for index, node in enumerate((0, 0, 1, 1)):
         place = tmp_path / "bus" / "pci" / "devices" / f"0000:{index + 1:02x}:00.0"

@@ -16,7 +16,6 @@ from machines import Process, write_machine
 from tapes import UTC_NS
 
 from everywatt.cli.main import main
-from everywatt.cli.slurm import top
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.errors import EverywattError
 from everywatt.core.machine import Machine
@@ -36,6 +35,7 @@ from everywatt.slurm.node.state import State
 from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.checks import flaws
+from everywatt.slurm.site.figures import running_row
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -945,7 +945,7 @@ def test_top_lists_what_runs(tape: Path, tmp_path: Path, capsys: pytest.CaptureF
     node = node_at(tmp_path, 12)
     node.listen()
     node.settle()
-    rows = [top._row(job, T0 + 11) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
+    rows = [running_row(job, T0 + 11) for job in running(State.read(tmp_path / "spool" / "node.json"), T0 + 11)]
     assert [row["job_id"] for row in rows] == ["1", "2"]
     assert rows[0]["power_w"] == pytest.approx(2 * rows[1]["power_w"], rel=0.02)
     assert rows[0]["energy_j"] == pytest.approx(10 * rows[0]["power_w"], rel=0.02)

@@ -7,7 +7,7 @@ import known_site
 import pytest
 
 from everywatt.cli.main import main
-from everywatt.slurm.site.annotate import comment_of, existing
+from everywatt.slurm.site.sacct import comment_of, existing
 from everywatt.slurm.site.totals import Wanted, jobs
 
 WORDS = ["slurm", "annotate", "--since", "2026-11-15T00:00Z", "--until", "2026-11-16T00:00Z", "--json"]

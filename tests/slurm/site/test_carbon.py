@@ -9,8 +9,7 @@ import pytest
 from known_site import HOUR, T0
 
 from everywatt.slurm.site.carbon import added_up, charged, in_all, mean_over
-from everywatt.slurm.site.monthly import month_of_site
-from everywatt.slurm.site.periods import month_bounds_s
+from everywatt.slurm.site.monthly import month_bounds_s, month_of_site
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, sums
 

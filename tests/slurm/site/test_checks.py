@@ -7,8 +7,7 @@ import known_site
 
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.checks import flaws, is_store
-from everywatt.slurm.site.detail import FOREVER_S
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.store import FOREVER_S, Store
 
 
 def found(store: Store) -> list[tuple[str, str, str]]:

@@ -48,11 +48,11 @@ def tree(path: Path) -> dict[str, bytes]:
 
 def test_twice_is_once(store: Store) -> None:
     before = store.jobs(0, 2e9).to_pylist()
-    done = daily(store, DAY, FACTORS, ["Carbon: 52 g/kWh (given)."])
+    done = daily(store, DAY, FACTORS)
     first = tree(store.path)
     assert done.compacted == {"jobs/2026-11-15": 6, "nodes/2026-11-15": 1}
     assert (done.users, done.without_account) == ([me()], ["bob", "cy"])
-    again = daily(store, DAY, FACTORS, ["Carbon: 52 g/kWh (given)."])
+    again = daily(store, DAY, FACTORS)
     assert again.compacted == {}
     assert tree(store.path) == first
     assert store.jobs(0, 2e9).to_pylist() == before

@@ -127,12 +127,12 @@ def test_the_command(power9: tuple[Store, list[Sensor]], capsys: pytest.CaptureF
     store, sensors = power9
     words = ["slurm", "reconcile", "--store", str(store.path), "--since", "2026-11-15T00:00Z", "--until", "2026-11-16"]
     words += ["--from", "http://127.0.0.1:1"]
-    monkeypatch.setattr("everywatt.cli.slurm.reconcile.sensors_in_series", lambda *_: {"n1": sensors})
+    monkeypatch.setattr("everywatt.cli.slurm.wall.sensors_in_series", lambda *_: {"n1": sensors})
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "another scope" in out and "POWER SUPPLY" in out and "Chips: package." in out and "0 alerts" in out
     wrong = Sensor("wall", steady([300.0] * 6), 0.01)
-    monkeypatch.setattr("everywatt.cli.slurm.reconcile.sensors_in_series", lambda *_: {"n1": [wrong]})
+    monkeypatch.setattr("everywatt.cli.slurm.wall.sensors_in_series", lambda *_: {"n1": [wrong]})
     assert main(words) == 1 and "ALERT: chips" in capsys.readouterr().out
     assert main([*words, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

@@ -19,9 +19,9 @@ from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.site.daily import LOCK, daily
-from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key
 from everywatt.slurm.site.retention import Whose, forget
 from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.users import Pseudonyms, read_key
 
 DAY = date(2026, 11, 15)
 LATER = T0 + 86_400
@@ -51,7 +51,7 @@ def test_deleted_is_what_was_counted(store: Store, compact: bool) -> None:
     counted = forget(store, None, Whose(ME, LATER), delete=False)
     assert (len(counted.jobs), counted.records) == ((3, 4) if compact else (2, 3))
     deleted = forget(store, None, Whose(ME, LATER), delete=True)
-    assert deleted.to_dict() == counted.to_dict() and not deleted.left
+    assert deleted.to_dict() == {**counted.to_dict(), "deleted": True} and not deleted.left
     assert rows(store) == others
     assert store.query("SELECT * FROM nodes ORDER BY hour_s", [], 0, 2e9).to_pylist() == hours
     assert forget(store, None, Whose(ME, LATER), delete=False).nothing

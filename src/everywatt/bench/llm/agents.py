@@ -24,7 +24,7 @@ from typing import Any
 
 from everywatt.api.meter import SpanHandle, span
 from everywatt.api.run import Run, union
-from everywatt.bench.llm.otel import PREFIX, place, read_spans
+from everywatt.core import foreign
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.spans import Span
@@ -34,6 +34,7 @@ from everywatt.ledger.spans.spans import span_ledger
 from everywatt.tape.reader import Tape
 
 OPERATION, TOOL, MODEL = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.request.model"
+PREFIX = "gen_ai."
 TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 
 
@@ -126,7 +127,8 @@ def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
     notes: list[str] = list(run.trouble)
     placed: set[str] = set()
     for tape in run.tapes:
-        spans = _own_spans(tape) if outer is None else place(outer, tape).spans
+        ended = [one for one in tape.spans() if one.end_ns is not None and one.end_ns > one.start_ns]
+        spans = _genai(ended) if outer is None else _on_clock(outer, tape)
         placed |= {one.id for one in spans}
         if spans:
             steps += _steps(tape, spans)
@@ -140,22 +142,6 @@ def agent_bill(run: Run, otel: Path | None = None) -> AgentBill:
             )
         raise UsageError(f"{run.name} has no agent spans.", cure="turn(), model_call(), tool_call(), or --otel FILE")
     return AgentBill(sum_energies(step.own for step in steps), tuple(steps), tuple(notes))
-
-
-def _own_spans(tape: Tape) -> list[Span]:
-    """Spans of the tape that name a GenAI operation, hung on one another."""
-    ended = [one for one in tape.spans() if one.end_ns is not None and one.end_ns > one.start_ns]
-    known = {one.id: one for one in ended}
-    chosen = {one.id for one in ended if any(name.startswith(PREFIX) for name in one.attributes)}
-
-    def above(one: Span) -> str | None:
-        at, seen = one.parent, {one.id}
-        while at is not None and at not in chosen and at not in seen:
-            seen.add(at)
-            at = known[at].parent if at in known else None
-        return at if at in chosen else None
-
-    return [replace(one, parent=above(one)) for one in ended if one.id in chosen]
 
 
 def _steps(tape: Tape, spans: Sequence[Span]) -> Iterator[Step]:
@@ -193,3 +179,75 @@ def kind_of(one: Span) -> str:
     if operation in ("chat", "text_completion", "generate_content", "embeddings"):
         return f"{operation} {one.attributes.get(MODEL) or ''}".strip()
     return operation or one.name
+
+
+def read_spans(path: Path) -> list[Span]:
+    """The GenAI spans of an OpenTelemetry file: OTLP as JSON lines, as the collector's file exporter writes them, with
+    UTC nanoseconds as their times. UsageError where it is something else."""
+    found = list(_all(path))
+    if not found:
+        raise UsageError(f"{path} contains no OpenTelemetry spans.", cure="OTLP as JSON lines")
+    return _genai(found)
+
+
+def _genai(spans: Sequence[Span]) -> list[Span]:
+    """Spans with an attribute `gen_ai.…`; what lies between two of them (HTTP calls, database calls) is taken out, and
+    the inner one hangs on the outer one. A circle of parents ends."""
+    known = {one.id: one for one in spans}
+    chosen = {name for name, one in known.items() if any(key.startswith(PREFIX) for key in one.attributes)}
+
+    def above(one: Span) -> str | None:
+        at, seen = one.parent, {one.id}
+        while at is not None and at not in chosen and at not in seen:
+            seen.add(at)
+            at = known[at].parent if at in known else None
+        return at if at in chosen and at != one.id else None
+
+    return [replace(known[name], parent=above(known[name])) for name in known if name in chosen]
+
+
+def _on_clock(spans: Sequence[Span], tape: Tape) -> list[Span]:
+    """Spans of UTC on the clock of a tape; those that it does not cover as a whole are left out."""
+    first, last = tape.extent_ns()
+    placed = [
+        replace(one, start_ns=tape.from_utc_ns(one.start_ns), end_ns=tape.from_utc_ns(one.end_ns or one.start_ns))
+        for one in spans
+    ]
+    return [one for one in placed if one.end_ns is not None and first <= one.start_ns < one.end_ns <= last]
+
+
+def _all(path: Path) -> Iterator[Span]:
+    for number, line in enumerate(foreign.lines(path, errors="strict"), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield from _of_line(foreign.parse_json(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{path}:{number} is not OTLP in JSON: {error}.") from None
+
+
+def _of_line(data: Mapping[str, Any]) -> Iterator[Span]:
+    for resource in data.get("resourceSpans") or data.get("resource_spans") or ():
+        for scope in resource.get("scopeSpans") or resource.get("scope_spans") or ():
+            for one in scope.get("spans") or ():
+                trace = str(one.get("traceId", ""))
+                parent = one.get("parentSpanId") or None
+                yield Span(
+                    f"{trace}:{one['spanId']}",
+                    str(one.get("name", "")),
+                    int(one["startTimeUnixNano"]),
+                    int(one["endTimeUnixNano"]),
+                    None if parent is None else f"{trace}:{parent}",
+                    {str(told["key"]): _value(told.get("value") or {}) for told in one.get("attributes") or ()},
+                )
+
+
+def _value(found: Mapping[str, Any]) -> Any:
+    for name, value in found.items():
+        if name == "intValue":
+            return int(value)
+        if name == "arrayValue":
+            return [_value(one) for one in value.get("values") or ()]
+        if name in ("stringValue", "boolValue", "doubleValue"):
+            return value
+    return None

@@ -1,21 +1,89 @@
-"""Questions over HTTP: streamed answers with raw times of arrival, time-outs, retries with backoff."""
+"""Questions over HTTP: streamed answers with raw times of arrival, time-outs, retries with backoff.
+
+What a server sends is looked at before it is trusted: every surprise is a ValueError, which ends that query alone.
+Answers are streamed in two ways: as lines, and as server-sent events made of lines.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.values import OK, Answer
-from everywatt.bench.llm.wire import whole
 from everywatt.core.clocks import NS
 from everywatt.core.errors import NetworkError
 from everywatt.net.http1 import Head, retry_after_s
 from everywatt.net.streaming import BodySink, Sink, StreamClient
+
+
+def document(text: str) -> dict[str, Any]:
+    """A JSON object as it came."""
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("not an object")
+    return data
+
+
+def part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """An object in an object; an empty one where there is none."""
+    found = data.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"'{name}' is not an object")
+    return found or {}
+
+
+def parts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of a list in an object; none where there is no list."""
+    found = data.get(name)
+    if found is not None and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
+        raise ValueError(f"'{name}' is not a list of objects")
+    return found or []
+
+
+def words(data: Mapping[str, Any], *names: str) -> str:
+    """The first of these fields that has a text; empty where none has."""
+    for name in names:
+        found = data.get(name)
+        if found is not None and not isinstance(found, str):
+            raise ValueError(f"'{name}' is not a string")
+        if found:
+            return found
+    return ""
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens as reported by a server; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def numbers(data: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of an object; the rest of it is left out."""
+    return {
+        name: value
+        for name, value in data.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def whole(pieces: list[str]) -> str:
+    """The text of all pieces; a character that came in two halves is one again, half a character is replaced."""
+    text = "".join(pieces)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
 MOST_ERROR_BYTES = 2000
@@ -296,3 +364,74 @@ def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, b
         return "timeout", f"no complete answer within {total_s:g} s", False
     why = error.reason if isinstance(error, NetworkError) else error
     return "broken", f"the response of the server cannot be read: {why}", False
+
+
+MOST_LINE_BYTES = 1 << 26
+BOM = b"\xef\xbb\xbf"
+
+
+class Lines(ABC):
+    """Takes a stream of lines apart; who inherits says what a line is."""
+
+    def __init__(self, got: Stream) -> None:
+        self.got = got
+        self._rest = bytearray()
+
+    def begin(self, head: Head) -> None:  # noqa: B027 - lines come under many types
+        """The head is there."""
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece came. True: no more is wanted."""
+        if b"\n" not in data:
+            self._rest += data
+            if len(self._rest) > MOST_LINE_BYTES:
+                raise ValueError("a line does not end")
+            return False
+        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in lines:
+            self.line(at_ns, line.removesuffix(b"\r"))
+            if self.got.over:
+                return True
+        return False
+
+    def end(self, at_ns: int) -> None:
+        """All has come: the last line may lack its end."""
+        if self._rest:
+            self.line(at_ns, bytes(self._rest))
+
+    @abstractmethod
+    def line(self, at_ns: int, line: bytes) -> None:
+        """One line."""
+
+
+class Events(Lines):
+    """Server-sent events; who inherits says what an event is."""
+
+    def __init__(self, got: Stream) -> None:
+        super().__init__(got)
+        self._data: list[bytes] = []
+        self._first = True
+
+    def begin(self, head: Head) -> None:
+        """The head is there: it must say that events follow."""
+        kind = head.headers.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != "text/event-stream":
+            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
+
+    def line(self, at_ns: int, line: bytes) -> None:
+        """A field of an event, its end, or a comment."""
+        if self._first:
+            self._first, line = False, line.removeprefix(BOM)
+        if line.startswith(b"data"):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+        elif not line and self._data:
+            text = b"\n".join(self._data).decode("utf-8", "replace")
+            self._data.clear()
+            self.event(at_ns, text)
+
+    @abstractmethod
+    def event(self, at_ns: int, text: str) -> None:
+        """The data of one event."""

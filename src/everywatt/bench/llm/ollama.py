@@ -7,10 +7,8 @@ from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import parse_count
-from everywatt.bench.llm.http import Http
-from everywatt.bench.llm.streams import Lines
+from everywatt.bench.llm.http import Http, Lines, count, document, numbers, part, words
 from everywatt.bench.llm.values import Answer, Ask
-from everywatt.bench.llm.wire import count, document, numbers, part, words
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 
 USUAL_URL = "http://127.0.0.1:11434"

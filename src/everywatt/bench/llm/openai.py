@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
-from everywatt.bench.llm.http import Http, Reply, Stream
-from everywatt.bench.llm.streams import Events
+from everywatt.bench.llm.http import Events, Http, Reply, Stream, count, document, numbers, part, parts, words
 from everywatt.bench.llm.values import Answer, Ask
-from everywatt.bench.llm.wire import count, document, numbers, part, parts, words
 from everywatt.core.errors import MeasurementRefused, MissingExtra, NetworkError, UsageError
 from everywatt.fleet.metrics import samples
 

@@ -17,12 +17,11 @@ from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.data import Dataset
-from everywatt.bench.precision.journal import ANSWERS, Journal, read_journal, trial_of
-from everywatt.bench.precision.layers import Correlation, Sensitivity, apportion, correlated, plan, ranked, savings
+from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.variants import Arm, available_bytes, crowded
+from everywatt.bench.precision.variants import ANSWERS, Arm, Journal, available_bytes, crowded, read_journal, trial_of
 from everywatt.bench.precision.workers import ISA_VARIABLE, Worker, WorkerFailed, load_data_without_torch, next_isa
 from everywatt.bench.trials import Trial, with_energy, with_power
 from everywatt.core.energy import Energy
@@ -440,7 +439,8 @@ class PrecisionLab:
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
-        both = self._correlated()
+        ranking = Ranking(tuple(ranked(self._sensitive)), tuple(self._plan)) if self._sensitive else None
+        both = None if ranking is None else ranking.correlation
         told = () if both is None else (str(both),)
         return Result(
             self.job,
@@ -449,22 +449,8 @@ class PrecisionLab:
             None if run is None else run.name,
             tuple(self.arms[trial.candidate].precision for trial in order),
             (*self.scorer.notes, *self._remarks, *told, *(() if run is None else dict.fromkeys(run.trouble))),
-            self._sensitivity_dict(),
+            ranking,
         )
-
-    def _correlated(self) -> Correlation | None:
-        rows = self._sensitive
-        return correlated({one.layer: one.share for one in rows}, {one.layer: one.kl for one in rows})
-
-    def _sensitivity_dict(self) -> dict[str, Any]:
-        if not self._sensitive:
-            return {}
-        found = self._correlated()
-        return {
-            "layers": [one.to_dict() for one in ranked(self._sensitive)],
-            "plan": self._plan,
-            "correlation": None if found is None else {"spearman": found.value, "layers": found.layers},
-        }
 
     def _window(self, arm: Arm, run: Run | None) -> Window | None:
         if run is None or not arm.trials:
@@ -492,4 +478,4 @@ def _with_layers(row: Row, arm: Arm) -> Row:
     mean = row.energy_per_batch
     found, note = apportion(arm.times, arm.batch_s, None if mean is None else mean.value)
     notes = row.notes if note is None else (*row.notes, note)
-    return replace(row, layers=tuple(one.to_dict() for one in found), notes=notes)
+    return replace(row, layers=tuple(found), notes=notes)

@@ -90,6 +90,10 @@ class Correlation:
     value: float
     layers: int
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"spearman": self.value, "layers": self.layers}
+
     def __str__(self) -> str:
         return (
             f"energy and harm of {self.layers} layers: rank correlation {self.value:+.2f} (Spearman; +1: the most "
@@ -104,6 +108,28 @@ def correlated(energy: Mapping[str, float], harm: Mapping[str, float]) -> Correl
     if len(set(a)) < 2 or len(set(b)) < 2 or len(names) < 3:
         return None
     return Correlation(correlation(np.array(a), np.array(b)), len(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """All layers, what to quantise first comes first, and the plan made from them."""
+
+    layers: tuple[Sensitivity, ...]
+    plan: tuple[str, ...]
+
+    @property
+    def correlation(self) -> Correlation | None:
+        """Of energy and harm over the layers."""
+        return correlated({one.layer: one.share for one in self.layers}, {one.layer: one.kl for one in self.layers})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        both = self.correlation
+        return {
+            "layers": [one.to_dict() for one in self.layers],
+            "plan": list(self.plan),
+            "correlation": None if both is None else both.to_dict(),
+        }
 
 
 REMAINDER = "(outside layers)"

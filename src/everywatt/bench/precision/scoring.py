@@ -14,6 +14,7 @@ import numpy.typing as npt
 from everywatt.bench.precision.data import Dataset, halves
 from everywatt.bench.precision.plan import Job
 from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.format import format_number, format_percent
 from everywatt.core.stats import Z95, mcnemar, newcombe, wilson
 
 Floats = npt.NDArray[np.float64]
@@ -29,9 +30,15 @@ class Score:
     high: float
     n: int
 
+    def __str__(self) -> str:
+        below, above = self.value - self.low, self.high - self.value
+        if self.metric == "accuracy":
+            return format_percent(self.value, below, above)
+        return f"perplexity {format_number(self.value, '', below, above)}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"metric": self.metric, "value": self.value, "low": self.low, "high": self.high, "n": self.n}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,23 @@
-"""Models of PyTorch at a precision. Only a worker imports this: torch is loaded here."""
+"""Models of PyTorch, converted from floats to a precision. Only a worker imports this: torch is loaded here."""
 
 from __future__ import annotations
 
 import copy
+import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
-from everywatt.bench.precision import convert
-from everywatt.bench.precision.backend import build, converts, load_model
+from everywatt.bench.precision.backend import Unsupported, build, converts, load_model
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
 from everywatt.core.stats import median
@@ -133,7 +135,7 @@ class TorchBackend:
         else:
             model = build(job.entry, precision) if job.entry is not None else load_model(job.model, job.task)
             batches = [self.prepare(batch) for batch in calibration]
-            model = convert.converted(model.eval(), precision, self.device, batches, self._call, int8_layers)
+            model = converted(model.eval(), precision, self.device, batches, self._call, int8_layers)
         self.model: Any = model.eval()
 
     def prepare(self, batch: Arrays) -> Any:
@@ -154,7 +156,7 @@ class TorchBackend:
         return language_loss(out, prepared["input_ids"], prepared["attention_mask"])
 
     def facts(self, prepared: Any) -> dict[str, Any]:
-        weights, memory = convert.weights_of(self.model)
+        weights, memory = weights_of(self.model)
         operators, compute = self._watched(prepared)
         return {
             "weights": weights,
@@ -162,7 +164,7 @@ class TorchBackend:
             "operators": operators,
             "disk_bytes": _disk_bytes(self.model),
             "memory_bytes": memory,
-            "parameters": convert.parameter_count(self.model),
+            "parameters": parameter_count(self.model),
             "device": _device_name(self.device),
             "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
         }
@@ -177,8 +179,8 @@ class TorchBackend:
         whole = self.model
         found = {}
         try:
-            for name in convert.linear_names(whole):
-                self.model = convert.dynamic_int8(copy.deepcopy(whole), [name]).eval()
+            for name in linear_names(whole):
+                self.model = dynamic_int8(copy.deepcopy(whole), [name]).eval()
                 found[name] = [self.answers(batch) for batch in prepared]
         finally:
             self.model = whole
@@ -205,37 +207,37 @@ class TorchBackend:
 
     def _watched(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Operators from the profiler, the most expensive first; and the types that products got."""
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        with profile(activities=activities) as seen:
+        # torch.profiler, which is built on this one, loads the compiler of torch first: 1.4 s of CPU time.
+        with torch.autograd.profiler.profile(use_device="cuda" if self.device.type == "cuda" else None) as seen:
             self.run(prepared)
         events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
         operators = {event.key: int(event.count) for event in events if "::" in event.key}
-        with _Types() as types, torch.no_grad():
-            self._call(self.model, prepared)
-        compute = dict(types.seen)
+        compute = dict(_product_types(lambda: self._call(self.model, prepared)))
         for name, count in operators.items():
             if name.startswith("quantized::"):
                 compute["int8"] = compute.get("int8", 0) + count
         return operators, compute
 
 
-class _Types(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
-    """Notes the types of what matrix products get."""
+def _product_types(run: Callable[[], Any]) -> Counter[str]:
+    """The types of what matrix products get."""
+    found: Counter[str] = Counter()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
+    class Products(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            # Only a model that is compiled needs it: else torch would load its compiler for this, 1.4 s of CPU time.
+            return "torch._dynamo" in sys.modules
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.__name__.split(".")[0]
-        if any(product in name for product in PRODUCTS) and not str(func).startswith("quantized"):
-            dtypes = {str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)}
-            self.seen.update(dtypes)
-        return func(*args, **(kwargs or {}))
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.__name__.split(".")[0]
+            if any(product in name for product in PRODUCTS) and not str(func).startswith("quantized"):
+                found.update({str(a.dtype).removeprefix("torch.") for a in args if isinstance(a, torch.Tensor)})
+            return func(*args, **(kwargs or {}))
+
+    with Products(), torch.no_grad():
+        run()
+    return found
 
 
 def language_loss(logits: Any, ids: Any, mask: Any) -> dict[str, npt.NDArray[Any]]:
@@ -271,3 +273,119 @@ def _disk_bytes(model: Any) -> int:
         file = Path(folder) / "weights.pt"
         torch.save(model.state_dict(), file)
         return file.stat().st_size
+
+
+CASTS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+Call = Callable[[Any, Any], Any]
+
+
+def converted(
+    model: Any,
+    precision: str,
+    device: torch.device,
+    calibration: Sequence[Any],
+    call: Call,
+    int8_layers: Sequence[str] | None = None,
+) -> Any:
+    """The model at that precision, on its device. Unsupported says why it cannot be."""
+    if precision in CASTS:
+        return model.to(CASTS[precision]).to(device)
+    if device.type != "cpu":
+        raise Unsupported(f"{precision} in torch runs on the CPU only (--device cpu)")
+    if torch.backends.quantized.engine == "none":
+        raise Unsupported("this build of torch has no engine for quantised operators")
+    model = model.to(torch.float32)
+    if int8_layers is not None:
+        return dynamic_int8(model, int8_layers)
+    if not linear_names(model):
+        raise Unsupported(f"{precision}: the model has no linear layer that torch can quantise")
+    if precision == "int8":
+        return dynamic_int8(model, None)
+    if precision == "int8-static":
+        return _static_int8(model, calibration, call)
+    raise Unsupported(f"torch cannot convert to {precision}")
+
+
+def linear_names(model: Any) -> list[str]:
+    """Layers that multiply by a matrix: linear ones, and the Conv1D of GPT-2, which is one with its matrix turned."""
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Linear) or _is_conv1d(module)]
+
+
+def _is_conv1d(module: Any) -> bool:
+    """The class of Hugging Face, known by its looks so that transformers need not be there."""
+    weight = getattr(module, "weight", None)
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf") and weight is not None and weight.dim() == 2
+
+
+def dynamic_int8(model: Any, names: Sequence[str] | None) -> Any:
+    """Weights in 8 bits, activations quantised on the fly: all linear layers, or only those named."""
+    _straighten(model, names)
+    chosen = set(linear_names(model) if names is None else names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = torch.ao.quantization.default_dynamic_qconfig
+        return torch.ao.quantization.quantize_dynamic(model, dict.fromkeys(chosen, config), dtype=torch.qint8)
+
+
+def _straighten(model: Any, names: Sequence[str] | None) -> None:
+    """Replace each Conv1D by the linear layer that computes the same, which torch knows how to quantise."""
+    for name, module in list(model.named_modules()):
+        if _is_conv1d(module) and (names is None or name in names):
+            width_in, width_out = module.weight.shape
+            linear = nn.Linear(width_in, width_out)
+            with torch.no_grad():
+                linear.weight.copy_(module.weight.t())
+                linear.bias.copy_(module.bias)
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, linear)
+
+
+def _static_int8(model: Any, calibration: Sequence[Any], call: Call) -> Any:
+    """Weights and activations in 8 bits, the activations' ranges found on calibration data."""
+    if not calibration:
+        raise Unsupported("int8-static requires data to calibrate the ranges of activations")
+    _straighten(model, None)
+    quantization = torch.ao.quantization
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        config = quantization.get_default_qconfig(torch.backends.quantized.engine)
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.qconfig = config
+        quantization.add_quant_dequant(model)
+        quantization.prepare(model, inplace=True)
+        for batch in calibration:
+            call(model, batch)
+        return quantization.convert(model, inplace=True)
+
+
+def tensors_of(model: Any) -> Iterator[torch.Tensor]:
+    """Every tensor of the model's state, packed quantised weights unpacked; shared ones once."""
+    seen: set[int] = set()
+    for value in _flat(list(model.state_dict().values())):
+        if value.data_ptr() not in seen or value.numel() == 0:
+            seen.add(value.data_ptr())
+            yield value
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _flat(one)
+
+
+def weights_of(model: Any) -> tuple[dict[str, int], int]:
+    """Bytes by type, and their sum."""
+    found: dict[str, int] = {}
+    for tensor in tensors_of(model):
+        name = str(tensor.dtype).removeprefix("torch.")
+        if tensor.numel() > 1:  # scales and counters are not weights
+            found[name] = found.get(name, 0) + tensor.numel() * tensor.element_size()
+    return found, sum(found.values())
+
+
+def parameter_count(model: Any) -> int:
+    """How many weights there are, in whatever type."""
+    return sum(tensor.numel() for tensor in tensors_of(model) if tensor.numel() > 1)

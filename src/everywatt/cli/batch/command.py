@@ -46,7 +46,7 @@ from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.format import format_duration
-from everywatt.formats.badc.telemetry import TelemetryLog, write_summary
+from everywatt.formats.badc import TelemetryLog, write_summary
 from everywatt.tape.run_store import existing_home, new_run
 from everywatt.tape.run_store import home as runs_home
 

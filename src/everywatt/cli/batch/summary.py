@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.batch.drift import TOLERANCE, Drift, drifts
-from everywatt.batch.figures import BatchFigures, figures
+from everywatt.batch.figures import TOLERANCE, BatchFigures, Drift, drifts, figures
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.tables import (
     device_table,
@@ -27,7 +26,7 @@ from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
-from everywatt.formats.badc.telemetry import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
+from everywatt.formats.badc import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
 MOST_ROWS = 20

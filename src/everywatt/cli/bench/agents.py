@@ -10,7 +10,7 @@ from everywatt.api.run import load
 from everywatt.bench.llm.agents import AgentBill, Step, agent_bill
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, emit_json
-from everywatt.cli.compare import check_ending
+from everywatt.cli.common.results import check_ending
 from everywatt.core.format import format_energy
 from everywatt.core.jsonio import document
 from everywatt.core.tables import Cell, Column, Table

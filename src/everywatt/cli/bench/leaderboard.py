@@ -13,7 +13,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.leaderboard import ORDERS, Board, Place, leaderboard
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import check_ending
+from everywatt.cli.common.results import check_ending
 from everywatt.core.format import format_duration, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Table

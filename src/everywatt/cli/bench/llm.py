@@ -18,6 +18,7 @@ from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
 from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
+from everywatt.bench.llm.local import TRANSCRIPT, transcribed
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
 from everywatt.bench.llm.result import evaluate, to_dict
@@ -26,7 +27,6 @@ from everywatt.bench.llm.running import LOADING, LOST, Bench, Outcome, Plan, Wat
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import LATER, Judge, Scoring, scored_by
 from everywatt.bench.llm.serving import Serving
-from everywatt.bench.llm.transcript import TRANSCRIPT, transcribed
 from everywatt.bench.runs import folder_of
 from everywatt.cli.bench.llm_show import show
 from everywatt.cli.common.metering import meter_of
@@ -44,7 +44,7 @@ from everywatt.cli.common.options import (
     settings_options_beside_model,
 )
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import check_ending
+from everywatt.cli.common.results import check_ending
 from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError

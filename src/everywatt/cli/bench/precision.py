@@ -12,8 +12,6 @@ import click
 from click.core import ParameterSource
 
 from everywatt.api.run import Run, load
-from everywatt.bench.precision import tables
-from everywatt.bench.precision.journal import read_journal
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.layers import correlated
 from everywatt.bench.precision.plan import (
@@ -26,20 +24,20 @@ from everywatt.bench.precision.plan import (
     require_torch,
     task_of,
 )
-from everywatt.bench.precision.result import Result
+from everywatt.bench.precision.result import Result, layer_table, sensitivity_table
+from everywatt.bench.precision.variants import read_journal
 from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import Share, check_ending, own_words, run_of
+from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
+from everywatt.cli.compare import Share
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
-from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.formats.quantization.results import FORMS, OldFigure, OldLayer, old_csv, read_old
+from everywatt.formats.quantization import FORMS, OldFigure, OldLayer, old_csv, read_old
 
 KIND = "precision"
-ENDINGS = (".json", ".csv", ".md", ".html")
 QUICK: dict[str, Any] = {"loop_s": 2.0, "limit": 128, "trials": 3}
 USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 
@@ -140,7 +138,7 @@ def command(
         return _old(old, output)
     if old_format is not None and (out is None or out.suffix != ".csv"):
         raise UsageError("--old-format requires -o FILE.csv.")
-    check_ending(out, ENDINGS)
+    check_ending(out)
     chosen = QUICK if quick else USUAL
     kind = task_of(model, task, entry)
     earlier = None if resume is None else load(resume, home=settings.home)
@@ -172,8 +170,10 @@ def command(
     with terminable() as code:
         result = experiment(job, conduct, settings, note, output, earlier)
     show(result, output)
-    if out is not None:
-        write(out, result, settings, old_format)
+    if out is not None and old_format is not None:
+        write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
+    else:
+        write_result(out, KIND, result, lambda: page_of(result, settings))
     output.json(KIND, result.to_dict())
     return _ending(result, code, settings, output)
 
@@ -220,58 +220,30 @@ def experiment(
 def show(result: Result, output: Output) -> None:
     """The tables and sentences."""
     job = result.job
-    length = next((row.seq_length for row in result.rows if row.seq_length), None)
-    shape = f"batch size {job.batch_size}" + (f" × {length} tokens" if length else "")
-    output.text(f"{job.name} · {job.task} · {job.data} · {shape}")
+    output.text(f"{job.name} · {job.task} · {job.data} · batch size {result.batches}")
     output.text()
-    for table in tables.tables(result):
-        output.table(table)
-        output.text()
     if result.baseline is not None:
-        output.table(tables.trial_table(result))
-        output.text()
-    for line in (*tables.failures(result), *tables.verdicts(result)):
+        for table in (*result.tables(), result.trial_table()):
+            output.table(replace(table, notes=()))
+            output.text()
+    for line in (*result.failures(), *result.verdicts()):
         output.text(line)
     output.text()
-    for line in tables.computed_lines(result):
+    for line in result.computed_lines():
         output.text(line)
-    for row in result.rows:
-        if row.layers:
-            output.text()
-            output.table(tables.layer_table(row))
-    if result.sensitivity:
+    shown = [layer_table(row) for row in result.rows if row.layers]
+    shown += [] if result.sensitivity is None else [sensitivity_table(result.sensitivity)]
+    for table in shown:
         output.text()
-        output.table(tables.sensitivity_table(result))
-    _remarks(result, output)
-
-
-def _remarks(result: Result, output: Output) -> None:
-    for note in result.notes:
-        output.say(note)
-    for row in result.rows:
-        for note in row.notes:
-            output.say(f"{row.precision}: {note}")
-        if row.window is not None and (not row.window.enough or row is result.baseline):
-            output.say(f"{row.precision}: {row.window.text()}")
+        output.table(table)
+    for line in result.remarks():
+        output.say(line)
     if result.run is not None:
         output.say(f"  run     {result.run}")
 
 
-def write(out: Path, result: Result, settings: Settings, old_format: str | None = None) -> None:
-    """Write the file that -o names, in the form that its ending names, or in an old one's columns."""
-    if old_format is not None:
-        write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
-        return
-    texts = {
-        ".csv": lambda: tables.to_csv(result),
-        ".md": lambda: tables.to_markdown(result),
-        ".json": lambda: dumps(document(KIND, result.to_dict()), indent=2) + "\n",
-        ".html": lambda: _html(result, settings),
-    }
-    write_text(out, texts[out.suffix]())
-
-
-def _html(result: Result, settings: Settings) -> str:
+def page_of(result: Result, settings: Settings) -> str:
+    """The HTML page of a result."""
     from everywatt.report.html.page import trials_page
     from everywatt.report.html.precision import precision_document
 
@@ -307,7 +279,7 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
     told = {
         "figures": [one.to_dict() for one in whole],
         "layers": [one.to_dict() for one in layers],
-        "correlation": None if both is None else {"spearman": both.value, "layers": both.layers},
+        "correlation": None if both is None else both.to_dict(),
     }
     output.json("old-results", told)
     return 0

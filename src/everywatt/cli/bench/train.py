@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from everywatt.bench.figures import Figures
+from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLab, compared
-from everywatt.bench.tables import quantity, time_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.compare import check_ending
+from everywatt.cli.common.results import check_ending
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
 from everywatt.core.jsonio import document, dumps
@@ -169,7 +168,7 @@ def _show(found: Sequence[Trained], beside: Sequence[Figures], output: Output) -
     if not several:
         output.say("One training run each: these intervals do not include the variation from run to run.")
         return
-    means = [[one.candidate.label, len(one.trials), quantity(one.energy, "J"), time_of(one.seconds)] for one in beside]
+    means = [[one.candidate.label, len(one.trials), quantity(one.energy, "J"), one.seconds.time] for one in beside]
     columns = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
     output.table(Table.of(*columns, rows=means))
     output.text()

@@ -16,6 +16,7 @@ from everywatt.recorder.request import RecordRequest
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run
+    from everywatt.footprint.carbon import Footprint
 
 
 @contextmanager
@@ -77,10 +78,15 @@ def record_idle(meter: Meter, idle_s: float, output: Output) -> None:
             time.sleep(idle_s)
 
 
-def say_run(run: Run, output: Output, *more: str) -> None:
-    """The summary of a run, `more`, and the commands that show the rest."""
+def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
+    """The summary of a run, carbon and cost where they are known, and the commands that show the rest."""
     from everywatt.report.text import summary
 
-    for line in [*summary(run), *more]:
+    lines = summary(run)
+    if found is not None:
+        from everywatt.footprint.carbon import carbon_lines
+
+        lines += carbon_lines(found)
+    for line in lines:
         output.say(line)
     output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")

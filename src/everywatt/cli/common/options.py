@@ -175,7 +175,7 @@ TIME = Time()
 TAG = Tag()
 PAIR = Pair()
 
-run_argument = click.argument("run", type=RUN)
+run_argument = click.argument("run", type=RUN, default="last")
 out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
 
 

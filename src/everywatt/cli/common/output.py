@@ -1,15 +1,17 @@
-"""What a person or a program reads: one table printer, one JSON printer, messages. stdout is data, stderr the rest."""
+"""What a person or a program reads: one printer of results, messages. stdout is data, stderr the rest.
+
+A verb parses its options, calls, and prints what it got once, by `Output.result`.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
@@ -49,6 +51,18 @@ _ASCII = str.maketrans(
 )
 
 
+class Result(Protocol):
+    """What a verb found: plain data for programs, tables for people. It lives in the room that computes it."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Plain data for JSON; figures in SI units."""
+        ...
+
+    def tables(self) -> Sequence[Table]:
+        """What is printed, in this order; lines of text are `Table.lines(…)`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Style:
     """What a stream can show."""
@@ -76,6 +90,8 @@ def program() -> str:
 
 
 def _on_path(path: str) -> bool:
+    import shutil  # see child.cannot_start
+
     found = shutil.which(Path(path).name)
     return found is not None and Path(found).absolute() == Path(path).absolute()
 
@@ -111,6 +127,40 @@ class Output:
         if self.json_to != STDOUT:
             self._print(line, self.stdout)
 
+    def result(
+        self,
+        kind: str,
+        found: Result,
+        out: Path | None = None,
+        files: Mapping[str, Callable[[], str]] | None = None,
+        **more: Any,
+    ) -> None:
+        """Print what a verb found: its tables, or one JSON object of this kind where `--json` asked for it.
+
+        `out` is also written, in the form that its ending names: .txt, .md, .csv, .json, or one of `files`, which come
+        first. `more` goes into the JSON object, too.
+        """
+        if out is not None:
+            forms: dict[str, Callable[[], str]] = {
+                ".txt": lambda: "".join(f"{table.text()}\n" for table in found.tables()),
+                ".md": lambda: "\n".join(table.markdown() for table in found.tables()),
+                ".csv": lambda: "\n".join(table.csv() for table in found.tables() if table.columns),
+                ".json": lambda: dumps(document(kind, {**found.to_dict(), **more}), indent=2) + "\n",
+                **(files or {}),
+            }
+            check_ending(out, list(forms))
+            write_text(out, forms[out.suffix.lower()]())
+        if self.json_to is not None:
+            self.json(kind, {**found.to_dict(), **more})
+        if self.json_to != STDOUT:
+            self.table(*found.tables())
+
+    def facts(self, kind: str, facts: Mapping[str, Any], *lines: str) -> None:
+        """Print a result that is a few facts: the JSON object where `--json` asked for it, else sentences."""
+        self.json(kind, facts)
+        for line in lines:
+            self.text(line)
+
     def table(self, *tables: Table) -> None:
         """Tables on stdout, one below the other."""
         if self.json_to == STDOUT:
@@ -118,10 +168,13 @@ class Output:
         style = style_of(self.stdout, self.environ)
         for table in tables:
             fitted = _fitted(table, style.encoding)
-            if style.rich:
-                _rich_table(fitted, self.stdout, style)
-            else:
+            if not style.rich:
                 print(fitted.text(), file=self.stdout)
+                continue
+            if table.columns:
+                fitted = _rich_table(fitted, self.stdout, style)
+            for note in fitted.notes:
+                self._print(note, self.stdout)
 
     def json(self, kind: str, data: Mapping[str, Any]) -> None:
         """The command's JSON object, where `--json` asked for it; else nothing."""
@@ -199,6 +252,14 @@ def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | No
         stream.write((text if _encodes(text, encoding) else _escaped(text)) + "\n")
         return
     write_text(Path(target), dumps(data, indent=2) + "\n")
+
+
+def check_ending(out: Path | None, endings: Sequence[str]) -> None:
+    """UsageError where -o names a file that cannot be written: better before the work than after it."""
+    if out is not None and out.suffix.lower() not in endings:
+        raise UsageError(f"{out} must end in one of {', '.join(endings)}.")
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -282,27 +343,29 @@ def _cards(table: Table, console: Console) -> None:
     """Each row as a block under its first cell: a table that is cut in two loses the names of its rows."""
     from rich.text import Text
 
-    for line in table.cards(console.width).split("\n"):
-        heading = bool(line) and not line.startswith(" ") and line not in table.notes
+    for line in replace(table, notes=()).cards(console.width).split("\n"):
+        heading = bool(line) and not line.startswith(" ")
         console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
 
 
-def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
+def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
+    """Print a table without its notes; gives what there was room for."""
     from rich import box
     from rich import table as rich_table
     from rich.console import Console
     from rich.text import Text
 
-    from everywatt.core.tables import column_groups, widths
+    from everywatt.core.tables import column_groups, widths, without_spare
 
     ascii_only = not _encodes("─", style.encoding)
     colours: Literal["standard"] | None = "standard" if style.colour else None
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
+    table = without_spare(table, console.width - 2)
     headers, rows, right = table.headers, table.cells(), table.right
     groups = column_groups(widths(headers, rows), right, console.width - 2)
     if len(groups) > 1 and console.width < NARROW and len(rows) <= MOST_STACKED:
         _cards(table, console)
-        return
+        return table
     title = table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(
@@ -325,5 +388,4 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> None:
             shown.add_row(*(Text(row[column]) for column in columns))
         console.print(shown)
         title = ""
-    for note in table.notes:
-        print(note, file=stream)
+    return table

@@ -11,7 +11,7 @@ from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_opt
 from everywatt.cli.common.output import Output
 from everywatt.cli.importing.imported import imported
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.formats.sage.importer import parts_of, query
+from everywatt.formats.sage import parts_of, query
 from everywatt.meters.series import write_parts
 from everywatt.net.api import ApiClient
 from everywatt.net.tokens import read_token

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from everywatt.cli.common.options import TAG, TIME
+from everywatt.cli.common.options import TIME
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
 from everywatt.core.jobs import user_name
 from everywatt.slurm.node.cards import DEFAULT_CONF
-from everywatt.slurm.node.hooks import DEFAULT_SPOOL
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.node.hooks import DEFAULT_FOLDER, DEFAULT_SPOOL, DEFAULT_STORE, Site
+from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.users import folder_of
-
-if TYPE_CHECKING:
-    from everywatt.footprint.carbon import Factors
 
 F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -51,16 +51,20 @@ pseudonyms_option = click.option(
 )
 
 
-def period_options(what: str, default_s: float, default: str) -> Callable[[F], F]:
-    """Adds --since and --until; the function gets `period_s`, unix seconds from and to."""
+def period_options(what: str, default_s: float | None = None, default: str = "all") -> Callable[[F], F]:
+    """Adds --since and --until; the function gets `period_s`, unix seconds from and to. Without a default: all."""
 
     def decorate(function: F) -> F:
+        last = "now" if default_s is not None else default
+
         @click.option("--since", type=TIME, help=f"Only {what} after this time.  [default: {default}]")
-        @click.option("--until", type=TIME, help=f"Only {what} before this time.  [default: now]")
+        @click.option("--until", type=TIME, help=f"Only {what} before this time.  [default: {last}]")
         @functools.wraps(function)
         def wrapped(*args: Any, since: int | None, until: int | None, **values: Any) -> Any:
-            until_s = time.time() if until is None else until / NS
-            since_s = until_s - default_s if since is None else since / NS
+            end_s = FOREVER_S if default_s is None else time.time()
+            until_s = end_s if until is None else until / NS
+            start_s = 0.0 if default_s is None else until_s - default_s
+            since_s = start_s if since is None else since / NS
             return function(*args, period_s=(since_s, until_s), **values)
 
         return wrapped  # type: ignore[return-value]
@@ -68,27 +72,22 @@ def period_options(what: str, default_s: float, default: str) -> Callable[[F], F
     return decorate
 
 
-def meter_options(function: F) -> F:
-    """Adds the argument and options that name the meters of nodes; the function gets them as `meters`."""
-
-    @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
-    @click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
-    @click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
-    @click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
-    @click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
-    @functools.wraps(function)
-    def wrapped(*args: Any, **values: Any) -> Any:
-        from everywatt.slurm.site.node_meters import NodeMeters
-
-        names = ("files", "map_file", "archive", "meter", "runs")
-        return function(*args, meters=NodeMeters(*(values.pop(name) for name in names)), **values)
-
-    return wrapped  # type: ignore[return-value]
-
-
 def spool_of(flag: Path | None) -> Path:
-    """The spool of this node: as told, else as set, else the usual one."""
+    """The spool of this node: the option, else the setting, else the usual one."""
     return flag or resolve().slurm_spool or DEFAULT_SPOOL
+
+
+def here(spool: Path | None, store: Path | None, folder: Path = DEFAULT_FOLDER) -> tuple[Site, str]:
+    """Where the parts of this node are, and its name."""
+    program = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
+    kept = store or resolve().slurm_store or DEFAULT_STORE
+    site = Site(spool_of(spool).absolute(), folder.absolute(), kept.absolute(), program.absolute())
+    return site, short_name(socket.gethostname())
+
+
+def short_name(host: str) -> str:
+    """What Slurm calls this host unless it is configured otherwise: its name without the domain."""
+    return host.partition(".")[0]
 
 
 def store_of(flag: Path | None) -> Store:
@@ -133,17 +132,3 @@ def _listed(folder: Path) -> bool | None:
     except OSError:
         return False
     return True
-
-
-def factor_lines(factors: Factors) -> list[str]:
-    """With what carbon and cost are made, for people."""
-    lines = []
-    if factors.intensity is not None:
-        lines.append(f"Carbon: {factors.intensity}.")
-    if factors.curve is not None:
-        lines.append(f"Carbon over time: {factors.curve.source}, {factors.curve.extent()}.")
-    if factors.pue is not None:
-        lines.append(f"PUE: {factors.pue:g}; carbon and cost are multiplied by it.")
-    if factors.price_per_kwh is not None:
-        lines.append(f"Price of a kWh: {factors.price_per_kwh:g} {factors.currency}".rstrip() + ".")
-    return lines

@@ -1,4 +1,4 @@
-"""`everywatt slurm daily`: what a site does once a day."""
+"""`everywatt slurm daily` and `annotate`: what a site does once a day, and the energy of jobs in Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import click
 
 from everywatt.cli.common.options import Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import factor_lines, store_of, store_option, writing
+from everywatt.cli.slurm.common import DAY_S, period_options, store_of, store_option, writing
 from everywatt.core import foreign
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.format import format_quantity
+from everywatt.core.format import format_count
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.node.units import SITE_UNITS, cron_line, site_unit
-from everywatt.slurm.site.daily import LOCK, Done, daily, open_to_all, protect
-from everywatt.slurm.site.periods import day_bounds_s, day_of
+from everywatt.slurm.site.daily import LOCK, open_to_all, protect
+from everywatt.slurm.site.daily import daily as work_through
+from everywatt.slurm.site.sacct import annotate as write_comments
 from everywatt.slurm.site.sacct import ask, fill, parse
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.store import Store, day_bounds_s, day_of
 
 
 @click.command(cls=Verb)
@@ -40,7 +41,7 @@ from everywatt.slurm.site.store import Store
 @store_option
 @carbon_options
 @output_options
-def command(
+def daily(
     day: str | None,
     sacct_file: Path | None,
     no_sacct: bool,
@@ -66,20 +67,22 @@ def command(
     factors = factors_of(settings)
     with writing(opened.path), exclusive(opened.path / LOCK) as mine:
         if not mine:
-            output.json("slurm-daily", {"date": wanted.isoformat(), "busy": True})
-            output.text("Another process is working on this store.")
+            facts = {"date": wanted.isoformat(), "busy": True}
+            output.facts("slurm-daily", facts, "Another process is working on this store.")
             return
         if group is not None:
             protect(opened.path, group)
         joined = _sacct(opened, wanted, sacct_file, no_sacct, output)
-        done = daily(opened, wanted, factors, factor_lines(factors))
+        done = work_through(opened, wanted, factors)
+        done.sacct = joined
     if group is None and open_to_all(opened.path):
         output.warn(
             "Every user of this machine can read everyone's jobs. --group ADMINS restricts the store to a group."
         )
-    output.json("slurm-daily", {**done.to_dict(), "sacct": joined, "busy": False})
-    if output.json_to is None:
-        _print(done, joined, output)
+    output.result("slurm-daily", done, busy=False)
+    if done.without_account:
+        names = ", ".join(name or "(no name)" for name in done.without_account)
+        output.warn(f"No account on this machine, so no folder: {names}")
 
 
 def _day(text: str | None) -> date:
@@ -107,26 +110,32 @@ def _sacct(store: Store, day: date, file: Path | None, off: bool, output: Output
     return {"jobs": len(jobs), "changed": changed, "added": added}
 
 
-def _print(done: Done, joined: dict[str, int] | None, output: Output) -> None:
-    total = done.summary["total"]
-    energy = "no energy" if total["energy_j"] is None else format_quantity(total["energy_j"] / 3600, "Wh")
-    output.text(f"{done.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without energy")
-    if joined is not None:
-        output.text(f"sacct: {joined['jobs']} jobs, {joined['changed']} records changed, {joined['added']} jobs added")
-    for name, count in done.compacted.items():
-        output.text(f"compact: {name} ({count} files)")
-    output.text(f"users: {', '.join(done.users) or 'none'}")
-    if done.without_account:
-        names = ", ".join(name or "(no name)" for name in done.without_account)
-        output.warn(f"No account on this machine, so no folder: {names}")
-
-
 def _print_units(store: Path, group: str | None, output: Output) -> None:
     found = shutil.which("everywatt") or "everywatt"
     options = f"--group {shlex.quote(group)}" if group else ""
     files = {name: site_unit(name, found, store, options) for name in SITE_UNITS}
     cron = cron_line(found, store, options)
-    output.json("slurm-daily-units", {"files": files, "cron": cron})
-    for name, text in files.items():
-        output.text(f"# /etc/systemd/system/{name}\n{text}")
-    output.text(f"# /etc/cron.d/everywatt, where there is no systemd\n{cron}")
+    texts = [f"# /etc/systemd/system/{name}\n{text}" for name, text in files.items()]
+    texts.append(f"# /etc/cron.d/everywatt, where there is no systemd\n{cron}")
+    output.facts("slurm-daily-units", {"files": files, "cron": cron}, *texts)
+
+
+@click.command(cls=Verb)
+@period_options("jobs that ended", 2 * DAY_S, "two days ago")
+@click.option("--dry", is_flag=True, help="Show what would be written, and write nothing.")
+@store_option
+@output_options
+def annotate(period_s: tuple[float, float], dry: bool, store: Path | None, output: Output) -> int:
+    """Write the energy of jobs to Slurm's accounting (AdminComment), where `sacct -o AdminComment` shows it.
+
+    Needs slurmdbd and the rights of a Slurm administrator. A comment of another tool is never replaced, and a user's
+    own comment is another field. Repeating writes only what has changed. Exits with 1 if sacctmgr refused something.
+    """
+    done = write_comments(store_of(store), *period_s, dry=dry)
+    output.result("slurm-annotate", done)
+    for job, why in list(done.failed.items())[:10]:
+        output.warn(f"job {job}: {why}")
+    if done.foreign:
+        jobs = ", ".join(done.foreign[:5])
+        output.warn(f"{format_count(len(done.foreign), 'job')} with a comment of another tool, which stays: {jobs}")
+    return 1 if done.failed else 0

@@ -1,24 +1,21 @@
-"""`everywatt slurm install`: the hooks and units of a node."""
+"""`everywatt slurm install` and `check`: the hooks and units of a node, and whether nodes can record their jobs."""
 
 from __future__ import annotations
 
-import shutil
-import socket
-import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import FOLDER, slurm_conf_option, spool_of, spool_option
-from everywatt.core.config import resolve
+from everywatt.cli.slurm.common import FOLDER, here, slurm_conf_option, spool_option, store_option
 from everywatt.core.units import parse_duration_s
 from everywatt.doctor.diagnose import Verdict
 from everywatt.slurm.node.check import check_node
 from everywatt.slurm.node.hooks import (
     DEFAULT_FOLDER,
-    DEFAULT_STORE,
     EVENTS,
     NAMES,
     Site,
@@ -27,6 +24,7 @@ from everywatt.slurm.node.hooks import (
     slurm_conf_lines,
 )
 from everywatt.slurm.node.units import UNITS, unit
+from everywatt.slurm.site.checks import NodeChecks, checks_by_srun
 
 UNIT_FOLDER = Path("/etc/systemd/system")
 
@@ -39,7 +37,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
     "--units", type=FOLDER, default=UNIT_FOLDER, help="Folder for the systemd units.  [default: /etc/systemd/system]"
 )
 @spool_option
-@click.option("--store", type=FOLDER, help="Store of the site's jobs.")
+@store_option
 @click.option("--period", default="2s", help="Time between two reads, stored with each job.  [default: 2s]")
 @click.option(
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
@@ -48,7 +46,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 @slurm_conf_option
 @click.option("--print", "print_only", is_flag=True, help="Print the files instead of writing them.")
 @output_options
-def command(
+def install(
     folder: Path,
     units: Path,
     spool: Path | None,
@@ -66,42 +64,29 @@ def command(
     is not changed: the lines to add, given its present content, are printed. Repeating changes nothing.
     """
     parse_duration_s(period)
-    command_path = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
-    kept = store or resolve().slurm_store or DEFAULT_STORE
-    places = spool_of(spool).absolute(), folder.absolute(), kept.absolute(), command_path.absolute()
-    site = Site(*places, period, config.absolute() if config else None, job_line)
+    site, name = here(spool, store, folder)
+    site = replace(site, period=period, config=config.absolute() if config else None, job_line=job_line)
     wanted = {site.folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
     wanted |= {units / name: (unit(name, site), 0o644) for name in UNITS}
     conf = slurm_conf.read_text(encoding="utf-8", errors="replace") if slurm_conf.is_file() else ""
     lines = slurm_conf_lines(site, conf)
     changed = [] if print_only else _write(wanted, site)
-    output.json(
-        "slurm-install",
-        {
-            "files": {str(path): text for path, (text, _) in wanted.items()} if print_only else list(map(str, wanted)),
-            "changed": [str(path) for path in changed],
-            "slurm_conf": lines,
-        },
-    )
-    for check in () if print_only else check_node(site, socket.gethostname().partition(".")[0], slurm_conf):
-        if check.verdict is Verdict.FAIL and check.name != "slurm.conf":
-            output.warn(f"{check.name}: {check.seen} ({check.cure})")
-    if output.json_to is not None:
-        return
+    files = {str(path): text for path, (text, _) in wanted.items()} if print_only else list(map(str, wanted))
+    facts = {"files": files, "changed": [str(path) for path in changed], "slurm_conf": lines}
+    for finding in () if print_only else check_node(site, name, slurm_conf):
+        if finding.verdict is Verdict.FAIL and finding.name != "slurm.conf":
+            output.warn(f"{finding.name}: {finding.seen} ({finding.cure})")
     if print_only:
-        for path, (text, _) in wanted.items():
-            output.text(f"# {path}\n{text}")
+        texts = [f"# {path}\n{text}" for path, (text, _) in wanted.items()]
     else:
-        output.text(f"{len(wanted)} files, {len(changed)} of them changed:")
-        for path in wanted:
-            output.text(f"  {path}{'  (written)' if path in changed else ''}")
+        texts = [f"{len(wanted)} files, {len(changed)} of them changed:"]
+        texts += [f"  {path}{'  (written)' if path in changed else ''}" for path in wanted]
     if lines:
-        output.text(f"{slurm_conf} needs:")
-        for line in lines:
-            output.text(f"  {line}")
-        output.text("Then: scontrol reconfigure, and systemctl enable --now everywatt-agent everywatt-slurm")
+        texts += [f"{slurm_conf} needs:", *(f"  {line}" for line in lines)]
+        texts.append("Then: scontrol reconfigure, and systemctl enable --now everywatt-agent everywatt-slurm")
     else:
-        output.text(f"{slurm_conf} needs no change.")
+        texts.append(f"{slurm_conf} needs no change.")
+    output.facts("slurm-install", facts, *texts)
 
 
 def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:
@@ -118,3 +103,34 @@ def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:
         changed.append(path)
     make_spool(site.spool)
     return changed
+
+
+@click.command(cls=Verb)
+@click.option("--nodes", metavar="LIST", help="Check these nodes by srun, as n[1-20]; without it this machine.")
+@click.option("--node", "name", help="This node's name in Slurm (this host's, without the domain).")
+@click.option("--folder", type=FOLDER, default=DEFAULT_FOLDER, help="Where the hooks are (/etc/everywatt/slurm).")
+@spool_option
+@store_option
+@slurm_conf_option
+@output_options
+def check(
+    nodes: str | None,
+    name: str | None,
+    folder: Path,
+    spool: Path | None,
+    store: Path | None,
+    slurm_conf: Path,
+    output: Output,
+) -> int:
+    """Check what a node needs to record its jobs; exits with 1 and a cure for each finding.
+
+    Program and version, hooks and slurm.conf, how long a hook takes, spool, store (a record is written, read and
+    removed), clock (with --nodes also against this machine's), order of GPUs, and what records the node.
+    """
+    site, own = here(spool, store, folder)
+    if nodes is not None:
+        found = checks_by_srun(nodes, site, slurm_conf)
+    else:
+        found = NodeChecks({name or own: check_node(site, name or own, slurm_conf)})
+    output.result("slurm-check", found, utc_s=time.time())
+    return 1 if found.wrong else 0

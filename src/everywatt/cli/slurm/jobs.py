@@ -1,27 +1,34 @@
-"""`everywatt slurm jobs`: what jobs cost, one by one or added up."""
+"""`everywatt slurm jobs`, `job` and `top`: what jobs cost, one by one, added up, in full, or while they run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.options import TIME, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import WEEK_S, period_options, pseudonyms_option, readable_store, store_option
-from everywatt.cli.slurm.table import print_jobs
+from everywatt.cli.slurm.common import (
+    WEEK_S,
+    period_options,
+    pseudonyms_option,
+    readable_store,
+    spool_of,
+    spool_option,
+    store_option,
+)
+from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.core.format import format_joules
-from everywatt.core.tables import Table
-from everywatt.ledger.split.amounts import UJ
-from everywatt.slurm.site.figures import cells, group_of, job_of, nodes_of
-from everywatt.slurm.site.from_series import jobs_of_series
-from everywatt.slurm.site.pseudonyms import Pseudonyms, read_key
-from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, sums
-
-HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
+from everywatt.slurm.node.record import running
+from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.site.detail import Details, find
+from everywatt.slurm.site.figures import JobList, JobSums, RunningJobs, running_row
+from everywatt.slurm.site.from_series import jobs_of_series, running_in_series
+from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, node_sums, sums
+from everywatt.slurm.site.totals import jobs as jobs_of_store
+from everywatt.slurm.site.users import Pseudonyms, read_key
 
 
 @click.command(cls=Verb)
@@ -39,7 +46,7 @@ HEADERS = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE S
 @pseudonyms_option
 @store_option
 @output_options
-def command(
+def jobs(
     user: str | None,
     account: str | None,
     state: str | None,
@@ -69,43 +76,66 @@ def command(
                 "Jobs from series have no waste and cannot be added up.", cure="--by and --waste need the store"
             )
         rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "from": url})
-        if output.json_to is None:
-            _print_jobs(rows, False, wanted, output)
+        output.result("slurm-jobs", JobList(rows, wanted, url=url))
         return
     opened = readable_store(store)
     nodes = node_sums(opened, *period_s)
     if by is not None:
         rows = sums(opened, wanted, by)
         rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
-        output.json("slurm-sums", {"by": by, "groups": [group_of(row) for row in rows], "nodes": nodes_of(nodes)})
-        if output.json_to is None:
-            heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if waste else []))
-            shown = [[row["group"] or "(none)", *cells(row, heads)] for row in rows]
-            output.table(Table.of(by.upper(), *heads, rows=shown, right=range(1, len(heads) + 1)))
+        output.result("slurm-sums", JobSums(by, rows, nodes, waste))
     else:
-        rows = _hidden(jobs(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
-        output.json("slurm-jobs", {"jobs": [job_of(row) for row in rows], "nodes": nodes_of(nodes)})
-        if output.json_to is None:
-            _print_jobs(rows, waste, wanted, output)
+        rows = _hidden(jobs_of_store(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
+        output.result("slurm-jobs", JobList(rows, wanted, nodes, waste=waste))
     if opened.leave_out:
         output.warn(
             f"{len(opened.leave_out)} files of the store are damaged and were skipped: everywatt slurm validate"
         )
-    if nodes["total_uj"] and output.json_to is None:
-        parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        output.text(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")
 
 
 def _hidden(rows: list[dict[str, Any]], pseudonyms: Pseudonyms | None) -> list[dict[str, Any]]:
     return rows if pseudonyms is None else [pseudonyms.row(row) for row in rows]
 
 
-def _print_jobs(rows: Sequence[Mapping[str, Any]], waste: bool, wanted: Wanted, output: Output) -> None:
-    if not rows:
-        filters = ((name, getattr(wanted, name)) for name in ("user", "account", "state", "partition", "node"))
-        given = ", ".join(f"{name} {value}" for name, value in filters if value is not None)
-        output.text(f"No job {f'with {given} ' if given else ''}ended in that period.")
-        return
-    headers = [*HEADERS[:-1], "WASTE", HEADERS[-1]] if waste else HEADERS
-    print_jobs(headers, [cells(row, headers) for row in rows], 4, output)
+@click.command(cls=Verb)
+@click.argument("job", metavar="ID")
+@click.option("--since", type=TIME, help="Consider only jobs that ended after this time.  [default: all]")
+@store_option
+@output_options
+def job(job: str, since: int | None, store: Path | None, output: Output) -> None:
+    """Show one job: its energy by node, step and device, and what it did not use of its allocation.
+
+    ID is 123, a task of an array (123_4), or a component of a heterogeneous job (123+0); the id of an array shows its
+    tasks. If Slurm counted energy itself (ConsumedEnergyRaw), it is shown beside ours with the difference.
+    """
+    found = find(readable_store(store), job, 0.0 if since is None else since / NS)
+    if not found:
+        raise UsageError(f"The store has no job {job}.", cure="everywatt slurm jobs --since -30d")
+    output.result("slurm-job", Details(found))
+
+
+@click.command(cls=Verb)
+@click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics fed by agents: the whole site.")
+@click.option("--limit", type=click.IntRange(min=1), help="List at most this many jobs.")
+@spool_option
+@output_options
+def top(url: str | None, limit: int | None, spool: Path | None, output: Output) -> None:
+    """List the running jobs, the most powerful first, with their energy so far.
+
+    On a node POWER is a job's mean since its start and WASTE the unused part of its idle share, both up to the last
+    update of `slurm node`. With --from it is the power of the last two minutes on all nodes; series have no idle share
+    and no waste.
+    """
+    now_s = as_of_s = time.time()
+    if url is not None:
+        rows = running_in_series(url, now_s)
+    else:
+        path = spool_of(spool) / STATE
+        if not path.exists():
+            raise UsageError(f"No jobs are recorded here: {path} is not there.", cure="--from URL, or run it on a node")
+        state = State.read(path)
+        as_of_s = min(state.booked_s or now_s, now_s)
+        rows = sorted(
+            (running_row(one, now_s) for one in running(state, now_s)), key=lambda row: -(row["power_w"] or 0.0)
+        )
+    output.result("slurm-top", RunningJobs(rows[:limit], url, as_of_s))

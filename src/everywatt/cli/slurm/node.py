@@ -17,7 +17,7 @@ from everywatt.api.meter import Meter, SpanHandle
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import spool_of, spool_option, store_of, store_option
+from everywatt.cli.slurm.common import short_name, spool_of, spool_option, store_of, store_option
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
@@ -133,8 +133,8 @@ def _record(
             meter.stop()
             leave(folder, AGENT)
         leave(folder)
-    output.json("slurm-node", {"node": node.name, "recorded": recorded, "running": node.running})
-    output.text(f"{node.name}: {recorded} jobs recorded, {node.running} running.")
+    facts = {"node": node.name, "recorded": recorded, "running": node.running}
+    output.facts("slurm-node", facts, f"{node.name}: {recorded} jobs recorded, {node.running} running.")
     return 0
 
 
@@ -144,11 +144,6 @@ def _limit_memory() -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = used_bytes + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def short_name(host: str) -> str:
-    """What Slurm calls this host unless told otherwise: its name without the domain."""
-    return host.partition(".")[0]
 
 
 def _start(meter: Meter) -> Path:
@@ -173,17 +168,17 @@ def _loop(
 ) -> int:
     """Listen each second, book where a job has ended or it is time; gives how many jobs were recorded.
 
-    Somebody may have removed the spool: it is made again, and our `places` in it with it.
+    Another program may have removed the spool: it is made again, and our `places` in it with it.
     """
-    recorded, quiet_s, since_s, told = 0, 0.0, 0.0, ""
+    recorded, quiet_s, since_s, reported = 0, 0.0, 0.0, ""
     while True:
         _keep_places(node.spool, places)
         heard = node.listen()
         if once or since_s >= every_s:
             recorded += node.settle()
             since_s = 0.0
-        if node.trouble != told and (told := node.trouble):
-            output.error(f"{told}. Retrying; nothing is lost meanwhile.")
+        if node.trouble != reported and (reported := node.trouble):
+            output.error(f"{reported}. Retrying; nothing is lost meanwhile.")
         if once:
             return recorded
         quiet_s = 0.0 if heard or node.running or node.waiting else quiet_s + 1.0
@@ -204,7 +199,7 @@ def _keep_places(spool: Path, places: Sequence[str]) -> None:
 
 
 class JobSpans:
-    """Jobs as spans of the tape that this command records, so that show and report tell them.
+    """Jobs as spans of the tape that this command records, so that show and report list them.
 
     Opens a span for each job that starts and closes it with what is known of the job at its end.
     """

@@ -1,24 +1,21 @@
-"""`everywatt slurm report --monthly`: a month of a site as a page, a table or JSON."""
+"""`everywatt slurm report` and `summary`: a month of a site as a page or a table, and a few lines for a login."""
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import click
 
 from everywatt.cli.common.options import Verb, carbon_options, out_option, output_options
-from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.slurm.common import factor_lines, pseudonyms_option, readable_store, store_option
+from everywatt.cli.common.output import Output, check_ending, write_text
+from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
 from everywatt.core.config import Settings
-from everywatt.core.errors import UsageError
-from everywatt.core.tables import Table
+from everywatt.core.jobs import user_name
 from everywatt.footprint.carbon import factors_of
-from everywatt.report.html.site import site_page
-from everywatt.slurm.site.figures import cells, short
-from everywatt.slurm.site.monthly import Month, month_of_site, period_of_site
-from everywatt.slurm.site.periods import month_of
-from everywatt.slurm.site.pseudonyms import read_key
+from everywatt.slurm.site.monthly import month_of, month_of_site, month_of_user, period_of_site
+from everywatt.slurm.site.users import read_key
 
 LAST_S = 30 * 86_400.0
 
@@ -31,7 +28,7 @@ LAST_S = 30 * 86_400.0
 @store_option
 @carbon_options
 @output_options
-def command(
+def report(
     monthly: bool,
     month: str | None,
     out: Path | None,
@@ -45,8 +42,7 @@ def command(
     --out is FILE.html (one self-contained page) or FILE.csv; without it a short table is printed. Carbon and cost are
     included if their factors are set; --intensity-file adds carbon from the grid's intensity at each time.
     """
-    if out is not None and out.suffix.lower() not in (".html", ".htm", ".csv"):
-        raise UsageError(f"{out}: a report ends in .html or .csv.", cure="-o month.html or -o month.csv")
+    check_ending(out, (".html", ".htm", ".csv"))
     pseudonyms = None if key_file is None else read_key(key_file)
     factors = factors_of(settings)
     opened, now_s = readable_store(store), time.time()
@@ -55,22 +51,27 @@ def command(
     else:
         found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
     found = found if pseudonyms is None else pseudonyms.month(found)
-    if out is not None:
-        page = out.suffix.lower() != ".csv"
-        write_text(out, site_page(found, factor_lines(factors), factors.currency) if page else found.csv())
-    output.json("slurm-report", {**found.to_dict(), "file": None if out is None else str(out)})
-    if output.json_to is not None:
+    if out is None:
+        output.result("slurm-report", found, file=None)
         return
-    if out is not None:
-        output.text(str(out))
-    else:
-        _print(found, output)
+    from everywatt.report.html.site import site_page
+
+    page = out.suffix.lower() != ".csv"
+    write_text(out, site_page(found, factors.lines(), factors.currency) if page else found.csv())
+    output.facts("slurm-report", {**found.to_dict(), "file": str(out)}, str(out))
 
 
-def _print(month: Month, output: Output) -> None:
-    for by in ("user", "account", "state"):
-        heads = ("JOBS", "ENERGY", "IDLE SHARE", "WASTE")
-        rows = [[row["group"] or "(none)", *cells(row, heads)] for row in month.groups[by]]
-        output.table(Table.of(by.upper(), *heads, rows=rows, right=range(1, 5)))
-        output.text()
-    output.text(f"{month.month}: {month.total['jobs']} jobs, {short(month.total)}")
+@click.command(cls=Verb)
+@click.option("--user", default="me", help="User whose jobs to summarise.  [default: you]")
+@click.option("--last", type=click.IntRange(min=0), default=3, help="Number of recent jobs to list.  [default: 3]")
+@store_option
+@carbon_options
+@output_options
+def summary(user: str, last: int, store: Path | None, settings: Settings, output: Output) -> None:
+    """Summarise a user's jobs in a few lines: this month's energy, carbon and cost if factors are set, recent jobs.
+
+    Meant as a login message, called from /etc/profile.d. A user without jobs gets one line.
+    """
+    name = user_name(os.geteuid()) if user == "me" else user
+    found = month_of_user(readable_store(store), name, factors_of(settings), time.time(), last)
+    output.result("slurm-summary", found)

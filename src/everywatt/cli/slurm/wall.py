@@ -1,17 +1,46 @@
-"""`everywatt slurm wall`: what wattmeters saw, joined to the jobs of their nodes."""
+"""`everywatt slurm wall` and `reconcile`: what meters of whole nodes saw, joined to jobs and beside other sensors."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.options import TAG, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import DAY_S, meter_options, period_options, store_of, store_option, writing
-from everywatt.core.format import format_count
-from everywatt.slurm.site.node_meters import NodeMeters
-from everywatt.slurm.site.wall import RULE, join_wall, table_of
+from everywatt.cli.slurm.common import (
+    DAY_S,
+    FILE,
+    FOLDER,
+    WEEK_S,
+    F,
+    period_options,
+    readable_store,
+    store_of,
+    store_option,
+    writing,
+)
+from everywatt.slurm.site.reconcile import Reconciled, sensors_in_series
+from everywatt.slurm.site.reconcile import reconcile as reconcile_days
+from everywatt.slurm.site.wall import JoinedWall, NodeMeters, join_wall
+
+
+def meter_options(function: F) -> F:
+    """Adds the argument and options that name the meters of nodes; the function gets them as `meters`."""
+
+    @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
+    @click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
+    @click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
+    @click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
+    @click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
+    @functools.wraps(function)
+    def wrapped(*args: Any, **values: Any) -> Any:
+        names = ("files", "map_file", "archive", "meter", "runs")
+        return function(*args, meters=NodeMeters(*(values.pop(name) for name in names)), **values)
+
+    return wrapped  # type: ignore[return-value]
 
 
 @click.command(cls=Verb)
@@ -20,7 +49,7 @@ from everywatt.slurm.site.wall import RULE, join_wall, table_of
 @click.option("--dry", is_flag=True, help="Show the result without writing it.")
 @store_option
 @output_options
-def command(meters: NodeMeters, period_s: tuple[float, float], dry: bool, store: Path | None, output: Output) -> None:
+def wall(meters: NodeMeters, period_s: tuple[float, float], dry: bool, store: Path | None, output: Output) -> None:
     """Add the energy measured by wattmeters to jobs: each gets its energy at the wall beside that of its chips.
 
     FILE are recordings of an Omegawatt (or --archive), with --map; or --run NODE=RUN for a run that has a BMC or meter,
@@ -29,12 +58,38 @@ def command(meters: NodeMeters, period_s: tuple[float, float], dry: bool, store:
     changes nothing.
     """
     opened = store_of(store)
-    changed, nodes = join_wall(opened, meters.walls(period_s), *period_s)
-    if changed and not dry:
+    found = JoinedWall(*join_wall(opened, meters.walls(period_s), *period_s), dry)
+    if found.changed and not dry:
         with writing(opened.path):
-            opened.append(changed, "wall")
-    output.json("slurm-wall", {"nodes": [node.to_dict() for node in nodes], "changed": len(changed), "dry": dry})
-    if output.json_to is None:
-        output.table(table_of(nodes))
-        count = format_count(len(changed), "record")
-        output.text(f"{count} {'would get' if dry else 'got'} their energy at the wall; {RULE}.")
+            opened.append(found.changed, "wall")
+    output.result("slurm-wall", found)
+
+
+@click.command(cls=Verb)
+@meter_options
+@click.option("--from", "url", metavar="URL", help="Prometheus or VictoriaMetrics with node sensors sent by agents.")
+@click.option("--node", help="Only this node.")
+@period_options("days", WEEK_S, "a week ago")
+@store_option
+@output_options
+def reconcile(
+    meters: NodeMeters,
+    url: str | None,
+    node: str | None,
+    period_s: tuple[float, float],
+    store: Path | None,
+    output: Output,
+) -> int:
+    """Show chips, node sensor, wall and Slurm's ConsumedEnergy of each node and day side by side.
+
+    A figure that is smaller than one that contains it has another scope, and is reported as such. A part that is larger
+    than the whole, beyond their intervals, is an alert, and the exit code is 1. Only hours that all sensors of a node
+    saw are compared; Slurm's count is compared with the chips of the same jobs, if they had their node to themselves.
+    """
+    opened = readable_store(store)
+    sensors = {} if url is None else sensors_in_series(url, *period_s)
+    for name, more in meters.sensors(period_s).items():
+        sensors.setdefault(name, []).extend(more)
+    found = Reconciled(reconcile_days(opened, sensors, *period_s, node))
+    output.result("slurm-reconcile", found)
+    return 1 if found.alerts else 0

@@ -8,7 +8,7 @@ that line; `-1` for a counter that is absent is absent; each segment is a span, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +17,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import Part, Table, calibrated_card, group, number, write_parts, zone_ns
-from everywatt.sensors.nvidia.gpu_known import facts_for
+from everywatt.meters.series import Part, Table, card_facts, group, number, write_parts, zone_ns
 from everywatt.tape.importing import parse_utc_ns
 
 FILE: Final = "power_metrics.json"
@@ -35,6 +34,7 @@ CPU: Final = (
 )
 # Of each card, by generation: power, utilisation (times what gives percent), memory.
 COUNTED: Final = ("nvidia_power", "per_gpu_nvidia_power")  # means of the card's own counter
+GAUGED: Final = ("power", "W", Kind.GAUGE, Pedigree.INTEGRATED)  # a card in the generations that asked nvidia-smi
 POWERS: Final = ("per_gpu_nvidia_power", "per_gpu_power_draw")
 USES: Final = (("per_gpu_nvidia_use_rate", 1.0), ("per_gpu_absolute_percent_usage", 100.0))
 WHOLES: Final = ("nvidia_power", "nvidia_draw_absolute")
@@ -122,8 +122,7 @@ def _part(file: Path, options: Mapping[str, Any]) -> Part:
 
 def _job(file: Path, options: Mapping[str, Any]) -> Part:
     part = _part(file, options)
-    about = _json(file.with_name("meta_data.json"))
-    about = about if isinstance(about, Mapping) else {}
+    about = json_object(file.with_name("meta_data.json"))
     times = [at for table in part.tables for at, _ in table.rows]
     names = {"jobid": about.get("jobid", file.parent.name), "user": file.parent.parent.name}
     attributes = {**names, **{key: about[key] for key in ("job_name", "node_id") if key in about}}
@@ -140,17 +139,22 @@ def _json(path: Path) -> Any:
         return None
 
 
+def json_object(path: Path) -> Mapping[str, Any]:
+    """The object in a file; an empty one where there is none."""
+    found = _json(path)
+    return found if isinstance(found, Mapping) else {}
+
+
 def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]:
     """Tables of the machine and of each card, with rows for every line and pauses between segments."""
     options = options or {}
     cards = sorted({card for line in log.lines if line for card in _cards(line[1])})
-    facts = facts_for(str(options.get("card", "")), str(options.get("driver", "")), None, "draw")
-    counted = any(key in _section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
+    counted = any(key in section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
     machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
     tables = {}
     for card in cards:
-        known, why = calibrated_card(facts, card, cards, options)
-        channels = _card_channels(card, known, counted)
+        facts, why = card_facts(card, cards, options)
+        channels = _card_channels(card, facts, counted)
         tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
     last: int | None = None
     for line in log.lines:
@@ -164,7 +168,7 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
         step_s = 0.0 if last is None else (at - last) / NS
         if last is None:  # counters start again, so that the time since the last segment counts as not observed
             whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
-        machine.add(at, _risen(whole, [_watts(_section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
+        machine.add(at, _risen(whole, [watts_of(section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
         for card, table in tables.items():
             values = _card_values(metrics, card, log)
             if counted:
@@ -204,7 +208,7 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
         rows: list[dict[str, Any]] = [{"pid": pid, "start": 0, "gone": True} for pid in sorted(alive - here)]
         for pid in sorted(here):
             names = {"name": "other processes"} if pid == REST_PID else {}
-            memory = number(_section(_section(metrics, "cpu"), "per_process_mem_use_abs").get(str(pid)))
+            memory = number(section(section(metrics, "cpu"), "per_process_mem_use_abs").get(str(pid)))
             sizes = {} if memory is None or memory < 0 else {"rss_bytes": memory}
             rows.append({"pid": pid, "start": 0, "cpu_s": used_s.get(pid, 0.0), **names, **sizes})
         frames.append((at, rows))
@@ -215,7 +219,7 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
 def _shares(metrics: Mapping[str, Any]) -> dict[int, float]:
     """Share of CPU use by process, and of the others; empty where a line has none."""
     found: dict[int, float] = {}
-    for name, value in _section(_section(metrics, "cpu"), "per_process_cpu_uses").items():
+    for name, value in section(section(metrics, "cpu"), "per_process_cpu_uses").items():
         share = number(value)
         if str(name).isdecimal() and 0 < int(name) < REST_PID and share is not None and share >= 0:
             found[int(name)] = share
@@ -250,32 +254,26 @@ def _counter(name: str, device: str, domain: Domain) -> Channel:
     return Channel(name, "J", Kind.COUNTER, device, domain)
 
 
-def _power(name: str, device: str, domain: Domain, facts: Facts) -> Channel:
-    return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.INTEGRATED, facts=facts)
-
-
 def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:
     device = f"gpu.{card}"
-    kept = ("gain_pct", "offset_w", "calibrated", "gain", "bias_w")
-    plain = Facts(cards=facts.cards or None, **{name: getattr(facts, name) for name in kept})
+    name, unit, kind, pedigree = ("energy", "J", Kind.COUNTER, Pedigree.COUNTER) if counted else GAUGED
     return [
-        replace(_counter(f"{device}.energy", device, Domain.GPU), facts=plain)
-        if counted
-        else _power(f"{device}.power", device, Domain.GPU, plain),
+        Channel(f"{device}.{name}", unit, kind, device, Domain.GPU, pedigree=pedigree, facts=facts),
         Channel(f"{device}.utilisation", "%", Kind.GAUGE, device),
         Channel(f"{device}.memory", "B", Kind.GAUGE, device),
     ]
 
 
-def _section(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def section(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object in an object; an empty one where there is none."""
     found = metrics.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _watts(value: Any) -> float | None:
+def watts_of(value: Any) -> float | None:
     """Power, of which a list has one for each package; less than nothing means absent."""
     if isinstance(value, list):
-        parts = [_watts(one) for one in value]
+        parts = [watts_of(one) for one in value]
         known = [one for one in parts if one is not None]
         return sum(known) if known and len(known) == len(parts) else None
     found = number(value)
@@ -283,22 +281,22 @@ def _watts(value: Any) -> float | None:
 
 
 def _cards(metrics: Mapping[str, Any]) -> Iterator[str]:
-    gpu = _section(metrics, "gpu")
-    found = [str(card) for key in POWERS for card in _section(gpu, key) if str(card) != "all"]
+    gpu = section(metrics, "gpu")
+    found = [str(card) for key in POWERS for card in section(gpu, key) if str(card) != "all"]
     yield from found
-    if not found and any(_watts(gpu.get(key)) is not None for key in WHOLES):
+    if not found and any(watts_of(gpu.get(key)) is not None for key in WHOLES):
         yield "all"
 
 
 def _card_values(metrics: Mapping[str, Any], card: str, log: Log) -> list[float | None]:
-    gpu = _section(metrics, "gpu")
+    gpu = section(metrics, "gpu")
     keys = WHOLES if card == "all" else ()
-    power = next((w for key in keys if (w := _watts(gpu.get(key))) is not None), None)
+    power = next((w for key in keys if (w := watts_of(gpu.get(key))) is not None), None)
     for key in POWERS:
-        power = _watts(_section(gpu, key).get(card)) if power is None else power
-    use = next((v * by for key, by in USES if (v := number(_section(gpu, key).get(card))) is not None), None)
-    memory = number(_section(gpu, "per_gpu_nvidia_memory").get(card))
-    held = _section(gpu, "per_gpu_attributable_mem_use").get(card)
+        power = watts_of(section(gpu, key).get(card)) if power is None else power
+    use = next((v * by for key, by in USES if (v := number(section(gpu, key).get(card))) is not None), None)
+    memory = number(section(gpu, "per_gpu_nvidia_memory").get(card))
+    held = section(gpu, "per_gpu_attributable_mem_use").get(card)
     if memory is None and isinstance(held, Mapping):
         memory = sum(v for one in held.values() if (v := number(one)) is not None)
     if use is not None and memory is not None and use > 100 >= memory >= 0:

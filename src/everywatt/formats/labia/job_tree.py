@@ -19,8 +19,8 @@ from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
-from everywatt.formats.aipowermeter.importer import END, FILE, day_text, read_log
-from everywatt.meters.series import number, zone_ns
+from everywatt.formats.aipowermeter.importer import END, FILE, day_text, json_object, read_log, section, watts_of
+from everywatt.meters.series import zone_ns
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.site.store import safe_node
 from everywatt.slurm.site.users import is_name
@@ -56,7 +56,7 @@ def read_tree(root: Path, options: Mapping[str, Any] | None = None) -> Found:
 
 
 def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
-    about = _meta(folder / META)
+    about = json_object(folder / META)
     shift_ns = zone_ns(options)
     lines: list[tuple[int, Mapping[str, Any]] | None] = []
     if (folder / FILE).is_file():
@@ -131,38 +131,22 @@ def _devices(lines: list[tuple[int, Mapping[str, Any]] | None]) -> tuple[list[De
 def _powers(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Watts of the job and of all, by device. Where a log does not say what was the job's, the whole is taken."""
     found: dict[str, tuple[float, float]] = {}
-    cpu, gpu = (section if isinstance(section := metrics.get(name), Mapping) else {} for name in ("cpu", "gpu"))
-    whole = _watts(cpu.get("intel_power"))
+    cpu, gpu = section(metrics, "cpu"), section(metrics, "gpu")
+    whole = watts_of(cpu.get("intel_power"))
     shares = cpu.get("rel_intel_power")
     if whole is not None:
-        mine = sum(_watts(watts) or 0.0 for watts in shares.values()) if isinstance(shares, Mapping) else whole
+        mine = sum(watts_of(watts) or 0.0 for watts in shares.values()) if isinstance(shares, Mapping) else whole
         found["cpu.0"] = mine, whole
     for key in ("per_gpu_nvidia_power", "per_gpu_power_draw"):
         cards = gpu.get(key)
         owned = gpu.get("per_gpu_attributable_power")
         for card, watts in cards.items() if isinstance(cards, Mapping) else ():
-            drawn = _watts(watts)
+            drawn = watts_of(watts)
             if drawn is None or str(card) == "all":
                 continue
-            mine_w = _watts(owned.get(card)) if isinstance(owned, Mapping) else drawn
+            mine_w = watts_of(owned.get(card)) if isinstance(owned, Mapping) else drawn
             found[f"gpu.{card}"] = min(mine_w or 0.0, drawn), drawn
     return found
-
-
-def _watts(value: Any) -> float | None:
-    if isinstance(value, list):
-        parts = [_watts(one) for one in value]
-        return None if not parts or None in parts else sum(part for part in parts if part is not None)
-    found = number(value)
-    return None if found is None or found < 0 else found
-
-
-def _meta(path: Path) -> Mapping[str, Any]:
-    try:
-        data = foreign.read_json(path)
-    except UsageError:
-        return {}
-    return data if isinstance(data, Mapping) else {}
 
 
 def _instant(text: Any, shift_ns: int) -> int | None:
@@ -183,7 +167,7 @@ def write_job(root: Path, job: JobOnNode) -> Path | None:
         raise UsageError(f"'{job.user}' is not a valid name for a folder.")
     month = f"{datetime.fromtimestamp(job.start_s):%Y_%m}"
     folder = root / month / job.user / str(job.job_id)
-    if (folder / META).exists() and _meta(folder / META).get("node_id") != job.node:
+    if (folder / META).exists() and json_object(folder / META).get("node_id") != job.node:
         folder = folder.with_name(f"{job.job_id}-{safe_node(job.node)}")  # a job of several nodes
     if (folder / META).exists():
         return None

@@ -108,11 +108,11 @@ class _Work:
             source.label,
             energy,
             idle,
-            _with_nobody(done),
+            _plus(done.active_j, done.nobody_j),
             held_j,
             charged,
             float(joules.sum()),
-            done.owned_s,
+            _plus(done.owned_s, done.nobody_s),
             method if len(cpu.uses.owner) else "",
             unsure,
             _doubt(replace(cpu, uses=uses), done, used),
@@ -156,11 +156,11 @@ class _Work:
             source.label,
             energy,
             idle,
-            _with_nobody(done),
+            _plus(done.active_j, done.nobody_j),
             done.held_j,
             charge_idle(self._policy, done.idle_j, used, allocated),
             float(joules.sum()),
-            done.owned_s,
+            _plus(done.owned_s, done.nobody_s),
             share.method,
             max((UNSURE[method] for method in share.method.split("+") if method), default=0.0),
             np.zeros(count),
@@ -216,10 +216,11 @@ class _Work:
         return measured
 
 
-def _with_nobody(done: Split) -> Floats:
-    active_j = done.active_j.copy()
-    active_j[NOBODY_AT] += done.nobody_j
-    return active_j
+def _plus(amounts: Floats, of_nobody: float) -> Floats:
+    """Amounts of owners with that of nobody added."""
+    found = amounts.copy()
+    found[NOBODY_AT] += of_nobody
+    return found
 
 
 def _doubt(cpu: CpuUse, done: Split, used: Floats) -> Floats:

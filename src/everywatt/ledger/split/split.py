@@ -76,7 +76,7 @@ class Split:
     """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
 
     `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
-    `reasons` are those of what is of nobody.
+    `nobody_s` is the same for what is of nobody; `reasons` are why it is.
     """
 
     active_j: Floats
@@ -84,6 +84,7 @@ class Split:
     idle_j: float
     nobody_j: float
     owned_s: Floats
+    nobody_s: float = 0.0
     reasons: tuple[str, ...] = ()
 
     @property
@@ -144,4 +145,5 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
     reasons = tuple(charges.reasons(NOBODY_AT))
-    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s, reasons)
+    nobody_s = account.unattributed_s(charges)
+    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s, nobody_s, reasons)

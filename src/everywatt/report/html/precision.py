@@ -8,10 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from everywatt.api.run import Run
-from everywatt.bench.precision import tables
-from everywatt.bench.precision.layers import LayerRow, by_part
-from everywatt.bench.precision.result import Result, Row
-from everywatt.bench.tables import far_off
+from everywatt.bench.precision.layers import by_part
+from everywatt.bench.precision.result import Result, Row, sensitivity_table
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.report.html.data import provenance
@@ -32,17 +30,18 @@ def precision_document(result: Result, *, run: Run | None = None, command: Seque
         "command": shlex.join(command),
         "title": f"{result.job.name} at {len(result.rows)} precisions",
         "first": "" if base is None else base.precision,
-        "verdicts": tables.verdicts(result) or [_alone(result)],
-        "failures": tables.failures(result),
-        "remarks": _remarks(result),
+        "verdicts": result.verdicts() or [_alone(result)],
+        "failures": result.failures(),
+        "remarks": result.remarks(),
         "tables": [
-            table_view(replace(table, title=title)) for title, table in zip(TITLES, tables.tables(result), strict=False)
+            table_view(replace(table, title=title, notes=()))
+            for title, table in zip(TITLES, result.tables() if known else (), strict=False)
         ],
         "candidates": [_candidate(place, row, result) for place, row in enumerate(known)],
         "metric": next((row.score.metric for row in known if row.score is not None), None),
         "ratios": [line for place, one in enumerate(found) for line in ratios_of(place, one)],
         "trials": trials_of(found),
-        "computed": tables.computed_lines(result),
+        "computed": result.computed_lines(),
         "layers": [_layers(row) for row in known if row.layers],
         "sensitivity": _sensitivity(result),
         "pairs": _pairs(result) + ([] if run is None else provenance(run)),
@@ -66,25 +65,14 @@ def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
         "command": row.emulated or "",
         "energy": energy_of(row.energy_per_sample(result.job.batch_size)),
         "score": None if score is None else score.to_dict(),
-        "score_shown": "-" if score is None else tables.score_text(score),
+        "score_shown": "-" if score is None else str(score),
         "chosen": row.precision in result.pareto(),
     }
 
 
-def _remarks(result: Result) -> list[str]:
-    lines = list(result.notes)
-    for row in result.rows:
-        lines += [f"{row.precision}: {note}" for note in row.notes]
-        if row.window is not None and (not row.window.enough or row is result.baseline):
-            lines.append(f"{row.precision}: {row.window.text()}")
-        if row.figures is not None and row.figures.outliers:
-            lines.append(f"{row.precision}: {far_off(row.figures)}")
-    return lines
-
-
 def _layers(row: Row) -> dict[str, Any]:
     """Parts of the model, which add up to a batch, and the layers in their order; the last row is the remainder."""
-    rows = [LayerRow(**one) for one in row.layers]
+    rows = row.layers
     kept = [*rows[:-1][:MOST_LAYERS], rows[-1]]
     return {
         "precision": row.precision,
@@ -100,11 +88,10 @@ def _joules(amount: float | None) -> str:
 
 
 def _sensitivity(result: Result) -> dict[str, Any] | None:
-    if not result.sensitivity:
+    if result.sensitivity is None:
         return None
-    return table_view(
-        replace(tables.sensitivity_table(result, most=MOST_LAYERS), title="Layers in order of sensitivity")
-    )
+    shown = sensitivity_table(result.sensitivity, most=MOST_LAYERS)
+    return table_view(replace(shown, title="Layers in order of sensitivity"))
 
 
 def _pairs(result: Result) -> list[list[str]]:

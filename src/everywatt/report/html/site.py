@@ -8,11 +8,11 @@ from datetime import date
 from typing import Any
 
 from everywatt.core.format import format_joules, format_money, format_quantity
-from everywatt.core.tables import Table
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import asset, policy
-from everywatt.slurm.site.figures import amount, cells, short
+from everywatt.slurm.site.figures import amount, cells, columns, short
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
@@ -146,21 +146,21 @@ def _marks(days: Sequence[date]) -> list[tuple[int, str]]:
 def _group(by: str, month: Month, currency: str) -> str:
     rows = month.groups[by]
     common = ("jobs", "time", "energy", "idle share", "waste")
-    heads = [by, *common]
+    heads: list[str | Column] = [by, *columns(*common)]
     total = month.total
     carbon = [name for name in ("carbon_g", "carbon_varying_g") if total[name] is not None]
-    heads += [{"carbon_g": "carbon", "carbon_varying_g": "carbon over time"}[name] for name in carbon]
-    heads += [f"cost {currency}".strip()] if total["cost"] is not None else []
-    shown = []
+    names = {"carbon_g": "carbon", "carbon_varying_g": "carbon over time"}
+    heads += [Column(names[name], "g CO2e") for name in carbon]
+    heads += [Column(f"cost {currency}".strip(), align="right")] if total["cost"] is not None else []
+    shown: list[list[Cell]] = []
     for row in rows[:MOST]:
-        line = [row["group"] or "(none)", *cells(row, common)]
-        line += [None if row[name] is None else format_quantity(row[name], "g CO2e") for name in carbon]
+        line = [row["group"] or "(none)", *cells(row, common), *(row[name] for name in carbon)]
         line += [None if row["cost"] is None else format_money(row["cost"])] if total["cost"] is not None else []
         shown.append(line)
     more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""
-    return table_html(Table.of(*heads, rows=shown, right=range(1, len(heads)))) + more
+    return table_html(Table.of(*heads, rows=shown)) + more
 
 
 def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = ("job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name")
-    return table_html(Table.of(*heads, rows=[cells(row, heads) for row in rows], right=range(3, 8)))
+    return table_html(Table.of(*columns(*heads), rows=[cells(row, heads) for row in rows]))

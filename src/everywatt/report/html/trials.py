@@ -10,8 +10,7 @@ from typing import Any
 from everywatt.api.run import Run
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, Mean
-from everywatt.bench.sweep import Choice
-from everywatt.bench.tables import far_off, ratio, table, verdicts
+from everywatt.bench.sweep import Choice, Sweep
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
@@ -30,14 +29,12 @@ ENDED = {
 
 
 def trials_document(
-    result: Result, *, choice: Choice | None = None, run: Run | None = None, command: Sequence[str] = ()
+    result: Result, *, sweep: Sweep | None = None, run: Run | None = None, command: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The document of a page over a comparison; with `choice`, over a sweep."""
-    kind = "comparison" if choice is None else "sweep"
-    found, shown = result.found, table_view(table(result))
-    said = [line.strip() for line in verdicts(result)]
-    if choice is not None:
-        said.insert(0, f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why)
+    """The document of a page over a comparison; with `sweep`, over that sweep."""
+    kind, choice = ("comparison", None) if sweep is None else ("sweep", sweep.choice)
+    found, shown = result.found, table_view(result.tables()[0])
+    said = [*([] if sweep is None else [sweep.recommendation]), *(line.strip() for line in result.verdicts())]
     data = {
         **made_now(),
         "command": shlex.join(command),
@@ -79,20 +76,15 @@ def _alone(one: Figures) -> str:
 
 
 def _failures(one: Figures) -> list[str]:
-    codes = [trial.exit_code for trial in one.trials if trial.failed]
-    if not codes:
+    if not one.failures:
         return []
-    kinds = " or ".join(map(str, dict.fromkeys(codes)))
-    return [f"{one.candidate.label}: {len(codes)} of {len(one.trials)} trials failed; the command ended with {kinds}"]
+    return [f"{one.candidate.label}: {one.failures} of {len(one.trials)} trials failed; the command {one.endings}"]
 
 
 def _remarks(result: Result) -> list[str]:
     lines = [f"{one.candidate.label}: {note}" for one in result.found for note in one.notes]
-    lines += [f"{one.candidate.label}: {far_off(one)}" for one in result.found if one.outliers]
-    floors = [one.gross.floor for one in result.found[1:] if one.gross is not None and one.gross.floor < 10]
-    if floors:
-        lines.append(f"smallest detectable difference: {format_percent(max(floors))}")
-    return [*lines, *result.notes]
+    lines += [f"{one.candidate.label}: {one.outlier_line}" for one in result.found if one.outliers]
+    return [*lines, *([result.floor] if result.floor else []), *result.notes]
 
 
 def _candidate(place: int, one: Figures, choice: Choice | None) -> dict[str, Any]:
@@ -127,7 +119,7 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
         "value": found.ratio,
         "low": found.low if known else None,
         "high": found.high if known else None,
-        "shown": str(ratio(found)),
+        "shown": str(found.cell),
         "trials": found.trials,
         "verdict": found.text(label, "time" if what == "time" else "energy"),
     }

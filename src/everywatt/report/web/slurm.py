@@ -13,7 +13,7 @@ import html
 import ipaddress
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -32,9 +32,8 @@ from everywatt.report.html.figures import table_html
 from everywatt.report.html.site import card, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
-from everywatt.slurm.site.figures import amount, cells, group_of, job_of, nodes_of, percent, short
-from everywatt.slurm.site.monthly import period_of_site
-from everywatt.slurm.site.periods import month_bounds_s
+from everywatt.slurm.site.figures import amount, cells, columns, group_of, job_of, nodes_of, percent, short
+from everywatt.slurm.site.monthly import month_bounds_s, period_of_site
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, shown_id, summed, sums
 from everywatt.slurm.site.users import is_name
@@ -357,8 +356,7 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     for row in rows:
         end = f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"
         shown.append([*cells(row, ["job", *who]), end, *cells(row, figures)])
-    heads = ["job", *who, "end", *figures]
-    table = Table.of(*heads, rows=shown, right=range(heads.index("nodes"), len(heads) - 1))
+    table = Table.of(*columns("job", *who), "end", *columns(*figures), rows=shown)
     return table_html(table, [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
 
 
@@ -372,8 +370,8 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
         href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
         links.append(href if name else "")
         shown.append([name or "(none)", *cells(row, heads)])
-    named = (by, *("without energy" if head == "refused" else head for head in heads))
-    return table_html(Table.of(*named, rows=shown, right=range(1, len(named))), links)
+    named = (replace(one, name="without energy") if one.name == "refused" else one for one in columns(*heads))
+    return table_html(Table.of(by, *named, rows=shown), links)
 
 
 def _detail(job: Detail) -> str:

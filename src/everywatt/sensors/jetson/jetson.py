@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Channel, GroupInfo
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.jetson.board_state import board_state
 from everywatt.sensors.jetson.jetson_rails import Rail, facts_of, find_rails, first_the_total, rail_channel, total_note
 from everywatt.sensors.sysfs import Opener, SignedFile, ValueGroup, in_unit, open_readonly, read_text
-from everywatt.sensors.usage.activity import StateGroup
+
+if TYPE_CHECKING:
+    from everywatt.sensors.usage.activity import StateGroup
 
 _USUAL_V = 5.0
 
@@ -84,7 +86,7 @@ class Jetson:
             cure = "run as root, or make the files readable for one group" if denied else None
             return Report(self.name, State.UNUSABLE, why, cure, missing=missing)
         device = self._device(samples)
-        state = board_state(self._machine)
+        state = self._state()
         if state.info.channels:
             (row,) = state.read()
             found = zip(state.info.channels, row.values, strict=True)
@@ -92,6 +94,11 @@ class Jetson:
             missing |= state.missing
         state.close()
         return Report(self.name, State.USABLE, "", None, samples, missing, [device])
+
+    def _state(self) -> StateGroup:
+        from everywatt.sensors.jetson.board_state import board_state  # few machines are a Jetson
+
+        return board_state(self._machine)
 
     def _device(self, samples: dict[str, float | None]) -> dict[str, object]:
         labels = [reader.rail.label for _, reader in self._found or ()]
@@ -127,5 +134,5 @@ class Jetson:
             )
             age_s = channels[0].facts.period_s or 0.0
             groups.append(ValueGroup(info, [reader for _, reader in members], self._machine.clock, age_s=age_s))
-        state = board_state(self._machine) if groups else None
+        state = self._state() if groups else None
         return [*groups, state] if state is not None and state.info.channels else groups

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.perf import PerfRapl
-from everywatt.sensors.cpu.rapl import Rapl
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
 from everywatt.sensors.jetson.jetson_rails import hwmon_chips
 from everywatt.sensors.pci_cards import address_of, numbered, socket_of
@@ -175,8 +173,8 @@ class Hwmon:
         for value, file, a, b in zip(values, files, first, last, strict=True):
             if b != b:
                 missing[f"{value.device}/{value.file}"] = str(file.trouble)
-            elif value.quantity == "energy" and a == b == 0:
-                missing[f"{value.device}/{value.file}"] = "the counter is stuck at 0 J"
+            elif value.quantity == "energy" and a == b and (b == 0 or not _rests(value)):
+                missing[f"{value.device}/{value.file}"] = f"the counter is stuck at {b * MICRO:.6g} J"
             else:
                 alive.append((value, file, b))
         if not alive:
@@ -221,14 +219,14 @@ class Hwmon:
         return [v for v in values if v.folder.name not in theirs and v.folder.parent.name not in theirs]
 
     def _watch(self, values: Sequence[Value], files: Sequence[NumberFile]) -> tuple[list[float], list[float]]:
-        """Only counters at zero are looked at again: a chip on a slow bus is read once."""
+        """Only counters are looked at again, those of cores where they are at zero: a slow bus is read once."""
         first = [file.read() for file in files]
-        doubtful = [n for n, v in enumerate(values) if v.quantity == "energy" and first[n] == 0]
+        counters = [n for n, v in enumerate(values) if v.quantity == "energy" and (first[n] == 0 or not _rests(v))]
         last = list(first)
-        if doubtful:
-            chosen = [files[n] for n in doubtful]
+        if counters:
+            chosen = [files[n] for n in counters]
             _, later = watch(lambda: [f.read() for f in chosen], [True] * len(chosen), self._machine.clock)
-            for n, value in zip(doubtful, later, strict=True):
+            for n, value in zip(counters, later, strict=True):
                 last[n] = value
         return first, last
 
@@ -259,6 +257,9 @@ class Hwmon:
 
     def _beside(self) -> frozenset[str]:
         """Names of the RAPL channels that the same run records."""
+        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with them
+        from everywatt.sensors.cpu.rapl import Rapl
+
         wanted = self._request.sensors
         for sensor in (Rapl(self._request), PerfRapl(self._request)):
             if wanted is None or sensor.name in wanted:
@@ -272,6 +273,11 @@ class Hwmon:
         why = f"hwmon chips exist but deliver nothing: {reasons}."
         cure = "run as root, or make the files readable for one group" if any(file.denied for file in files) else None
         return Report(self.name, State.UNUSABLE, why=why, cure=cure, missing=missing)
+
+
+def _rests(value: Value) -> bool:
+    """True for a counter that may stand still for a while: that of one core."""
+    return _CORE.fullmatch(value.label) is not None
 
 
 def _cpu_channel(value: Value, name: str, cpu: Cpu, by_rapl: frozenset[str]) -> Channel:

@@ -63,7 +63,7 @@ _OTHER_BOARD = {"Ti", "S", "D", "SXM2", "SXM3", "SXM4", "SXM5", "Laptop", "Max-Q
 
 
 # Cards for slots, by words of their names. A superchip's GPU is named after the superchip (GH200, GB200, GB10).
-_IN_SLOT = re.compile(r"\b(PCIe|GeForce|Quadro|TITAN|Tesla|RTX|T4|A(2|10|16|30|40)|L(2|4|20|40|40S|40G))\b")
+_IN_SLOT = re.compile(r"\b(PCIe|PCIE|NVL|GeForce|Quadro|TITAN|Tesla|RTX|T4|A(2|10|16|30|40)|L(2|4|20|40|40S|40G))\b")
 _SUPERCHIP = re.compile(r"\bG[BH]\d+|\bGrace\b")
 
 

@@ -37,6 +37,7 @@ from everywatt.sensors.nvidia.nvml_scopes import (
     CounterScope,
     counts_module,
     has_module,
+    is_beside,
     modules_of,
     probe_scopes,
 )
@@ -200,14 +201,19 @@ class Nvml:
     def _add_scopes(self, cards: list[_Card]) -> None:
         modules = modules_of({card.device.index: card.device.identity for card in cards}, self._request.machine.sys)
         seen: set[int] = set()
+        inside: dict[int, bool] = {}  # whether the driver reports a module that a GPU is part of
         for card in cards:
-            module = modules.get(card.device.index)
+            index = card.device.index
+            module = modules.get(index)
             try:
-                probe_scopes(card.power, card.device, card.handle, module, first=module not in seen)
+                inside[index] = probe_scopes(card.power, card.device, card.handle, module, first=module not in seen)
             except Exception as error:  # noqa: BLE001 - a driver's border
-                card.missing[f"gpu.{card.device.index}.module"] = words_for(error)
+                card.missing[f"gpu.{index}.module"] = words_for(error)
             if module is not None and has_module(card.power):
                 seen.add(module)
+        for card in cards:
+            if any(inside.values()) and inside.get(card.device.index) is False:
+                is_beside(card.power)
 
     def _name_counters(self, cards: list[_Card]) -> None:
         """Find out whether counters of superchips count the GPU or the module; one that fits neither is left out."""

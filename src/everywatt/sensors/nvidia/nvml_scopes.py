@@ -39,8 +39,8 @@ def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
     return found
 
 
-def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, *, first: bool) -> None:
-    """Add power of module and memory where the driver gives it.
+def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, *, first: bool) -> bool:
+    """Add power of module and memory where the driver gives it; True where it gives that of a module.
 
     `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on
     it. GPUs of one module all report it, so it is recorded once.
@@ -48,7 +48,7 @@ def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, 
     asked = [(FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MEMORY)]
     read = metric(Fields(device.nvml, asked).read, handle)
     if read is None:
-        return
+        return False
     values = dict(zip(asked, read, strict=True))
     given = [key for key in asked if values[key] == values[key]]
     memory = [key for key in given if key[1] == SCOPE_MEMORY]
@@ -61,6 +61,12 @@ def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, 
     for key in memory:
         channel = _gauge(f"gpu.{device.index}.memory.power", f"gpu.{device.index}", Domain.GPU_MEMORY)
         found.add(Source(channel, field_id=key), values[key])
+    return bool(whole)
+
+
+def is_beside(found: Found) -> None:
+    """Mark what was found as a card in a slot: it is in none of the machine's modules."""
+    found.sources = [replace(source, channel=replace(source.channel, in_slot=True)) for source in found.sources]
 
 
 def _gauge(name: str, device: str, domain: Domain) -> Channel:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.footprint.carbon import J_PER_KWH, Curve, Factors
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.store import Store, connect, plain_rows, whole
 from everywatt.slurm.site.totals import COUNTED
 
 Floats = npt.NDArray[np.float64]
-J_PER_KWH: Final = 3.6e6
 HOUR_S: Final = 3600
 COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
@@ -38,37 +38,6 @@ SUMS: Final = (
     "carbon_varying_g",
     "cost",
 )
-
-
-class Curve(Protocol):
-    """Grams per kWh over time: each value holds from its time to the next one's, the last to `end_s`."""
-
-    @property
-    def start_s(self) -> Floats: ...
-    @property
-    def g_per_kwh(self) -> Floats: ...
-    @property
-    def end_s(self) -> float: ...
-
-
-class Constant(Protocol):
-    """One figure."""
-
-    @property
-    def g_per_kwh(self) -> float: ...
-
-
-class Factors(Protocol):
-    """What joules are multiplied with; None is not asked for."""
-
-    @property
-    def intensity(self) -> Constant | None: ...
-    @property
-    def curve(self) -> Curve | None: ...
-    @property
-    def pue(self) -> float | None: ...
-    @property
-    def price_per_kwh(self) -> float | None: ...
 
 
 def charged(store: Store, since_s: float, until_s: float, factors: Factors, user: str | None = None) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.tables import Table
+from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import OUTSIDE, Factors, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.carbon import OUTSIDE, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain
-from everywatt.slurm.site.periods import day_bounds_s
-from everywatt.slurm.site.store import Store, replace_text
+from everywatt.slurm.site.store import Store, day_bounds_s, replace_text
 from everywatt.slurm.site.totals import node_sums
 from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
 
@@ -43,11 +45,24 @@ class Done:
     summary: dict[str, Any] = field(default_factory=dict)
     users: list[str] = field(default_factory=list)
     without_account: list[str] = field(default_factory=list)
+    sacct: dict[str, int] | None = None  # what Slurm's accounting added; None where it was not asked
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        names = ("compacted", "users", "without_account")
+        names = ("compacted", "users", "without_account", "sacct")
         return {"date": self.day.isoformat(), **{name: getattr(self, name) for name in names}, "day": self.summary}
+
+    def tables(self) -> list[Table]:
+        """What was done, a line each."""
+        total, joined = self.summary["total"], self.sacct
+        joules = total["energy_j"]
+        energy = "no energy" if joules is None else format_quantity(1000 * joules / J_PER_KWH, "Wh")
+        lines = [f"{self.day}: {total['jobs']} jobs, {energy}, {total['refused']} records without energy"]
+        if joined is not None:
+            changed = f"{joined['changed']} records changed, {joined['added']} jobs added"
+            lines.append(f"sacct: {joined['jobs']} jobs, {changed}")
+        lines += [f"compact: {name} ({count} files)" for name, count in self.compacted.items()]
+        return [Table.lines(*lines, f"users: {', '.join(self.users) or 'none'}")]
 
 
 def compact_past(store: Store, until: date) -> dict[str, int]:
@@ -60,21 +75,21 @@ def compact_past(store: Store, until: date) -> dict[str, int]:
     return found
 
 
-def daily(store: Store, day: date, factors: Factors, told: Sequence[str] = ()) -> Done:
-    """Compact, sum up and hand out. `told` says which factors were used. The caller holds the lock."""
+def daily(store: Store, day: date, factors: Factors) -> Done:
+    """Compact, sum up and hand out. The caller holds the lock."""
     done = Done(day, compact_past(store, day))
-    # A record that came late makes its day anew.
+    # A record that came late makes its day again.
     late = [date.fromisoformat(name[5:]) for name in done.compacted if name.startswith("jobs/")]
     for each in sorted({day, *late}):
         table = _of_day(store, each, factors)
-        summary = {"date": each.isoformat(), **summed_up(table, store, each), "factors": list(told)}
+        summary = {"date": each.isoformat(), **summed_up(table, store, each), "factors": factors.lines()}
         folder = store.path / "daily"
         folder.mkdir(exist_ok=True)
         replace_text(folder / f"{each.isoformat()}.json", dumps(document("slurm-day", summary), indent=2) + "\n")
         if each == day:
             done.summary = summary
         for who, part in _by_person(table, done):
-            _hand_out(store.path, who, each, part, told)
+            _hand_out(store.path, who, each, part, factors)
             if who.name not in done.users:
                 done.users.append(who.name)
     return done
@@ -108,7 +123,7 @@ def protect(store: Path, group: str) -> None:
 
 
 def open_to_all(store: Path) -> bool:
-    """Whether every user of the machine can read the jobs of everybody."""
+    """Whether every user of the machine can read everyone's jobs."""
     with suppress(OSError):
         return bool(store.stat().st_mode & 0o001 and (store / "jobs").stat().st_mode & 0o005 == 0o005)
     return False
@@ -136,7 +151,7 @@ def _by_person(table: Any, done: Done) -> Iterator[tuple[Person, Any]]:
         yield who, table.take(rows)
 
 
-def _hand_out(store: Path, who: Person, day: date, table: Any, told: Sequence[str]) -> None:
+def _hand_out(store: Path, who: Person, day: date, table: Any, factors: Factors) -> None:
     _, pq = arrow()
     make_folder(store, who)
     folder = folder_of(store, who.name)
@@ -144,6 +159,6 @@ def _hand_out(store: Path, who: Person, day: date, table: Any, told: Sequence[st
     kept = table.drop_columns(["carbon_g", "carbon_varying_g", "cost", OUTSIDE])
     pq.write_table(kept, content, compression="zstd")
     put(who, folder / "jobs" / f"date={day.isoformat()}" / "compact.parquet", content.getvalue())
-    summary = {"date": day.isoformat(), "user": who.name, **summed_up(table), "factors": list(told)}
+    summary = {"date": day.isoformat(), "user": who.name, **summed_up(table), "factors": factors.lines()}
     text = dumps(document("slurm-day", summary), indent=2) + "\n"
     put(who, folder / "daily" / f"{day.isoformat()}.json", text.encode())

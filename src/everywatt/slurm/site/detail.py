@@ -5,19 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.core.format import format_bytes, format_duration, format_joules, format_percent, format_watts
+from everywatt.core.format import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_joules,
+    format_percent,
+    format_watts,
+)
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.figures import COVERED
-from everywatt.slurm.site.store import Store
+from everywatt.slurm.site.figures import COVERED, energy_of, percent, short
+from everywatt.slurm.site.store import FOREVER_S, Store
+from everywatt.slurm.site.totals import summed
 
-FOREVER_S: Final = 253_370_764_800.0
 IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
 IDLE_GPU_S: Final = 60.0
-LITTLE: Final = 0.5  # of CPUs and memory: less than this is told
+LITTLE: Final = 0.5  # of CPUs and memory: less than this is reported
 _ID = re.compile(r"(\d{1,18})(?:([_+])(\d{1,9}))?")
 
 
@@ -29,7 +37,7 @@ class Detail:
 
     @property
     def first(self) -> JobOnNode:
-        """A record that tells what is the same on all nodes."""
+        """A record, for what is the same on all nodes."""
         return self.rows[0]
 
     @property
@@ -52,7 +60,7 @@ class Detail:
         return _largest((row.node, row.energy_uj) for row in self.rows if row.energy_uj is not None)
 
     def by_step(self) -> list[tuple[str, int]]:
-        """Microjoules of steps over all nodes, the largest first; what is in no step is told as such."""
+        """Microjoules of steps over all nodes, the largest first, and what is in no step."""
         steps = [(step.step, step.energy_uj) for row in self.rows for step in row.steps if step.energy_uj is not None]
         rest_uj = sum(row.energy_uj or 0 for row in self.rows) - sum(uj for _, uj in steps)
         return _largest([*steps, *([("(no step)", rest_uj)] if steps and rest_uj > 0 else [])])
@@ -65,6 +73,101 @@ class Detail:
             for row in self.rows
             for part in row.devices
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        first, difference = self.first, slurm_difference(self)
+        return {
+            "id": first.shown_id,
+            **{name: getattr(first, name) for name in ("job_id", "restart", "user", "account", "partition", "name")},
+            "state": first.state,
+            "exit_code": first.exit_code,
+            "elapsed_s": self.elapsed_s,
+            "energy": energy_of(summed(self.rows)),
+            "nodes": [{**row.row(), "energy": energy_of(row.row())} for row in self.rows],
+            "by_node_j": {name: uj / UJ for name, uj in self.by_node()},
+            "by_step_j": {name: uj / UJ for name, uj in self.by_step()},
+            "by_device_j": {name: uj / UJ for name, uj in self.by_device()},
+            "slurm_j": difference[0] if difference else None,
+            "ours_over_slurm": difference[1] if difference else None,
+            "hints": hints(self),
+        }
+
+    def lines(self) -> list[str]:
+        """The job for people, one fact a line, with a bar for each of its nodes, steps and devices."""
+        first, whole = self.first, summed(self.rows)
+        again = f" (run {first.restart + 1})" if first.restart else ""
+        where = first.node if len(self.rows) == 1 else f"{len(self.rows)} nodes"
+        lines = [
+            f"job {first.shown_id}{again}: {first.name}   {first.user}, {first.account or 'no account'}",
+            f"  {first.state}, {format_duration(self.elapsed_s)} on {where}, partition {first.partition or '-'}",
+            f"  energy      {short(whole, '95 %')}, coverage {format_percent(whole['coverage'])}, {first.scope}",
+            *([f"              {whole['refused']}"] if whole["energy_uj"] is None else []),
+            *_amount_lines(self, whole),
+            *_use_lines(self, whole),
+        ]
+        for title, pairs in (("node", self.by_node()), ("step", self.by_step()), ("device", self.by_device())):
+            if len(pairs) > 1 or (pairs and title != "node"):
+                lines += [f"by {title}", *bars(pairs)]
+        return [*lines, *(f"* {hint}" for hint in hints(self))]
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """The runs of a job, or the tasks of an array."""
+
+    jobs: Sequence[Detail]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"jobs": [job.to_dict() for job in self.jobs]}
+
+    def tables(self) -> list[Table]:
+        """A job in full; of several tasks one row each."""
+        if len({job.first.shown_id for job in self.jobs}) == 1:
+            return [Table.lines(*job.lines()) for job in self.jobs]
+        rows: list[list[Cell]] = [
+            [job.first.shown_id, job.first.state, job.elapsed_s, short(summed(job.rows))] for job in self.jobs
+        ]
+        total_uj = sum(job.energy_uj or 0 for job in self.jobs)
+        refused = sum(job.energy_uj is None for job in self.jobs)
+        note = f"{len(self.jobs)} jobs: {format_joules(total_uj / UJ)}" + (f", {refused} without" if refused else "")
+        return [Table.of("JOB", "STATE", Column("TIME", "s"), Column("ENERGY", "J"), rows=rows, notes=[note])]
+
+
+def _amount_lines(job: Detail, whole: dict[str, Any]) -> list[str]:
+    """What the job's energy stands beside: its share of idle, the wall, Slurm's own count."""
+    lines = []
+    if whole["idle_uj"] is not None:
+        lines.append(f"  idle share  {format_joules(whole['idle_uj'] / UJ)}   of the idle energy of its allocation")
+    if whole["wall_uj"] is not None:
+        rest_j = (whole["wall_uj"] - (whole["energy_uj"] or 0) - (whole["idle_uj"] or 0)) / UJ
+        unexplained = f"{format_joules(rest_j)} of it is not explained by the chips"
+        lines.append(f"  at the wall {format_joules(whole['wall_uj'] / UJ)}   {unexplained}")
+    difference = slurm_difference(job)
+    if difference:
+        ratio = difference[1]
+        beside = "" if ratio is None else f"   ours with the idle share: {format_percent(ratio, signed=True)}"
+        lines.append(f"  Slurm       {format_joules(difference[0])}{beside}")
+    return lines
+
+
+def _use_lines(job: Detail, whole: dict[str, Any]) -> list[str]:
+    """What the job used of its allocation, as far as that is known."""
+    lines, first = [], job.first
+    if whole["cpu_s"] is not None:
+        used = percent(whole["cpu_s"], whole["allocated_cpu_s"]) or "-"
+        count = whole["cpus"] or 0
+        lines.append(
+            f"  CPU         {format_duration(whole['cpu_s'])}, {used} of {count:g} CPU{'' if count == 1 else 's'}"
+        )
+    if whole["gpu_utilisation"] is not None:
+        cards = format_count(sum(len(row.gpus) for row in job.rows), "GPU")
+        lines.append(f"  GPU         {format_percent(whole['gpu_utilisation'])} of {cards}")
+    if first.memory_peak_bytes is not None:
+        asked = "" if first.memory_bytes is None else f" of {format_bytes(first.memory_bytes)}"
+        lines.append(f"  memory      {format_bytes(first.memory_peak_bytes)}{asked}")
+    return lines
 
 
 def parse_id(text: str) -> tuple[int, str, int | None]:
@@ -83,7 +186,7 @@ def find(store: Store, text: str, since_s: float = 0.0, until_s: float = FOREVER
     if sign:
         wheres = ["array_job_id = ? AND array_task_id = ?" if sign == "_" else "het_job_id = ? AND het_offset = ?"]
         values = [number, int(part or 0)]
-    # When it ended is looked for first, by one column at a time: files tell which numbers they hold.
+    # When it ended is looked for first, by one column at a time: files say which numbers they hold.
     ends = " UNION ALL ".join(f"SELECT end_s FROM jobs WHERE {where}" for where in wheres)
     times = store.query(ends, values * len(wheres), since_s, until_s).column("end_s").to_pylist()
     if not times:
@@ -107,13 +210,13 @@ def hints(job: Detail) -> list[str]:
     waste_uj = _sum(row.waste_uj for row in job.rows)
     if found and waste_uj:
         found.append((0, f"{format_joules(waste_uj / UJ)} went into allocated hardware that was not used."))
-    told = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
+    lines = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
     if job.missing:
-        told.append(f"{job.missing} of its nodes have no record.")
+        lines.append(f"{job.missing} of its nodes have no record.")
     if any(row.energy_uj is not None and row.coverage < COVERED for row in job.rows):
         least = min(row.coverage for row in job.rows)
-        told.append(f"Only {format_percent(least)} of it was observed.")
-    return told
+        lines.append(f"Only {format_percent(least)} of it was observed.")
+    return lines
 
 
 def _gpu_hints(rows: Iterable[JobOnNode]) -> list[tuple[float, str]]:

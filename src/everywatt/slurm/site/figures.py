@@ -1,13 +1,17 @@
-"""Rows of jobs as figures: an energy with its interval for JSON and for people."""
+"""Jobs and their sums for JSON and for people: each row an energy with its interval, and the tables of a site."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from everywatt.core.format import format_duration, format_joules, format_percent, print_quantity
+from everywatt.core.format import format_count, format_joules, format_percent, format_watts, print_quantity
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.split.amounts import UJ
-from everywatt.slurm.site.totals import shown_id
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.totals import Wanted, shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
 
@@ -32,19 +36,8 @@ def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """A job for JSON."""
     kept = (
-        *(
-            "job_id",
-            "restart",
-            "user",
-            "account",
-            "partition",
-            "name",
-            "state",
-            "exit_code",
-            "nodes",
-            "start_s",
-            "end_s",
-        ),
+        *("job_id", "restart", "user", "account", "partition", "name", "state", "exit_code", "nodes", "start_s"),
+        "end_s",
         *("elapsed_s", "cpus", "gpus", "cpu_s", "memory_peak_bytes", "gpu_utilisation", "slurm_energy_j", "complete"),
     )
     return {
@@ -101,35 +94,147 @@ def share(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else min(part / whole, 1.0)
 
 
-def time_of(row: Mapping[str, Any]) -> str:
-    """How long a job ran."""
-    return format_duration(row.get("elapsed_s") or 0.0)
-
-
-_CELLS: Final[Mapping[str, Callable[[Mapping[str, Any]], str | int | None]]] = {
-    "job": lambda row: shown_id(row) + (f" r{row['restart']}" if row["restart"] else ""),
-    "user": lambda row: row["user"],
-    "account": lambda row: row["account"] or None,
-    "state": lambda row: row["state"],
-    "nodes": lambda row: len(row["nodes"]),
-    "jobs": lambda row: row["jobs"],
-    "refused": lambda row: row["refused"],
-    "time": time_of,
-    "energy": short,
-    "idle share": lambda row: amount(row, "idle_uj"),
-    "waste": lambda row: amount(row, "waste_uj"),
-    "cpu": lambda row: percent(row["cpu_s"], row["allocated_cpu_s"]),
-    "gpu": lambda row: percent(row["gpu_utilisation"], 1.0),
-    "name": lambda row: row["name"],
-}
-
-
-def cells(row: Mapping[str, Any], heads: Iterable[str]) -> list[str | float | None]:
-    """A job, or a sum of jobs, for people: the cells of a table's columns by their heads."""
-    return [_CELLS[head.lower()](row) for head in heads]
-
-
 def joules(row: Mapping[str, Any], name: str) -> float | None:
     """Microjoules of a column as joules; None where they are not known."""
     value = row.get(name)
     return None if value is None else int(value) / UJ
+
+
+_COLUMNS: Final[Mapping[str, tuple[str | None, Callable[[Mapping[str, Any]], Cell]]]] = {
+    "job": (None, lambda row: shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")),
+    "user": (None, lambda row: row["user"]),
+    "account": (None, lambda row: row["account"] or None),
+    "state": (None, lambda row: row["state"]),
+    "nodes": ("", lambda row: len(row["nodes"])),
+    "jobs": ("", lambda row: row["jobs"]),
+    "refused": ("", lambda row: row["refused"]),
+    "time": ("s", lambda row: row.get("elapsed_s") or 0.0),
+    "energy": ("J", lambda row: short(row)),
+    "idle share": ("J", lambda row: joules(row, "idle_uj")),
+    "waste": ("J", lambda row: joules(row, "waste_uj")),
+    "cpu": ("%", lambda row: share(row["cpu_s"], row["allocated_cpu_s"])),
+    "gpu": ("%", lambda row: share(row["gpu_utilisation"], 1.0)),
+    "name": (None, lambda row: row["name"]),
+}
+_SPARE: Final = ("nodes", "gpu", "account", "cpu", "user", "idle share", "state")  # left out first without room for all
+
+
+def columns(*heads: str) -> list[Column]:
+    """Columns of a table of jobs or of sums, by their heads."""
+    ranks = {name: rank for rank, name in enumerate(_SPARE, 1)}
+    return [Column(head, _COLUMNS[head.lower()][0], spare=ranks.get(head.lower(), 0)) for head in heads]
+
+
+def cells(row: Mapping[str, Any], heads: Iterable[str]) -> list[Cell]:
+    """A job, or a sum of jobs: the cells of those columns."""
+    return [_COLUMNS[head.lower()][1](row) for head in heads]
+
+
+def sums_table(by: str, heads: Sequence[str], rows: Iterable[Mapping[str, Any]], notes: Sequence[str] = ()) -> Table:
+    """Jobs added up by `by`, one row for each group."""
+    shown = [[row["group"] or "(none)", *cells(row, heads)] for row in rows]
+    return Table.of(by.upper(), *columns(*heads), rows=shown, notes=notes)
+
+
+def _node_lines(nodes: Mapping[str, int] | None) -> list[Table]:
+    """The proof that jobs, idle and system are what nodes drew; nothing where that is not known."""
+    if not nodes or not nodes["total_uj"]:
+        return []
+    parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
+    return [Table.lines(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")]
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs one by one, and what nodes drew meanwhile; `url` is where they come from instead of the store."""
+
+    rows: Sequence[Mapping[str, Any]]
+    wanted: Wanted
+    nodes: Mapping[str, int] | None = None
+    url: str | None = None
+    waste: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        beside = {"from": self.url} if self.nodes is None else {"nodes": nodes_of(self.nodes)}
+        return {"jobs": [job_of(row) for row in self.rows], **beside}
+
+    def tables(self) -> list[Table]:
+        """The jobs, their names last."""
+        if not self.rows:
+            names = ("user", "account", "state", "partition", "node")
+            given = ", ".join(f"{n} {value}" for n in names if (value := getattr(self.wanted, n)) is not None)
+            return [
+                Table.lines(f"No job {f'with {given} ' if given else ''}ended in that period."),
+                *_node_lines(self.nodes),
+            ]
+        heads = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
+        heads[-1:-1] = ["WASTE"] if self.waste else []
+        table = Table.of(*columns(*heads), rows=[cells(row, heads) for row in self.rows])
+        return [table, *_node_lines(self.nodes)]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSums:
+    """Jobs added up by `by`, and what nodes drew meanwhile."""
+
+    by: str
+    rows: Sequence[Mapping[str, Any]]
+    nodes: Mapping[str, int]
+    waste: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"by": self.by, "groups": [group_of(row) for row in self.rows], "nodes": nodes_of(self.nodes)}
+
+    def tables(self) -> list[Table]:
+        """One row for each group."""
+        heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if self.waste else []))
+        return [sums_table(self.by, heads, self.rows), *_node_lines(self.nodes)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJobs:
+    """Jobs that run now, the most powerful first; `as_of_s` is the time of their figures."""
+
+    rows: Sequence[Mapping[str, Any]]
+    url: str | None
+    as_of_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"jobs": list(self.rows), "from": self.url, "as_of_s": self.as_of_s}
+
+    def tables(self) -> list[Table]:
+        """The jobs with their power, and the sum of it."""
+        energies = (Column("ENERGY", "J"), Column("IDLE SHARE", "J"), Column("WASTE", "J"))
+        names = ("elapsed_s", "power_w", "energy_j", "idle_j", "waste_j")
+        rows = [
+            [row["job_id"], row["user"], row["account"] or None, len(row["nodes"]), *(row[name] for name in names)]
+            for row in self.rows
+        ]
+        watts = [row["power_w"] for row in self.rows if row["power_w"] is not None]
+        power = f", {format_watts(sum(watts))}" if watts else ""
+        when = datetime.fromtimestamp(self.as_of_s, UTC)
+        note = f"{format_count(len(rows), 'job')} running{power}; energy as of {when:%Y-%m-%dT%H:%M:%S}Z."
+        heads = ("JOB", "USER", "ACCOUNT", Column("NODES", ""), Column("TIME", "s"), Column("POWER", "W"), *energies)
+        return [Table.of(*heads, rows=rows, notes=[note])]
+
+
+def running_row(job: JobOnNode, now_s: float) -> dict[str, Any]:
+    """A job that runs on this node, as `running_in_series` gives it; power is its mean since it started."""
+    seconds = (job.end_s - job.start_s) * job.coverage
+    row = {"energy_uj": job.energy_uj, "idle_uj": job.idle_uj, "waste_uj": job.waste_uj}
+    energy_j = joules(row, "energy_uj")
+    return {
+        "job_id": job.shown_id,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "nodes": [job.node],
+        "elapsed_s": now_s - job.start_s,
+        "power_w": None if energy_j is None or seconds <= 0 else energy_j / seconds,
+        "energy_j": energy_j,
+        "idle_j": joules(row, "idle_uj"),
+        "waste_j": joules(row, "waste_uj"),
+    }

@@ -4,26 +4,53 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import numpy as np
 
+from everywatt.core.errors import UsageError
+from everywatt.core.format import (
+    format_count,
+    format_duration,
+    format_joules,
+    format_money,
+    format_percent,
+    format_quantity,
+)
+from everywatt.core.tables import Table
+from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import Factors, added_up, charged, in_all
-from everywatt.slurm.site.figures import job_of, nodes_of
-from everywatt.slurm.site.periods import day_of, days_of, month_bounds_s
-from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.totals import Wanted, jobs, node_sums
+from everywatt.slurm.site.carbon import added_up, charged, in_all
+from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table
+from everywatt.slurm.site.store import Store, day_of, days_of
+from everywatt.slurm.site.totals import Wanted, jobs, node_sums, shown_id
 
+RECENT_S: Final = 31 * 86_400.0  # jobs that ended longer ago are not among the last ones
 GROUPS: Final = ("user", "account", "state", "partition", "day")
 HEADS: Final = (
     *("month", "by", "group", "jobs", "refused", "elapsed_s", "energy_j", "low_j", "high_j", "idle_j", "waste_j"),
     *("wall_j", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage"),
 )
+
+
+def month_bounds_s(text: str) -> tuple[float, float]:
+    """First instant of a month such as 2026-11, and of the one after it, so its last day is inside."""
+    match = re.fullmatch(r"(\d{4})-(\d{2})", text)
+    if not match or not 1 <= int(match[2]) <= 12 or int(match[1]) < 1970:
+        raise UsageError(f"'{text}' is not a month.", cure="such as 2026-11")
+    year, month = int(match[1]), int(match[2])
+    after = (year + 1, 1) if month == 12 else (year, month + 1)
+    return tuple(datetime(y, m, 1, tzinfo=UTC).timestamp() for y, m in ((year, month), after))  # type: ignore[return-value]
+
+
+def month_of(unix_s: float) -> str:
+    """`2026-11`."""
+    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +76,12 @@ class Month:
             "costliest": [job_of(row) for row in self.costliest],
             "nodes": nodes_of(self.nodes),
         }
+
+    def tables(self) -> list[Table]:
+        """By user, account and state, and the sum."""
+        heads = ("JOBS", "ENERGY", "IDLE SHARE", "WASTE")
+        groups = [sums_table(by, heads, self.groups[by], notes=[""]) for by in ("user", "account", "state")]
+        return [*groups, Table.lines(f"{self.month}: {self.total['jobs']} jobs, {short(self.total)}")]
 
     def csv(self) -> str:
         """A table with one row for each user, account, state, partition and day, and one for all."""
@@ -102,3 +135,64 @@ def period_of_site(
         node_sums(store, since_s + 3599, until_s) if user is None else {},
         days_of(since_s, until_s),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UserMonth:
+    """A month of one user, and the last jobs; `currency` is that of the cost."""
+
+    user: str
+    month: str
+    total: Mapping[str, Any]
+    recent: Sequence[Mapping[str, Any]]
+    currency: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        last = [job_of(row) for row in self.recent]
+        return {"user": self.user, "month": self.month, **plain(self.total), "last": last}
+
+    def tables(self) -> list[Table]:
+        """One line for the month, and one for each of the last jobs, the latest first."""
+        count = format_count(self.total["jobs"], "job")
+        first = f"everywatt: {self.user}, {self.month}: {count}, {', '.join(self.facts())}"
+        none = f"everywatt: no job of {self.user} ended in {self.month}."
+        return [Table.lines(first if self.total["jobs"] else none, *map(_job_line, reversed(self.recent)))]
+
+    def facts(self) -> list[str]:
+        """Energy, carbon and cost for people; what is not known is left out or said."""
+        total = self.total
+        energy_j, low_j, high_j = (joules(total, name) for name in ("energy_uj", "low_uj", "high_uj"))
+        if energy_j is None:
+            return ["energy unknown"]
+        shown = format_joules(energy_j, energy_j - (low_j or 0.0), (high_j or 0.0) - energy_j)
+        facts = [f"{shown} ({format_quantity(1000 * energy_j / J_PER_KWH, 'Wh')})"]
+        if total["carbon_varying_g"] is not None:
+            gap = f" without {format_count(total['uncovered'], 'job')}" if total["uncovered"] else ""
+            facts.append(f"{format_quantity(total['carbon_varying_g'], 'g CO2e')}{gap} (grid intensity at the time)")
+        if total["carbon_g"] is not None:
+            facts.append(format_quantity(total["carbon_g"], "g CO2e"))
+        if total["cost"] is not None:
+            facts.append(format_money(total["cost"], self.currency))
+        if total["waste_uj"]:
+            facts.append(f"{format_joules(total['waste_uj'] / UJ)} for allocated but unused hardware")
+        if total["coverage"] is not None and total["coverage"] < COVERED:
+            facts.append(f"{format_percent(total['coverage'])} covered")
+        if total["refused"]:
+            facts.append(f"{total['refused']} without energy")
+        return facts
+
+
+def _job_line(row: Mapping[str, Any]) -> str:
+    used = [f"CPU {percent(row['cpu_s'], row['allocated_cpu_s']) or '-'}"]
+    used += [f"GPU {format_percent(row['gpu_utilisation'])}"] if row["gpu_utilisation"] is not None else []
+    time = format_duration(row.get("elapsed_s") or 0.0)
+    return f"  {shown_id(row):<10} {row['state']:<10} {time:>12}  {short(row):>16}  {', '.join(used)}"
+
+
+def month_of_user(store: Store, user: str, factors: Factors, now_s: float, last: int) -> UserMonth:
+    """This month of a user, and the `last` jobs of the last 31 days."""
+    month = month_of(now_s)
+    total = in_all(charged(store, *month_bounds_s(month), factors, user))
+    recent = jobs(store, Wanted(now_s - RECENT_S, now_s + 1, user=user))[-last:] if last else []
+    return UserMonth(user, month, total, recent, factors.currency)

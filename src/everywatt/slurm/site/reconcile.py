@@ -15,20 +15,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.format import format_joules, format_percent, print_quantity
-from everywatt.core.tables import Table
+from everywatt.core.format import format_count, format_percent
+from everywatt.core.tables import Cell, Column, Quantity, Table
 from everywatt.ledger.split.amounts import UJ
 from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
-from everywatt.slurm.site.periods import day_of
-from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.wall import COVERED, MeterLine, Wall
+from everywatt.slurm.site.store import Store, day_of
+from everywatt.slurm.site.wall import COVERED, ORDER, MeterLine, Sensor
 
 Floats = npt.NDArray[np.float64]
 CHIPS: Final = "chips"
 SLURM: Final = "slurm"
-# From the inside out; each contains those before it.
-ORDER: Final = ("node", "psu", "wall")
 NAMES: Final = {CHIPS: "chips", "node": "node sensor", "psu": "power supply", "wall": "wall", SLURM: "Slurm"}
 ALERT: Final = "alert"
 SCOPE: Final = "scope"
@@ -56,15 +53,6 @@ FROM (
 WHERE nodes <= 1 AND slurm_energy_j > 0 AND energy_uj IS NOT NULL AND idle_uj IS NOT NULL AND low_uj IS NOT NULL
   AND coalesce(before_s <= start_s, true) AND coalesce(next_s >= end_s, true)
 GROUP BY 1, 2"""
-
-
-@dataclass(frozen=True, slots=True)
-class Sensor:
-    """A sensor of a whole node; `domain` is one of ORDER. `relative`: half-width of its 95 % interval, if known."""
-
-    domain: str
-    line: Wall
-    relative: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +112,56 @@ class NodeDay:
         }
 
 
-def table_of(days: Sequence[NodeDay]) -> Table:
-    """Nodes and days with what each kind of sensor says; kinds that no node has are left out."""
-    heads = ("NODE", "DAY", "HOURS", "CHIPS", "NODE SENSOR", "POWER SUPPLY", "WALL", "SLURM", "ITS CHIPS", "FINDING")
-    rows = []
-    for day in days:
-        cells = [_cell(day.figures.get(name)) for name in (CHIPS, *ORDER)]
-        text = "; ".join(f"{'ALERT: ' if one.kind == ALERT else ''}{one.text}" for one in day.findings)
-        rows.append([day.node, day.day.isoformat(), day.hours, *cells, _cell(day.slurm), _cell(day.ours), text or None])
-    shown = [place for place in range(len(heads)) if place < 4 or any(row[place] is not None for row in rows)]
-    return Table.of(
-        *(heads[place] for place in shown),
-        rows=[[row[place] for place in shown] for row in rows],
-        right=[at for at, place in enumerate(shown) if 2 <= place <= 8],
-    )
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """Nodes and days with what each kind of sensor says."""
+
+    days: Sequence[NodeDay]
+
+    @property
+    def alerts(self) -> int:
+        """Number of pairs of figures that cannot both be right."""
+        return sum(one.kind == ALERT for day in self.days for one in day.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"days": [day.to_dict() for day in self.days], "alerts": self.alerts, "ok": not self.alerts}
+
+    def tables(self) -> list[Table]:
+        """One row for each node and day; kinds of sensor that no node has are left out."""
+        columns: tuple[str | Column, ...] = (
+            *("NODE", "DAY", Column("HOURS", ""), Column("CHIPS", "J"), Column("NODE SENSOR", "J")),
+            *(Column(name, "J") for name in ("POWER SUPPLY", "WALL", "SLURM", "ITS CHIPS")),
+            "FINDING",
+        )
+        rows = [_day_cells(day) for day in self.days]
+        shown = [place for place in range(len(columns)) if place < 4 or any(row[place] is not None for row in rows)]
+        chosen = [[row[place] for place in shown] for row in rows]
+        lines = []
+        if not any(len(day.figures) > 1 or day.slurm for day in self.days):
+            lines.append(
+                "Nothing was compared: no sensor beside the chips. Try --from, --archive with --map, or --run."
+            )
+        scopes = sorted({day.figures[CHIPS].scope for day in self.days if CHIPS in day.figures})
+        if scopes:
+            counted = any(day.slurm for day in self.days)
+            slurm = " Slurm's count is of jobs that had their node to themselves." if counted else ""
+            lines.append(f"Chips: {' or '.join(scopes)}.{slurm}")
+        lines.append(f"{format_count(len(self.days), 'node-day')}, {format_count(self.alerts, 'alert')}.")
+        table = Table.of(*(columns[place] for place in shown), rows=chosen)
+        return [*([table] if rows else []), Table.lines(*lines)]
 
 
-def _cell(figure: Figure | None) -> str | None:
-    if figure is None:
-        return None
-    if figure.low is None or figure.high is None:
-        return format_joules(figure.joules)
-    return str(print_quantity(figure.joules, "J", figure.joules - figure.low, figure.high - figure.joules))
+def _day_cells(day: NodeDay) -> list[Cell]:
+    figures = [*(day.figures.get(name) for name in (CHIPS, *ORDER)), day.slurm, day.ours]
+    text = "; ".join(f"{'ALERT: ' if one.kind == ALERT else ''}{one.text}" for one in day.findings)
+    return [day.node, day.day.isoformat(), day.hours, *map(_cell, figures), text or None]
+
+
+def _cell(figure: Figure | None) -> Cell:
+    if figure is None or figure.low is None or figure.high is None:
+        return None if figure is None else figure.joules
+    return Quantity(figure.joules, "J", figure.joules - figure.low, figure.high - figure.joules)
 
 
 def reconcile(
@@ -196,9 +212,9 @@ def _figures(
     if not hours:
         return {}, 0
     start = np.array([float(hour["hour_s"]) for hour in hours])
-    told = np.array([hour["to_s"] > 0 for hour in hours])
-    low = np.where(told, [hour["from_s"] for hour in hours], start)
-    high = np.where(told, [hour["to_s"] for hour in hours], start + HOUR_S)
+    known = np.array([hour["to_s"] > 0 for hour in hours])
+    low = np.where(known, [hour["from_s"] for hour in hours], start)
+    high = np.where(known, [hour["to_s"] for hour in hours], start + HOUR_S)
     seen = []
     common = np.ones(len(hours), dtype=bool)
     for sensor in sorted(sensors, key=lambda one: ORDER.index(one.domain)):

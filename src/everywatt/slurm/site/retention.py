@@ -14,21 +14,22 @@ import stat
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.core.foreign import text_lines
+from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
+from everywatt.core.tables import Table
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.node.presence import alone, holder
 from everywatt.slurm.node.spool import MOST_BYTES, QUARANTINE
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.schema import JOB_KEY, arrow
 from everywatt.slurm.site.daily import LOCK
-from everywatt.slurm.site.periods import day_bounds_s
-from everywatt.slurm.site.store import COMPACTING, Store, files_of_day, replace_parquet, replace_text
+from everywatt.slurm.site.store import COMPACTING, Store, day_bounds_s, files_of_day, replace_parquet, replace_text
 from everywatt.slurm.site.users import USERS, Person, as_person, folder_of, is_name, person, put
 
 LOCK_S: Final = 30.0  # compacting a day takes seconds
@@ -46,11 +47,17 @@ class Whose:
         """Whether a record is meant."""
         return (self.user is None or user == self.user) and isinstance(end_s, (int, float)) and end_s < self.before_s
 
+    def __str__(self) -> str:
+        who = "any user" if self.user is None else self.user
+        return f"{who} before {datetime.fromtimestamp(self.before_s, UTC):%Y-%m-%dT%H:%M}Z"
+
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was found, or deleted. `left` says what could not be reached."""
+    """What was found, and whether it was deleted. `left` says what could not be reached."""
 
+    whose: Whose
+    deleted: bool = False
     jobs: set[tuple[Any, ...]] = field(default_factory=set)
     records: int = 0
     files: int = 0  # of the store that hold such records
@@ -66,12 +73,26 @@ class Forgotten:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         names = ("records", "files", "events", "folders", "left")
-        return {"jobs": len(self.jobs), **{name: getattr(self, name) for name in names}}
+        facts = {"user": self.whose.user, "before_s": self.whose.before_s, "deleted": self.deleted}
+        return {**facts, "jobs": len(self.jobs), **{name: getattr(self, name) for name in names}}
+
+    def tables(self) -> list[Table]:
+        """What was found, in a sentence."""
+        if self.nothing:
+            return [Table.lines(f"There are no records of {self.whose}.")]
+        return [Table.lines(f"{self}{': deleted' if self.deleted else ''}.")]
+
+    def __str__(self) -> str:
+        parts = [f"{format_count(len(self.jobs), 'job')} of {self.whose}"]
+        parts.append(f"{format_count(self.records, 'record')} in {format_count(self.files, 'file')}")
+        parts += [format_count(self.folders, "day") + " in users' folders"] if self.folders else []
+        parts += [format_count(self.events, "event") + " of this node"] if self.events else []
+        return ", ".join(parts)
 
 
 def forget(store: Store, spool: Path | None, whose: Whose, *, delete: bool) -> Forgotten:
     """Count the records of jobs, and delete them if asked. EverywattError where another process is at work."""
-    found = Forgotten()
+    found = Forgotten(whose)
     with exclusive(store.path / LOCK, LOCK_S) if delete else nullcontext(True) as mine:
         if not mine:
             raise EverywattError("Another process is working on this store.", cure="try again when it has finished")
@@ -81,6 +102,7 @@ def forget(store: Store, spool: Path | None, whose: Whose, *, delete: bool) -> F
         _forget_folders(store, whose, found, delete)
     if spool is not None and spool.is_dir():
         _forget_spool(spool, whose, found, delete)
+    found.deleted = delete and not found.nothing
     return found
 
 

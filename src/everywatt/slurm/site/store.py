@@ -27,6 +27,7 @@ from everywatt.core.foreign import text_lines
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, SUMMED, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
+FOREVER_S: Final = 253_370_764_800.0  # 9999-01-01, unix seconds: after the end of every job
 QUARANTINE: Final = "quarantine"
 COMPACT: Final = "compact.parquet"
 SUFFIXES: Final = (".jsonl", ".parquet")
@@ -35,6 +36,23 @@ TRIES: Final = 3
 _SUMS: Final = "everywatt_sums"
 COMPACTING: Final = ".compacting"  # the lock of a day's files
 _DAY = re.compile(r"date=(\d{4}-\d{2}-\d{2})")
+
+
+def day_bounds_s(day: date) -> tuple[float, float]:
+    """First instant of a day, and of the day after it (UTC)."""
+    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return start.timestamp(), (start + timedelta(days=1)).timestamp()
+
+
+def day_of(unix_s: float) -> date:
+    """The day (UTC) of an instant, from 1970 to the year 9999."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(max(unix_s, 0.0), FOREVER_S))).date()
+
+
+def days_of(since_s: float, until_s: float) -> tuple[date, ...]:
+    """Every day (UTC) of a time that ends before `until_s`."""
+    first, last = day_of(since_s).toordinal(), day_of(until_s - 1e-6).toordinal()
+    return tuple(date.fromordinal(number) for number in range(first, last + 1))
 
 
 class Store:
@@ -46,11 +64,11 @@ class Store:
 
     def append(self, rows: Sequence[JobOnNode], node: str) -> list[Path]:
         """Add records of jobs on one node; gives the files (one for each day)."""
-        return self._append("jobs", [(_day(row.end_s), row.row()) for row in rows], node)
+        return self._append("jobs", [(day_of(row.end_s).isoformat(), row.row()) for row in rows], node)
 
     def append_hours(self, rows: Sequence[NodeHour], node: str) -> list[Path]:
         """Add hours of one node."""
-        return self._append("nodes", [(_day(row.hour_s), row.row()) for row in rows], node)
+        return self._append("nodes", [(day_of(row.hour_s).isoformat(), row.row()) for row in rows], node)
 
     def name_quarantined(self, node: str, names: Sequence[str]) -> None:
         """Say which files of a node's spool were put aside, in place of what was said before."""
@@ -119,10 +137,10 @@ class Store:
         """Microjoules of all nodes of days that are compact and whole within a time, as their files' heads say."""
         found = {}
         for day in self._between("nodes", since_s, until_s):
-            first_s = datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
+            first_s, end_s = day_bounds_s(day)
             folder = self.path / "nodes" / f"date={day.isoformat()}"
             path = folder / COMPACT
-            inside = first_s >= since_s and first_s + 86_400 <= until_s
+            inside = first_s >= since_s and end_s <= until_s
             if inside and path not in self.leave_out and not _parts(folder) and (sums := _stored_sums(path)):
                 found[day] = sums
         return found
@@ -169,7 +187,7 @@ class Store:
         connection.execute(f"CREATE VIEW {kind} AS SELECT {_names(schema)} FROM ({union})")
 
     def _between(self, kind: str, since_s: float, until_s: float) -> list[date]:
-        first, last = _as_date(since_s), _as_date(until_s)
+        first, last = day_of(since_s), day_of(until_s)
         return [day for day in self.days(kind) if first <= day <= last]
 
 
@@ -216,15 +234,6 @@ def safe_node(node: str) -> str:
     if not re.fullmatch(r"[\w-][\w.-]{0,200}", node):
         raise UsageError(f"'{node}' is not a valid node name.", cure="use letters, digits, - and .")
     return node
-
-
-def _day(unix_s: float) -> str:
-    return _as_date(unix_s).isoformat()
-
-
-def _as_date(unix_s: float) -> date:
-    limit_s = 253_370_764_800.0  # the year 9999
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=min(max(unix_s, 0.0), limit_s))).date()
 
 
 def files_of_day(folder: Path) -> list[Path]:

@@ -12,8 +12,7 @@ from typing import Any, Final
 from everywatt.core.errors import UsageError
 from everywatt.slurm import schema
 from everywatt.slurm.schema import SUMMED, JobOnNode
-from everywatt.slurm.site.periods import day_of, days_of
-from everywatt.slurm.site.store import Store, plain_rows, whole
+from everywatt.slurm.site.store import Store, day_of, days_of, plain_rows, whole
 
 GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
 # In UTC, by the end of a job; as numbers, since to write a date for each job takes longer than the sum.

@@ -1,4 +1,4 @@
-"""What a wattmeter or a BMC saw of a node, joined to the node's jobs: chips against wall for each job.
+"""Meters of whole nodes (wattmeters, runs of BMCs), and what they saw joined to jobs: chips against wall.
 
 The wall of a node is more than its chips: fans, disks, regulators, the supply. That unexplained part is shared like the
 chips' energy of the same hour: with a job's own share goes its part of what is unexplained, with its share of idle (by
@@ -8,24 +8,37 @@ system add up to the node's, and a job's wall is Σ over its hours of (own + idl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.api.run import Run, load
 from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
+from everywatt.core.format import format_count
 from everywatt.core.tables import Column, Table
+from everywatt.energy.sources import sources
 from everywatt.ledger.split.amounts import UJ
-from everywatt.meters.block import Block
+from everywatt.meters.archive import read_archive
+from everywatt.meters.block import Block, Oddities
+from everywatt.meters.files import blocks_of
+from everywatt.meters.importing import GAIN_PCT
 from everywatt.meters.integrate import held
+from everywatt.meters.plugmap import load_map
+from everywatt.meters.power import meter_sources, single
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import HOUR_S, over_hours
 from everywatt.slurm.site.store import Store
 
 Floats = npt.NDArray[np.float64]
 COVERED: Final = 0.9
+MARGIN_S: Final = 31 * 86_400.0  # a job may have begun that long before the time that is asked for
+# From the inside out; each contains those before it.
+ORDER: Final = ("node", "psu", "wall")
 RULE: Final = "the unexplained part is shared in proportion to the chips' energy: own by own, idle by allocation"
 
 
@@ -100,14 +113,29 @@ class NodeWall:
         return {**{name: getattr(self, name) for name in names}, "unexplained": self.unexplained, "rule": RULE}
 
 
-def table_of(nodes: Iterable[NodeWall]) -> Table:
-    """Nodes with their chips, wall and jobs."""
-    energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
-    jobs = (Column("JOBS", ""), Column("WALL OF JOBS", "J"), "")
-    rows = [
-        [one.node, one.hours, one.chips_j, one.wall_j, one.unexplained, one.jobs, one.jobs_j, one.why] for one in nodes
-    ]
-    return Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows)
+@dataclass(frozen=True, slots=True)
+class JoinedWall:
+    """Records that get another `wall_uj` than they have, and what was found of each node."""
+
+    changed: Sequence[JobOnNode]
+    nodes: Sequence[NodeWall]
+    dry: bool = False  # nothing was written
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"nodes": [node.to_dict() for node in self.nodes], "changed": len(self.changed), "dry": self.dry}
+
+    def tables(self) -> list[Table]:
+        """Nodes with their chips, wall and jobs."""
+        energies = (Column("CHIPS", "J"), Column("WALL", "J"), Column("UNEXPLAINED", "%"))
+        jobs = (Column("JOBS", ""), Column("WALL OF JOBS", "J"), "")
+        rows = [
+            [one.node, one.hours, one.chips_j, one.wall_j, one.unexplained, one.jobs, one.jobs_j, one.why]
+            for one in self.nodes
+        ]
+        count = format_count(len(self.changed), "record")
+        note = f"{count} {'would get' if self.dry else 'got'} their energy at the wall; {RULE}."
+        return [Table.of("NODE", Column("HOURS", ""), *energies, *jobs, rows=rows, notes=[note])]
 
 
 def join_wall(
@@ -148,9 +176,9 @@ def _ratios(node: str, hours: Any, wall: Wall) -> tuple[dict[int, float], NodeWa
         return {}, NodeWall(node, 0, 0, 0.0, 0.0, 0.0, 0, "the store has no hours of it")
     hour = np.asarray(hours.column("hour_s"), dtype=np.int64)
     chips = np.asarray(hours.column("total_uj"), dtype=np.float64) / UJ
-    told = np.asarray(hours.column("to_s"), dtype=np.float64) > 0
-    low = np.where(told, np.asarray(hours.column("from_s"), dtype=np.float64), hour)
-    high = np.where(told, np.asarray(hours.column("to_s"), dtype=np.float64), hour + HOUR_S)
+    known = np.asarray(hours.column("to_s"), dtype=np.float64) > 0
+    low = np.where(known, np.asarray(hours.column("from_s"), dtype=np.float64), hour)
+    high = np.where(known, np.asarray(hours.column("to_s"), dtype=np.float64), hour + HOUR_S)
     joules, share = wall.seen(low, high)
     good = (share >= COVERED) & (chips > 0) & np.isfinite(joules)
     why = "" if good.any() else f"the meter covered none of its hours to {100 * COVERED:g} %"
@@ -168,10 +196,109 @@ def _of_jobs(table: Any, hours: Any, ratios: Mapping[int, float]) -> Floats:
         return np.zeros(0)
     pieces = over_hours(table, hours if len(hours) else None)
     chips = np.array(
-        [(own + (idle or 0)) / UJ for own, idle in zip(*(table.column(n).to_pylist() for n in _OWN), strict=True)]
+        [
+            (own + (idle or 0)) / UJ
+            for own, idle in zip(*(table.column(n).to_pylist() for n in ("energy_uj", "idle_uj")), strict=True)
+        ]
     )
     ratio = np.array([ratios.get(int(hour), np.nan) for hour in pieces.hour_s.tolist()])
     return np.asarray(np.bincount(pieces.record, pieces.share * ratio, len(table)) * chips)
 
 
-_OWN: Final = ("energy_uj", "idle_uj")
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """A sensor of a whole node; `domain` is one of ORDER. `relative`: half-width of its 95 % interval, if known."""
+
+    domain: str
+    line: Wall
+    relative: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMeters:
+    """Which meters there are. `runs` are pairs of a node and the run that has its BMC or meter."""
+
+    files: Sequence[Path] = ()
+    map_file: Path | None = None
+    archive: Path | None = None
+    meter: str | None = None
+    runs: Sequence[tuple[str, str]] = ()
+
+    def walls(self, bounds_s: tuple[float, float]) -> dict[str, Wall]:
+        """What the outermost meter of each node saw. UsageError where no meter was given."""
+        found = self._plugs(bounds_s) | {node: RunWall(load(run)) for node, run in self.runs}
+        if not found:
+            raise UsageError("No meter was given.", cure="FILE --map MAP, --archive DIR --map MAP, or --run NODE=RUN")
+        return found
+
+    def sensors(self, bounds_s: tuple[float, float]) -> Mapping[str, list[Sensor]]:
+        """All sensors of whole nodes, each with the width of its interval."""
+        found: dict[str, list[Sensor]] = {}
+        for node, line in self._plugs(bounds_s).items():
+            found.setdefault(node, []).append(Sensor("wall", line, GAIN_PCT / 100))
+        for node, run in self.runs:
+            found.setdefault(node, []).extend(_of_run(load(run)))
+        return found
+
+    def _plugs(self, bounds_s: tuple[float, float]) -> dict[str, Wall]:
+        """What plugs saw of the nodes of the map; {} where there is no wattmeter."""
+        if not self.files and self.archive is None:
+            return {}
+        if self.map_file is None:
+            raise UsageError("No map of plugs to nodes was given.", cure="--map map.toml")
+        table = load_map(self.map_file)
+        start_ns, end_ns = round((bounds_s[0] - MARGIN_S) * NS), round((bounds_s[1] + 3600) * NS)
+        found: dict[str, Wall] = {}
+        for node in table.nodes:
+            feeds = table.feeds_of(node, self.meter or "", round(bounds_s[0] * NS), end_ns)
+            line = meter_line(self._blocks((start_ns, end_ns), [feed.plug for feed in feeds]))
+            if line is not None:
+                found[node] = line
+        return found
+
+    def _blocks(self, between: tuple[int, int], plugs: Sequence[int]) -> Iterator[Block]:
+        if self.archive is not None:
+            yield from read_archive(self.archive, self.meter, *between, plugs)
+        for file in self.files:
+            yield from blocks_of(file, Oddities(), *between, plugs)
+
+
+class RunWall:
+    """A run of a node that has a meter of the whole in it: the outermost one, unless `devices` are given."""
+
+    def __init__(self, run: Run, devices: Sequence[str] = ()) -> None:
+        self.run = run
+        tape = single(run)
+        self.devices = devices or [source.label for source in meter_sources(tape)]
+        self.origin_s = tape.to_utc_ns(tape.extent_ns()[0]) / NS
+        self.end_s = tape.to_utc_ns(tape.extent_ns()[1]) / NS
+
+    def seen(self, low_s: Floats, high_s: Floats) -> tuple[Floats, Floats]:
+        """Joules of stretches, scaled to their whole length, and the share of each that was observed."""
+        joules, share = np.full(len(low_s), np.nan), np.zeros(len(low_s))
+        for place, (low, high) in enumerate(zip(low_s.tolist(), high_s.tolist(), strict=True)):
+            between = max(low, self.origin_s) - self.origin_s, min(high, self.end_s) - self.origin_s
+            if between[1] <= between[0]:
+                continue
+            found = [self.run.energy(between=between, device=device) for device in self.devices]
+            inside = (between[1] - between[0]) / max(high - low, 1e-9)
+            share[place] = min(one.coverage for one in found) * inside
+            if all(one.joules is not None and one.coverage > 0 for one in found):
+                joules[place] = sum((one.joules or 0.0) / one.coverage for one in found) / inside
+        return joules, share
+
+
+def _of_run(run: Run) -> list[Sensor]:
+    """The sensors of a whole node in a run, each kind by itself."""
+    found = []
+    for domain in ORDER:
+        devices = [source.label for source in sources(single(run)) if source.domain.value == domain]
+        if devices:
+            energies = [run.energy(device=device) for device in devices]
+            joules = sum(one.joules or 0.0 for one in energies)
+            widths = [one.half_width for one in energies]
+            known = joules > 0 and not any(width is None for width in widths)
+            # Sensors of one kind err alike, so their widths are added.
+            relative = sum(width or 0.0 for width in widths) / joules if known else None
+            found.append(Sensor(domain, RunWall(run, devices), relative))
+    return found

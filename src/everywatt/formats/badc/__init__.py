@@ -1,1 +1,0 @@
-"""Telemetry of BADC's batch runner."""

@@ -1,1 +1,0 @@
-"""Emission files of CodeCarbon."""

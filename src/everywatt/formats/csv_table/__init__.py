@@ -1,1 +1,0 @@
-"""Tables of readings as CSV."""

@@ -1,1 +1,0 @@
-"""Metric names of other exporters: Kepler, DCGM, jetson-exporter."""

@@ -1,1 +1,0 @@
-"""Logs of nvidia-smi: queries, dmon, pmon."""

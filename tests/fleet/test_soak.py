@@ -1,0 +1,105 @@
+"""Two hours of real time: an agent that is scraped and sends, and a recorder beside it on the same machine.
+
+`SOAK_HOURS` sets another length; `make test-long` waits for it, every test run does some seconds of it. What half a day
+does to memory and disk is shown in virtual time (`test_time.py`); this is for what only real processes have:
+descriptors, threads, sockets.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from agents import SRC, AgentProcess, Receiver, home_of
+
+from everywatt.api.run import load
+
+pytest.importorskip("uvicorn")
+pytestmark = pytest.mark.realtime
+HOURS = float(os.environ.get("SOAK_HOURS", "2"))
+DEVICES = {"gpu.0": "gpu", "gpu.1": "gpu", "cpu.0": "package"}
+SCRAPE_S = 15.0
+WARM_S = 600.0  # in less, memory is still that of a start
+SETTLED = 6  # memory is compared with that after a sixth of the time
+MORE_BYTES = 4 * 2**20
+LINES_AN_HOUR = 60
+EDGES_J = 3 * 610  # a scrape is up to a period and a read old at both ends; the machine draws 610 W at most
+
+
+def of_process(pid: int) -> tuple[int, int, int]:
+    """Resident bytes, open descriptors and threads."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return (
+        pages * os.sysconf("SC_PAGE_SIZE"),
+        len(os.listdir(f"/proc/{pid}/fd")),
+        len(os.listdir(f"/proc/{pid}/task")),
+    )
+
+
+def series(device: str) -> str:
+    return f'everywatt_energy_joules_total{{device="{device}",domain="{DEVICES[device]}",pedigree="counter"}}'
+
+
+def soak(sim_machine, tmp_path, seconds: float) -> str:
+    lab = sim_machine(gpus=["square:100W,300W,2s", "telegraph:80W,250W,0.4s,7"], packages=["constant:60W"])
+    env = {**home_of(tmp_path, lab.environment()), "EVERYWATT_HOME": str(tmp_path / "runs")}
+    words = ["--state", str(tmp_path / "s"), "--period", "1s", "--rotate", "10m", "--retention", "30m"]
+    with Receiver() as receiver, AgentProcess(env, *words, "--remote-write", receiver.url) as agent:
+        values = agent.wait_for(series("gpu.0"))
+        recorded = subprocess.Popen(
+            [sys.executable, "-m", "everywatt", "run", "--tag", "soak", "--", "sleep", str(seconds)],
+            env={**env, "PYTHONPATH": str(SRC)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        first, began_ns = values, time.monotonic_ns()
+        early, slowest_s, scrapes = None, 0.0, 0
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(SCRAPE_S, seconds / 12, left))  # the soak itself
+            asked = time.monotonic()
+            later = agent.values()
+            slowest_s, scrapes = max(slowest_s, time.monotonic() - asked), scrapes + 1
+            assert all(
+                later[name][0] >= value for name, (value, _) in values.items() if name in later and "_total" in name
+            )
+            values = later
+            if early is None and left < seconds * (1 - 1 / SETTLED):
+                early = of_process(agent.process.pid)
+        ended_ns = time.monotonic_ns()
+        late = of_process(agent.process.pid)
+        for device in DEVICES:
+            seen = values[series(device)][0] - first[series(device)][0]
+            assert seen == pytest.approx(lab.truth(device, began_ns, ended_ns), rel=1e-4, abs=EDGES_J), device
+        assert recorded.wait(120) == 0
+        assert agent.end() == 0
+    assert early is not None
+    if seconds >= WARM_S:
+        assert late[0] - early[0] < MORE_BYTES, (early, late)
+        assert late[1] <= early[1] + 3 and late[2] <= early[2] + 1, (early, late)
+    assert len(agent.log) < 10 + LINES_AN_HOUR * seconds / 3600, agent.log
+    assert all(status < 300 for status, _ in receiver.posts)
+    run = load(next((tmp_path / "runs").iterdir()))
+    energy = run.energy()
+    inside = next(span for span in run.spans if span.parent is None)
+    assert energy.low is not None and energy.high is not None and energy.coverage > 0.999
+    assert run.duration_s == pytest.approx(seconds, rel=0.02, abs=1.0)
+    truth = sum(lab.truth(device, inside.start_ns, inside.end_ns) for device in DEVICES)
+    assert energy.low <= truth <= energy.high
+    return (
+        f"{seconds / 3600:.2f} h: {scrapes} scrapes, the slowest {slowest_s * 1e3:.0f} ms; memory "
+        f"{early[0] / 1e6:.1f} MB after a sixth of it and {late[0] / 1e6:.1f} MB at the end; "
+        f"{sum(n for _, n in receiver.posts)} samples sent; run {energy}, true {truth:.1f} J"
+    )
+
+
+def test_a_soak_in_short(sim_machine, tmp_path):
+    print(soak(sim_machine, tmp_path, 8.0))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_a_soak_of_two_hours(sim_machine, tmp_path):
+    print(soak(sim_machine, tmp_path, HOURS * 3600))
