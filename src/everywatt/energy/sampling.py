@@ -6,7 +6,7 @@ A power reading is the mean over `window_s` before its publication:
 - window < period: the sensor looks at a part of each period. What it did not see lies between the reading before and
   this one, unless utilisation says that the load toggled inside: then the two levels of the load, weighted with the
   busy share, count as much as the readings, because readings may beat with such a load for seconds;
-- window > period: a moving average, which is undone (energy.moving).
+- window > period: a moving average, which is undone (energy.averaging).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.averaging import STEADY, unmove
 from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps
 from everywatt.energy.medians import median
-from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
