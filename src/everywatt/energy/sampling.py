@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.averaging import STEADY, unmove
-from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps
+from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps, split_cells
 from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import (
     BUSY,
@@ -268,35 +268,20 @@ def _partial(
 
 def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
     """Some cells in two: what was not seen belongs half to the reading before it and half to its own."""
-    twice = np.ones(len(cells.mean_w), dtype=np.intp)
-    twice[which] = 2
-    order = np.repeat(np.arange(len(twice)), twice)
-    first = which + np.arange(len(which))
-
-    def both(values: Array, left: Array, right: Array) -> Array:
-        out = values[order]
-        out[first], out[first + 1] = left[which], right[which]
-        return out
-
-    middle = cells.start_s + cut_s
+    cut, length = cut_s[which], (cells.end_s - cells.start_s)[which]
     # A load that toggles or is restless does so in the whole cell: what it may take over an edge stays as large.
-    length = cells.end_s - cells.start_s
-    one, other = length / np.maximum(cut_s, 1e-9), length / np.maximum(length - cut_s, 1e-9)
+    one, other = length / np.maximum(cut, 1e-9), length / np.maximum(length - cut, 1e-9)
+    restless, toggle = cells.restless_w[which], cells.toggle_w[which]
     # Where in the unseen part power changed adds its doubt evenly from its start to its end.
-    random = cells.random_j / np.sqrt(2)
-    return Cells(
-        both(cells.start_s, cells.start_s, middle),
-        both(cells.end_s, middle, cells.end_s),
-        both(cells.mean_w, before, after),
-        cells.swing_w[order],
-        both(cells.restless_w, one * cells.restless_w, other * cells.restless_w),
-        both(cells.toggle_w, one * cells.toggle_w, other * cells.toggle_w),
-        cells.loose,
-        both(cells.random_j, random, random),
-        cells.common_w[order],
-        cells.slip_j[order],
-        below_w=None if cells.below_w is None else cells.below_w[order],
-        above_w=None if cells.above_w is None else cells.above_w[order],
+    random = cells.random_j[which] / np.sqrt(2)
+    return split_cells(
+        cells,
+        which,
+        cells.start_s[which] + cut,
+        mean_w=(before[which], after[which]),
+        restless_w=(one * restless, other * restless),
+        toggle_w=(one * toggle, other * toggle),
+        random_j=(random, random),
     )
 
 
