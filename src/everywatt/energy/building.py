@@ -37,8 +37,6 @@ LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
-# So many rows are placed by their neighbours around the ends of one window.
-FEW_PLACED = 16
 NONE = np.array([], dtype=np.intp)
 
 
