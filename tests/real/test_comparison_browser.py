@@ -85,7 +85,6 @@ def test_too_few_trials_are_drawn_without_whiskers(open_page, pages):
 def test_a_sweep_has_energy_against_time(open_page, pages, picture):
     page = open_page(pages["sweep"])
     assert page.troubles == []
-    assert page.inner_text("p.verdict").startswith("recommended: B")
     assert page.eval_on_selector_all('[data-chart="settings"] circle', "all => all.length") == 3
     picture(page, "sweep-light.png", full_page=True)
 
@@ -109,3 +108,26 @@ def test_no_serious_fault_of_accessibility(open_page, pages, scheme):
         page = open_page(pages[name], color_scheme=scheme, bypass_csp=True)
         page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
         assert serious_faults(page) == []
+
+
+def test_a_sweep_leads_with_the_setting_and_repeats_no_command(open_page, pages):
+    page = open_page(pages["sweep"])
+    assert page.inner_text("p.verdict") == "Recommended: B"
+    heads = page.eval_on_selector_all("#figures thead th", "all => all.map((one) => one.textContent)")
+    cells = page.eval_on_selector_all(
+        "#figures tbody tr", "all => all.map((row) => [...row.cells].map((one) => one.textContent))"
+    )
+    assert not [head for i, head in enumerate(heads) if all(row[i] in ("–", "") for row in cells)]
+    assert all("B" in line or "C" in line for line in page.inner_text(".verdicts").split("\n")[1:])
+
+
+def test_labels_beside_dots_do_not_overlap(open_page, pages):
+    page = open_page(pages["sweep"])
+    boxes = page.eval_on_selector_all(
+        '[data-chart="settings"] text.label',
+        "all => all.map((one) => one.getBoundingClientRect()).map((b) => [b.left, b.right, b.top, b.bottom])",
+    )
+    assert len(boxes) == 3
+    for i, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[:i]:
+            assert right <= other[0] or other[1] <= left or bottom <= other[2] or other[3] <= top

@@ -144,6 +144,60 @@ def test_no_serious_fault_of_accessibility(open_page, pages, name, scheme):
     assert serious_faults(page) == []
 
 
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_on_paper_no_table_is_cut_and_nothing_asks_for_a_pointer(open_page, pages, name):
+    page = of(open_page, pages, name, viewport={"width": 718, "height": 1000})
+    page.emulate_media(media="print")
+    cut = """all => all.filter((one) => one.clientHeight && (one.scrollHeight > one.clientHeight + 1 ||
+             one.firstElementChild.getBoundingClientRect().right > innerWidth + 1))
+             .map((one) => one.getAttribute("aria-label"))"""
+    assert page.eval_on_selector_all(".scroll", cut) == []
+    assert not [words for words in ("Drag over", "Click ", "arrow keys") if words in page.inner_text("main")]
+    assert page.is_hidden("button.series[aria-pressed=false] >> nth=0")
+
+
+def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page, pages):
+    page = of(open_page, pages, "batch")
+    swatches = """all => Object.fromEntries(all.map((one) => [one.textContent.trim(),
+                  getComputedStyle(one.querySelector(".swatch")).backgroundColor]))"""
+    drawn = page.eval_on_selector_all('[data-chart="power"] .legend button', swatches)
+    flames = page.eval_on_selector_all(
+        "button.flame", "all => all.map((one) => [one.textContent, getComputedStyle(one).borderLeftColor])"
+    )
+    found = {name: colour for name, colour in flames if name in drawn}
+    assert found and found == {name: drawn[name] for name in found}
+
+
+def test_a_batch_says_what_its_columns_of_energy_and_its_lanes_count(open_page, pages):
+    page = of(open_page, pages, "batch")
+    assert "the card and the item's share of the processors" in page.inner_text("#batch").replace("\n", " ")
+    assert page.inner_text("#batch .lane-row .value >> nth=0").endswith("attempts")
+
+
+def test_scaling_bars_have_the_interval_of_their_energy(open_page, pages):
+    page = of(open_page, pages, "scaling")
+    shown = page.eval_on_selector_all("#scaling .value", "all => all.map((one) => one.textContent)")
+    assert sum("±" in text or "…" in text for text in shown) == 2
+    assert page.eval_on_selector_all("#scaling .whisker:not([hidden])", "all => all.length") == 2
+
+
+def test_a_comparison_has_a_head_over_every_column(open_page, pages):
+    page = of(open_page, pages, "scaling")
+    heads = page.eval_on_selector_all("#comparison thead th", "all => all.map((one) => one.textContent)")
+    assert all(heads) and heads[-1] == "Verdict"
+
+
+def test_histograms_count_queries_and_tables_of_queries_print_as_others_do(open_page, pages):
+    page = of(open_page, pages, "models")
+    assert "queries" in page.eval_on_selector_all("#llm svg.wide text", "all => all.map((one) => one.textContent)")
+    rows = page.eval_on_selector_all(
+        '#llm [aria-label="Most expensive queries"] tbody tr', "all => all.map((one) => one.textContent)"
+    )
+    assert rows[0].endswith("14.00 J1.400 J700 ms"), "as everywhere else, to four digits"
+    assert "1/s" not in page.inner_text("#llm [aria-label=Loads] tbody"), "the unit is in the head"
+    assert "The joules cover" in page.inner_text("#llm")
+
+
 def test_a_batch_has_its_devices_its_use_and_what_went_wrong(open_page, pages):
     page = of(open_page, pages, "batch")
     assert page.inner_text("#batch .head").splitlines()[-1].startswith("6 items: 5 done, 1 failed")

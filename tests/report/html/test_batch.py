@@ -43,7 +43,9 @@ def test_several_batches_give_scaling(runs):
     scaling = scaling_view(found)
     assert [point["gpus"] for point in scaling["points"]] == [1, 2]
     for point, figures in zip(scaling["points"], found, strict=True):
-        assert point["joules_per_item"] == pytest.approx(figures.total.joules / 5)
+        each = point["joules_per_item"]
+        assert each["value"] == pytest.approx(figures.total.joules / 5)
+        assert each["high"] == pytest.approx(figures.total.high / 5)
     assert scaling_view(found[:1]) is None
 
 

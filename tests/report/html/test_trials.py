@@ -53,7 +53,8 @@ def test_too_few_trials_have_no_ends():
 def test_a_sweep_says_what_is_worth_choosing():
     result = compared(((100, 1.0), (80, 1.2), (90, 1.3)))
     data = trials_document(result, sweep=Sweep(result, choose(result.found)))
-    assert data["kind"] == "sweep" and data["verdicts"][0].startswith("recommended: B: B uses 20")
+    assert data["kind"] == "sweep" and data["verdicts"][0] == "Recommended: B"
+    assert data["verdicts"][1].startswith("B uses 20")
     assert [one["chosen"] for one in data["candidates"]] == [True, True, False]
 
 

@@ -10,7 +10,7 @@ from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.latency import FORMULAS
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.core.errors import MissingExtra
-from everywatt.core.format import Printed, format_duration, format_energy, format_percent, print_quantity
+from everywatt.core.format import Printed, format_duration, format_energy, format_number, format_percent, print_quantity
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table, csv_text
 
@@ -154,7 +154,7 @@ def load_row(one: Metrics) -> tuple[str, ...]:
             MISSING if (told := one.latency[name]) is None else format_duration(told["p50"])
             for name in ("ttft_s", "e2e_s")
         ),
-        figure_text(figures["output_tokens_per_second"]),
+        MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -262,7 +263,7 @@ class Bench:
             self._closed(journal)
 
     def _start(self) -> Recording:
-        self._meter.start(command=["bench", "llm"], root=False, reaper=self._reaper)
+        self._meter.start(command=["everywatt", *sys.argv[1:]], root=False, reaper=self._reaper)
         recording = self._meter.recording
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")

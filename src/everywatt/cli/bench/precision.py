@@ -202,7 +202,7 @@ def experiment(
     lab = PrecisionLab(job, conduct, meter, output.progress())
     if earlier is not None:
         lab.take_up(earlier, folder_of(earlier))
-    meter.start(command=["everywatt", "bench", "precision", job.name], root=False)
+    meter.start(command=own_words(), root=False)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
     try:

@@ -14,7 +14,7 @@ from everywatt.bench.precision.training import Epoch, Trained, TrainJob, TrainLa
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.common.results import check_ending
+from everywatt.cli.common.results import check_ending, own_words
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor
 from everywatt.core.jsonio import document, dumps
@@ -98,7 +98,7 @@ def command(
     )
     meter = meter_of(settings, note, "train")
     lab = TrainLab(job, meter, output.progress(), idle_s=idle_s, cool=cool)
-    meter.start(command=["everywatt", "bench", "train", entry or model], root=False)
+    meter.start(command=own_words(), root=False)
     with terminable() as code:
         try:
             lab.work()

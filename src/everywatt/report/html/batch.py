@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from everywatt.batch.journal import DONE, JOURNAL, read_journal
 from everywatt.batch.tables import headline, item_table, range_of, repeated, scaling_table, stragglers, why
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_energy
+from everywatt.core.format import format_duration, format_energy, format_number
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.series import find
 from everywatt.report.html.figures import table_view
@@ -88,6 +89,7 @@ def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[s
         "device": one.state.device,
         "size": one.state.item.size,
         "seconds": None if last is None else last.attempt.runtime_s,
+        "time": _time(None if last is None else last.attempt.runtime_s),
         "joules": one.energy.joules,
         "energy": format_energy(one.energy) if known else None,
         "memory_bytes": None if memory is None else memory.high,
@@ -100,17 +102,22 @@ def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[s
 def _attempt(one: AttemptFigures, placed: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
     attempt, ended = one.attempt, one.attempt.ended
     device = f"{attempt.host}/{attempt.device}" if attempt.host else attempt.device
-    said = str(ended.get("stderr") or ended.get("error") or "")
+    said, window_s = str(ended.get("stderr") or ended.get("error") or ""), placed.get(attempt.span or "")
     return {
         "number": attempt.number,
         "status": attempt.status,
         "device": device,
         "lane": f"{attempt.task}:{attempt.lane}" if attempt.task else str(attempt.lane),
-        "window_s": placed.get(attempt.span or ""),
+        "window_s": window_s,
+        "time": _time(None if window_s is None else window_s[1] - window_s[0]),
         "exit_code": attempt.exit_code,
         "energy": format_energy(one.energy) if one.energy.joules is not None else None,
         "stderr": said[-MOST_STDERR:] if attempt.status != DONE else "",
     }
+
+
+def _time(seconds: float | None) -> str | None:
+    return None if seconds is None else format_duration(seconds)
 
 
 def _placed(run: Run) -> dict[str, tuple[float, float]]:
@@ -144,13 +151,27 @@ def scaling_view(found: Sequence[BatchFigures | None]) -> dict[str, Any] | None:
         {
             "name": one.run,
             "gpus": sum(device.is_gpu for device in one.devices),
-            "items_per_s": one.count(DONE) / one.duration_s if one.duration_s else None,
-            "joules_per_item": one.joules_per_item(),
+            "items_per_s": _rate(one),
+            "joules_per_item": _each(one),
         }
         for one in batches
     ]
     points.sort(key=lambda point: int(str(point["gpus"])))
     return {**table_view(scaling_table(batches)), "points": points}
+
+
+def _rate(one: BatchFigures) -> dict[str, Any] | None:
+    """Finished items per second, as a bar."""
+    rate = one.count(DONE) / one.duration_s if one.duration_s else None
+    return None if rate is None else {"value": rate, "shown": format_number(rate)}
+
+
+def _each(one: BatchFigures) -> dict[str, Any] | None:
+    """Energy of the batch for each finished item, as a bar with its interval."""
+    if one.total.joules is None or not (done := one.count(DONE)):
+        return None
+    each = one.total / done
+    return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(replace(each, parts=()))}
 
 
 def _busy(run: Run) -> dict[str, list[tuple[int, int]]]:

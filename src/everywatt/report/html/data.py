@@ -19,7 +19,7 @@ from everywatt.core.jsonio import document, plain
 from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.ledger.owners import Ledger
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
-from everywatt.report.html.figures import shown_energy
+from everywatt.report.html.figures import MISSING, shown_energy
 from everywatt.report.html.flame import flames
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
@@ -183,10 +183,15 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
                 "energy": shown_energy(replace(part, parts=())),
                 "share": share,
                 "in_total": line.in_total,
-                "power": power_statistics(line.watts, part, line.seconds),
+                "power": (power := power_statistics(line.watts, part, line.seconds)),
+                "power_shown": [_watts(power[name]) for name in ("mean", "min", "median", "max")],
             }
         )
     return rows
+
+
+def _watts(value: float | None) -> str:
+    return MISSING if value is None else format_watts(value)
 
 
 def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str, Any]]:
@@ -346,8 +351,8 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
         row: dict[str, Any] = {
             "name": run.name,
             "energy": shown_energy(replace(energy, parts=())),
-            "duration_s": run.duration_s,
-            "mean_w": mean_w(energy, run.duration_s),
+            "duration_shown": format_duration(run.duration_s),
+            "mean_shown": _watts(mean_w(energy, run.duration_s)),
             "ratio": None,
             "why": "",
         }

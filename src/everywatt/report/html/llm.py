@@ -20,14 +20,12 @@ from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, 
 from everywatt.bench.llm.values import OK
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
+from everywatt.core.tables import Cell, Column, Quantity, Table
+from everywatt.report.html.figures import table_view
 
 MOST_POINTS = 1500
 WORST = 10
 BINS = 24
-QUERY_FIGURES = (
-    *("id", "level", "status", "error", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
-    *("joules", "low", "high", "net_joules"),
-)
 
 
 def llm_view(run: Run) -> dict[str, Any] | None:
@@ -46,6 +44,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "dataset": dataset_name(plan),
         "client": plan["client"]["client"],
         "answer": _answer(found),
+        "boundary": found[0].about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
         "failures": [
             [one.level, str(why["queries"]), why["status"], why["reason"]] for one in found for why in one.failures
@@ -100,7 +99,9 @@ def _answer(found: Sequence[Metrics]) -> str:
     per = [f"{figure_text(best.figures['energy_per_request'])} per request"]
     if best.figures["energy_per_output_token"].value is not None:
         per.append(f"{figure_text(best.figures['energy_per_output_token'])} per output token")
-    load = f"At {best.level}, the cheapest of {len(found)} loads, the" if len(found) > 1 else "The"
+    load = (
+        f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
+    )
     whose = "server" if best.boundary == SERVER else "machine"
     right = "" if best.accuracy is None else f", accuracy {percent_text(best.accuracy)}"
     return (
@@ -163,9 +164,28 @@ def _curve(one: Metrics) -> dict[str, Any] | None:
     return {"name": one.level, "x": rate.value, "y": cost.value, "low": cost.low, "high": cost.high}
 
 
-def _worst(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The queries that cost most; where there is no energy, those that took longest."""
+def _worst(items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The queries that cost most; where there is no energy, those that took longest.
+
+    What was asked and answered stays in the run's folder: a page is made to be passed on.
+    """
     known = [item for item in items if item["joules"] is not None]
     ordered = sorted(known, key=lambda item: -float(item["joules"])) or sorted(items, key=lambda item: -item["e2e_s"])
-    # What was asked and answered stays in the run's folder: a page is made to be passed on.
-    return [{name: item.get(name) for name in QUERY_FIGURES} for item in ordered[:WORST]]
+    columns = (
+        *("Item", "Load", "Status", "Verdict", Column("Output tokens", "")),
+        *(Column("Energy", "J"), Column("Per token", "J"), Column("Time", "s")),
+    )
+    return table_view(Table.of(*columns, rows=[_query(item) for item in ordered[:WORST]]))
+
+
+def _query(item: Mapping[str, Any]) -> list[Cell]:
+    energy, tokens = None, item["output_tokens"]
+    if (joules := item["joules"]) is not None:
+        low, high = item["low"], item["high"]
+        energy = Quantity(joules, "J", joules - (joules if low is None else low), (high or joules) - joules)
+    each = (
+        Quantity(energy.value / tokens, "J", energy.below / tokens, energy.above / tokens)
+        if energy and tokens
+        else None
+    )
+    return [item["id"], item["level"], item["status"], item["verdict"], tokens, energy, each, item["e2e_s"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from everywatt.bench.verdict import Comparison, finite
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_percent
 from everywatt.core.jsonio import document, plain
+from everywatt.core.tables import Cell, Table
 from everywatt.report.html.data import provenance
 from everywatt.report.html.figures import table_view
 
@@ -33,8 +35,15 @@ def trials_document(
 ) -> dict[str, Any]:
     """The document of a page over a comparison; with `sweep`, over that sweep."""
     kind, choice = ("comparison", None) if sweep is None else ("sweep", sweep.choice)
-    found, shown = result.found, table_view(result.tables()[0])
-    said = [*([] if sweep is None else [sweep.recommendation]), *(line.strip() for line in result.verdicts())]
+    found, shown = result.found, table_view(_telling(result.tables()[0]))
+    said: list[str] = []
+    for line in result.verdicts():  # what is indented belongs to the line before it
+        if line.startswith(" ") and len(found) > 2:
+            said[-1] += f"; {line.strip()}"
+        else:
+            said.append(line.strip())
+    if choice is not None:
+        said = [*([f"Recommended: {choice.best}"] if choice.best else []), choice.why, *said]
     data = {
         **made_now(),
         "command": shlex.join(command),
@@ -54,6 +63,22 @@ def trials_document(
     return document(kind, dict(plain(data)))
 
 
+def _telling(shown: Table) -> Table:
+    """The table without columns of words that are the same in every row, and without those that have no value."""
+    columns = list(zip(*shown.rows, strict=True))
+    kept = [
+        place
+        for place, cells in enumerate(columns)
+        if place == 0 or (any(cell is not None for cell in cells) and not _same_words(cells))
+    ]
+    rows = tuple(tuple(row[place] for place in kept) for row in shown.rows)
+    return replace(shown, columns=tuple(shown.columns[place] for place in kept), rows=rows)
+
+
+def _same_words(cells: Sequence[Cell]) -> bool:
+    return len(cells) > 1 and len(set(map(str, cells))) == 1 and isinstance(cells[0], str) and not cells[0].isdigit()
+
+
 def made_now() -> dict[str, Any]:
     """Which everywatt writes a page, and when."""
     from everywatt import __version__
@@ -65,8 +90,15 @@ def _title(found: Sequence[Figures], choice: Choice | None) -> str:
     if choice is not None:
         return f"{len(found)} settings of {found[0].candidate.text}"
     return (
-        " against ".join(one.candidate.text for one in found) if len(found) < 3 else f"{len(found)} commands compared"
+        " against ".join(one.candidate.label if _named(one) else one.candidate.text for one in found)
+        if len(found) < 3
+        else f"{len(found)} commands compared"
     )
+
+
+def _named(one: Figures) -> bool:
+    """Whether the user gave it a name: those of everywatt are single letters."""
+    return len(one.candidate.label) > 1
 
 
 def _alone(one: Figures) -> str:
@@ -167,5 +199,6 @@ def _pairs(result: Result) -> list[list[str]]:
         ("Warm-up", f"{plan.warmup} of each, not counted"),
         ("Cool-down", "until power is back within 10 % of idle" if plan.cool else "none"),
     ]
-    pairs += [(f"Command {one.label}", one.text) for one in result.candidates]
+    if len({one.text for one in result.candidates}) > 1:
+        pairs += [(f"Command {one.label}", one.text) for one in result.candidates]
     return [list(pair) for pair in pairs]

@@ -45,6 +45,7 @@ everywatt.batchSection = function (batch, page) {
   const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
+    element("p.about", {}, "Energy of an item: what it used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there."),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
     points,
     ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
@@ -55,12 +56,12 @@ everywatt.batchSection = function (batch, page) {
 
 everywatt.scalingSection = function (page, scaling) {
   if (!scaling) return null;
-  const bars = (title, key, unit) => {
+  const bars = (title, key) => {
     const theme = everywatt.theme(), rows = scaling.points.filter((p) => p[key] !== null)
-      .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), value: p[key], shown: everywatt.number(p[key], unit), colour: theme.palette[0] }));
+      .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), ...p[key], colour: theme.palette[0] }));
     return rows.length ? [everywatt.element("h3", {}, title), everywatt.bars(title, rows)] : [];
   };
-  const make = () => [...bars("Items/s", "items_per_s", ""), ...bars("J/item", "joules_per_item", "J")];
+  const make = () => [...bars("Items/s", "items_per_s"), ...bars("J/item", "joules_per_item")];
   const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...make());
   recolour.kept = true;
   page.coloured.push(recolour);

@@ -39,11 +39,12 @@ everywatt.seconds = function (t, span) {
   return h ? h + ":" + two(m) + ":" + two(s) : m + ":" + two(s);
 };
 
+// With its unit a figure, to four digits; without one a tick or a cell, as short as it can be.
 everywatt.number = function (value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  const size = Math.abs(value);
-  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4;
-  return value.toLocaleString("en", { minimumFractionDigits: 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
+  const size = Math.abs(value), figure = unit && !Number.isInteger(value);
+  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 || (!figure && size >= 1) ? 2 : size >= 1 ? 3 : 4;
+  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
 };
 
 // The window of time that all charts of a run show, and who wants to know when it moves.
@@ -316,7 +317,7 @@ everywatt.Chart = class {
     ctx.font = theme.small.replace("11px", 11 * ratio + "px");
     ctx.textBaseline = "middle";
     ctx.textAlign = "left";
-    const drawn = new Map();
+    const drawn = new Map(), labelled = new Map();
     for (const [name, start, end, depth] of this.bands.bands) {
       if (depth >= lanes || end < this.view.a || start > this.view.b) continue;
       // One of those that share a pixel is enough.
@@ -331,9 +332,11 @@ everywatt.Chart = class {
       ctx.fillStyle = colour;
       ctx.fillRect(x, y, Math.min(2 * ratio, wide), tall - 3 * ratio);
       const room = wide - 10 * ratio;
-      if (room > 14 * ratio) {
+      if (room > 14 * ratio && !(labelled.get(depth) > x)) { // concurrent spans lie over each other: one name is readable, two are not
+        const text = everywatt.fitted(ctx, this.bands.names[name], room);
         ctx.fillStyle = theme.strong;
-        ctx.fillText(everywatt.fitted(ctx, this.bands.names[name], room), x + 6 * ratio, y + (tall - 3 * ratio) / 2);
+        ctx.fillText(text, x + 6 * ratio, y + (tall - 3 * ratio) / 2);
+        labelled.set(depth, x + 10 * ratio + ctx.measureText(text).width);
       }
     }
     ctx.restore();

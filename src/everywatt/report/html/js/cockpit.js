@@ -50,11 +50,11 @@ everywatt.Cockpit = class {
       });
       return element("div.lane-row", {}, element("span.name", {}, name),
         svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", role: "img", "aria-label": name + ": " + mine.length + " attempts" }, rects),
-        element("span.value", {}, String(mine.length)));
+        element("span.value", {}, mine.length + (mine.length === 1 ? " attempt" : " attempts")));
     });
     const statuses = [...new Set(bars.map(({ one }) => one.status))];
     return [element("div.heat-map.lanes", { role: "group", "aria-label": "Attempts on each lane over time" }, rows,
-      element("p.about", {}, seconds(low, span) + " to " + seconds(high, span) + ". Click an attempt, or an item in the table, for details."),
+      element("p.about", {}, seconds(low, span) + " to " + seconds(high, span) + ". ", element("span.hint", {}, "Click an attempt, or an item in the table, for details.")),
       element("ul.key", {}, statuses.map((status) => element("li", {}, swatch(this.colour(status)), status))))];
   }
 
@@ -74,7 +74,7 @@ everywatt.Cockpit = class {
   drawTable() {
     const { element, number } = everywatt, items = this.found(), sized = this.batch.items.some((item) => item.size !== null);
     const columns = [["id", "Item"], ["status", "Status"], ["attempts", "Attempts", true], ["device", "Device"], ...(sized ? [["size", "Size", true]] : []), ["seconds", "Time", true], ["joules", "Energy", true], ["memory", "Memory", true], ["why", "Reason"]];
-    const cells = (item) => ({ id: item.id, status: item.status, attempts: String(item.attempts.length), device: item.device || "–", size: item.size === null ? "–" : number(item.size), seconds: item.seconds === null || item.seconds === undefined ? "–" : number(item.seconds, "s"),
+    const cells = (item) => ({ id: item.id, status: item.status, attempts: String(item.attempts.length), device: item.device || "–", size: item.size === null ? "–" : number(item.size), seconds: item.time || "–",
       joules: item.energy || "–", memory: item.memory_bytes === null ? "–" : number(item.memory_bytes / 2 ** 20, "MiB"), why: item.why });
     const head = ([key, label, right]) => element("th" + (right ? ".number" : ""), { scope: "col", "aria-sort": key !== this.sort ? null : this.down ? "descending" : "ascending" },
       element("button.sort", { type: "button", onclick: () => { this.down = key === this.sort ? !this.down : false; this.sort = key; this.drawTable(); } }, label, key === this.sort ? (this.down ? " ▾" : " ▴") : ""));
@@ -104,7 +104,7 @@ everywatt.Cockpit = class {
     const pair = (label, value) => value === null || value === undefined || value === "" ? null : element("div", {}, element("dt", {}, label), element("dd", {}, value));
     const power = item.power ? number(item.power.mean, "W") + " mean, " + number(item.power.min) + " … " + number(item.power.max, "W") : null;
     const timed = item.attempts.filter((one) => one.window_s), last = timed[timed.length - 1];
-    const rows = item.attempts.map((one) => [String(one.number), one.status, one.device + " · lane " + one.lane, one.window_s ? everywatt.seconds(one.window_s[0], 1) : "–", one.window_s ? number(one.window_s[1] - one.window_s[0], "s") : "–", one.energy || "–", one.exit_code === null ? "–" : String(one.exit_code)]);
+    const rows = item.attempts.map((one) => [String(one.number), one.status, one.device + " · lane " + one.lane, one.window_s ? everywatt.seconds(one.window_s[0], 1) : "–", one.time || "–", one.energy || "–", one.exit_code === null ? "–" : String(one.exit_code)]);
     const said = item.attempts.filter((one) => one.stderr);
     const toCharts = () => {
       const [a, b] = last.window_s, room = Math.max(0.05 * (b - a), 0.01);

@@ -27,13 +27,11 @@ everywatt.llmSection = function (page, run) {
     one.notes.length ? element("ul.notes", {}, one.notes.map((note) => element("li", {}, note))) : null));
   const failures = llm.failures.length ? [element("h3", {}, "Why queries failed"), table("Why queries failed", ["Load", "Queries", "Status", "Reason"], llm.failures, [1])] : [];
   const subjects = llm.subjects ? [element("h3", {}, "Accuracy by subject"), table("Accuracy by subject", llm.subjects.heads, llm.subjects.rows, numbers(llm.subjects.heads))] : [];
-  const worst = llm.worst.map((one) => [one.id, one.level, one.status, one.verdict || "–", one.output_tokens === null ? "–" : String(one.output_tokens),
-    everywatt.number(one.joules, "J"), one.joules !== null && one.output_tokens ? everywatt.number(one.joules / one.output_tokens, "J") : "–", everywatt.number(one.e2e_s, "s")]);
   const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; more load hardly saves energy beyond it.") : null;
   return section("llm", "What the answers cost", llm.model + " on " + llm.dataset + ", queried by " + llm.client, element("p.lead", {}, llm.answer),
-    table("Loads", llm.loads.heads, llm.loads.rows, numbers(llm.loads.heads)), knee, ...failures, ...subjects, plots, ...levels,
+    table("Loads", llm.loads.heads, llm.loads.rows, numbers(llm.loads.heads)), element("p.about", {}, "The joules cover " + llm.boundary + "."), knee, ...failures, ...subjects, plots, ...levels,
     element("h3", {}, "Most expensive queries"),
-    table("Most expensive queries", ["Item", "Load", "Status", "Verdict", "Output tokens", "Energy", "Per token", "Time"], worst, [4, 5, 6, 7]));
+    table("Most expensive queries", llm.worst.heads, llm.worst.rows, llm.worst.numbers));
 };
 
 // Models beside each other, over the runs of a report.

@@ -91,6 +91,7 @@ everywatt.Page = class {
   // The same device has the same colour in every chart.
   colours(run) {
     const places = everywatt.devicePlaces(run.charts.flatMap((chart) => chart.lines.map((line) => line.device)));
+    this.placeOf = (device) => places.get(device);
     return (line) => places.get(line.device) ?? places.size;
   }
 
@@ -114,7 +115,7 @@ everywatt.Page = class {
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
-      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : run.llm ? "Energy of the whole recording" : "Energy"),
+      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : run.llm ? "Energy of the whole machine" : "Energy"),
       element("div.hero", {}, element("div", {}, big, chips), figures),
       parts.length > 1 ? element("div.parts", {}, whole(parts), named) : null,
       warnings);
@@ -140,7 +141,7 @@ everywatt.Page = class {
         button("Peak", "Go to the highest reading", () => this.toPeak())),
       this.readout);
     this.chartsBox = element("div.charts");
-    const about = "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows the whole run.";
+    const about = element("span.hint", {}, "Drag over a chart to zoom, double-click for the whole run. With a chart in focus: arrow keys move and zoom, + and − zoom, 0 shows the whole run.");
     return everywatt.section("charts", "Over time", about, this.tools, this.depth, this.chartsBox);
   }
 
@@ -222,7 +223,8 @@ everywatt.Page = class {
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
-    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known || "about " + everywatt.number(joules, "J"));
+    const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
+    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.number(joules, "J"));
     if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), figure);
     if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
@@ -275,9 +277,9 @@ everywatt.Page = class {
     const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
     const make = () => {
       const { palette } = everywatt.theme();
-      return bars("Energy by owner", owners.map((entry, i) => ({
+      return bars("Energy by owner", owners.map((entry) => ({
         name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
-        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : i % 7],
+        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : 6],
       })));
     };
     const box = element("div", {}, make());
@@ -310,13 +312,12 @@ everywatt.Page = class {
   quality(run) {
     const { element, section, table } = everywatt, quality = run.quality;
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
-    const power = (device) => device.power, number = (value) => value === null ? "–" : everywatt.number(value);
     const meter = quality.meter.map((cost) => "everywatt itself used " + cost.cpu_shown + " of CPU time").join("; ");
     const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
     return section("quality", "Quality", facts.join(" · "),
       element("h3", {}, "Devices"),
-      table("Devices", ["Device", "Sensor", "Energy", "Mean W", "Min W", "Median W", "Max W", "Ticks", "In the total"],
-        run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, number(power(device).mean), number(power(device).min), number(power(device).median), number(power(device).max), everywatt.number(power(device).samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
+      table("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
+        run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, ...device.power_shown, everywatt.number(device.power.samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
       element("h3", {}, "Rates"),
       table("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
       run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "How to narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
@@ -354,8 +355,8 @@ everywatt.Page = class {
     return section("comparison", "Comparison", null,
       found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not cover the same scope. Runs of a different scope get no ratio; do not compare their joules.") : null,
       box,
-      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", ""],
-        found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", everywatt.number(entry.duration_s, "s"), everywatt.number(entry.mean_w, "W"), entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
+      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", "Verdict"],
+        found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", entry.duration_shown, entry.mean_shown, entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
       this.overlayBox);
   }
 

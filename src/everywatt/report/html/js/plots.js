@@ -43,13 +43,16 @@ everywatt.scatter = function (label, points, { xLabel, yLabel, joined = false, n
     if (p.choose) made.addEventListener("click", p.choose);
     return made;
   };
+  // A name is right of its dot, or left where it would meet the edge or the name of the next dot to the right.
+  const wordy = (p) => 7 * String(p.label).length + size + 8, meets = (p) => points.some((o) => o.label && o !== p && px(o.x) > px(p.x) && px(o.x) < px(p.x) + wordy(p) && Math.abs(py(o.y) - py(p.y)) < 16);
+  const side = (p) => px(p.x) + wordy(p) > W || (meets(p) && px(p.x) - wordy(p) > left) ? -1 : 1;
   const dots = points.map((p, i) => {
     const colour = colourOf(i), whisker = (a, b) => svg("line", { x1: a[0], y1: a[1], x2: b[0], y2: b[1], stroke: colour, "stroke-width": 1.5 });
     return [
       p.yLow !== undefined && p.yLow !== null && p.yHigh !== null ? whisker([px(p.x), py(p.yLow)], [px(p.x), py(p.yHigh)]) : null,
       p.xLow !== undefined && p.xLow !== null && p.xHigh !== null ? whisker([px(p.xLow), py(p.y)], [px(p.xHigh), py(p.y)]) : null,
       mark(p, i),
-      p.label ? text(px(p.x) + (px(p.x) < W * 0.8 ? 1 : -1) * (size + 4), py(p.y) + 4, p.label, { fill: theme.strong, "text-anchor": px(p.x) < W * 0.8 ? "start" : "end" }) : null,
+      p.label ? text(px(p.x) + side(p) * (size + 4), py(p.y) + 4, p.label, { fill: theme.strong, "text-anchor": side(p) > 0 ? "start" : "end", class: "label" }) : null,
     ];
   });
   const line = joined && points.length > 1 ? svg("polyline", { points: points.map((p) => px(p.x) + "," + py(p.y)).join(" "), fill: "none", stroke: theme.palette[0], "stroke-width": 1.5 }) : null;
@@ -79,6 +82,7 @@ everywatt.histogram = function (label, found, xLabel) {
   const middle = svg("line", { x1: px(found.median), x2: px(found.median), y1: top, y2: H - bottom, stroke: theme.strong, "stroke-dasharray": "4 3" });
   return element("figure.small-plot", {}, element("figcaption", {}, element("h3", {}, label)),
     svg("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": label, class: "wide" }, bars, middle, axis,
-      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(px(found.median), top - 8, "median " + everywatt.number(found.median), { "text-anchor": px(found.median) < W / 2 ? "start" : "end" }), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })),
+      text(left - 6, top + 10, String(most), { "text-anchor": "end" }), text(left - 6, H - bottom, "0", { "text-anchor": "end" }),
+      text(14, (top + H - bottom) / 2, "queries", { "text-anchor": "middle", transform: `rotate(-90 14 ${(top + H - bottom) / 2})` }), text(px(found.median), top - 8, "median " + everywatt.number(found.median), { "text-anchor": px(found.median) < W / 2 ? "start" : "end" }), text((left + W - right) / 2, H - 6, xLabel, { "text-anchor": "middle" })),
     everywatt.plotTable(label, ["from", "to", "queries"], counts.map((count, i) => [everywatt.number(edges[i]), everywatt.number(edges[i + 1]), String(count)])));
 };
