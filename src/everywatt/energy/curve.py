@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -277,7 +277,7 @@ def split_cells(cells: Cells, which: npt.NDArray[np.intp], at_s: Array, **halves
     halves |= {"start_s": (cells.start_s[which], at_s), "end_s": (at_s, cells.end_s[which])}
     order = np.sort(np.concatenate((np.arange(len(cells.mean_w)), which)))
     first = which + np.arange(len(which))
-    columns: dict[str, Array] = {}
+    columns: dict[str, Any] = {}
     for each in fields(cells):
         column = getattr(cells, each.name)
         if isinstance(column, np.ndarray):
