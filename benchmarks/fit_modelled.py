@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from everywatt.sensors.cpu.identity import MachineFacts
-from everywatt.sensors.cpu.modelled import features
+from everywatt.sensors.cpu.modelled import MachineFacts, features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run, load
-from everywatt.batch.figures import figures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, Attempt, Journal, read_journal
+from everywatt.batch.measuring import figures
 from everywatt.bench.llm.energy import bill
 from everywatt.bench.llm.records import Record
 from everywatt.bench.llm.values import OK, Answer

@@ -144,10 +144,10 @@ def write_node(folder: str, node: int) -> None:
 def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
     """Book some nodes into the store; gives what they drew, what was booked, and this process's peak kilobytes."""
     from everywatt.energy.sources import addable, sources
-    from everywatt.slurm.node.account import Account
     from everywatt.slurm.node.booking import book, merge_hours, sensor_of
     from everywatt.slurm.node.node_jobs import NodeJob
     from everywatt.slurm.node.record import record
+    from everywatt.slurm.node.state import Account
     from everywatt.slurm.site.store import Store
     from everywatt.tape.reader import Tape
 

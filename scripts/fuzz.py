@@ -252,15 +252,14 @@ def targets() -> dict[str, Target]:
     from everywatt.meters.plugmap import labia_feeds
     from everywatt.meters.wall import nodes_of
     from everywatt.sensors.amd.rocm_smi import parse_rocm
-    from everywatt.sensors.jetson.tegra_line import parse_line
+    from everywatt.sensors.jetson.tegrastats import parse_line
     from everywatt.sensors.node import redfish
     from everywatt.sensors.node.cray import parse_counter
     from everywatt.sensors.node.ipmi import parse_dcmi
     from everywatt.sensors.node.raspberry import parse_pmic
     from everywatt.sensors.nvidia.smi_csv import parse_csv
     from everywatt.sensors.wall.execute import parse_number
-    from everywatt.sensors.wall.shelly import channels_of
-    from everywatt.sensors.wall.tasmota import energy_of
+    from everywatt.sensors.wall.plugs import channels_of, energy_of
     from everywatt.slurm.node import scontrol
     from everywatt.slurm.site import detail, sacct
 

@@ -6,22 +6,34 @@
 set -u
 python=$1 workers=$2
 status=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 marks="not long and not ml"
 if [ "${CI:-}" = true ]; then
     export KERAS_BACKEND=torch
     marks="not long"
 fi
 
+# Puts into $cpu the CPU seconds of all programs that were waited for: not of recorders and servers that left their parents.
+look_at_cpu() {
+    times >"$scratch/times"
+    cpu=$(awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); printf "%d", 60 * (u[1] + s[1]) + u[2] + s[2] }' \
+        "$scratch/times")
+}
+
 # part NAME MARKS OPTIONS…
 part() {
     name=$1 marked=$2
     shift 2
     began=$(date +%s)
+    look_at_cpu
+    before=$cpu
     "$python" -m pytest -q --timeout 300 --durations 25 --durations-min 1 -m "$marked" "$@"
     code=$?
     # pytest ends with 5 where no test has the marks.
     [ $code -eq 0 ] || [ $code -eq 5 ] || status=1
-    echo "== $name: $(($(date +%s) - began)) s"
+    look_at_cpu
+    echo "== $name: $(($(date +%s) - began)) s, $((cpu - before)) s of CPU time"
 }
 
 # Runs a program only while no other one wants to run; with the lowest priority where that cannot be asked for.
@@ -38,12 +50,10 @@ types() {
 }
 
 part "tests that share the machine" "not serial and $marks" -n "$workers"
-types_output=$(mktemp)
-trap 'rm -f "$types_output"' EXIT
-types >"$types_output" 2>&1 &
+types >"$scratch/types" 2>&1 &
 # Only the files that have some: to import all others takes ten seconds.
 # shellcheck disable=SC2046 # names without spaces
 part "tests that need it for themselves" "serial and $marks" $(grep -rl --include='test_*.py' 'mark\.serial' tests)
 wait $! || status=1
-cat "$types_output"
+cat "$scratch/types"
 exit $status

@@ -40,6 +40,11 @@ def own_home(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def loaded_by_collecting(request):
+    return request.config.stash[LOADED]
+
+
 @pytest.fixture(scope="session")
 def boxes():
     """Made-up recordings of a wattmeter box."""
@@ -57,6 +62,15 @@ def patient(request, monkeypatch):
         monkeypatch.setattr(
             Patience, "deadline_ns", lambda self, most_s=0.0: self.clock.monotonic_ns() + 30_000_000_000
         )
+
+
+LARGE = ("torch", "scipy.stats", "sklearn", "transformers", "altair", "pandas", "polars", "duckdb")
+LOADED = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_finish(session):
+    """Which large libraries the collection loaded: every worker collects every test."""
+    session.config.stash[LOADED] = [name for name in LARGE if name in sys.modules]
 
 
 def pytest_collection_modifyitems(items):

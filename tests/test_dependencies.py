@@ -87,3 +87,8 @@ def test_groups_and_extras_do_not_repeat_each_other():
 def test_the_pip_that_is_installed_knows_groups():
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
     assert tuple(map(int, pins["pip"].split(".")[:2])) >= (25, 1)
+
+
+def test_collecting_loads_no_large_library(loaded_by_collecting):
+    """Every worker collects every test, and few tests need torch or scipy: those that do import it themselves."""
+    assert loaded_by_collecting == []

@@ -6,9 +6,9 @@ from everywatt.api.run import load
 from everywatt.batch import array
 from everywatt.batch.array import Array, Follow
 from everywatt.batch.collecting import collect
-from everywatt.batch.figures import figures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Attempt, Journal, read_journal
+from everywatt.batch.measuring import figures
 from everywatt.batch.plan import Pace
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor

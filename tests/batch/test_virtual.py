@@ -11,9 +11,9 @@ from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
-from everywatt.batch.figures import figures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import read_journal
+from everywatt.batch.measuring import figures
 from everywatt.batch.probe import Plan, Probe
 from everywatt.batch.runner import FINISH, KILL, Settings
 from everywatt.batch.session import take_up, what_is_left, work_off

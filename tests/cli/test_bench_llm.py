@@ -175,11 +175,12 @@ def test_a_sweep_has_figures_for_each_load(place, tmp_path):
 def test_a_note_on_all_loads_is_said_once(capsys):
     from everywatt.bench.llm.energy import refused
     from everywatt.bench.llm.metrics import metrics
-    from everywatt.cli.bench.llm_show import show
+    from everywatt.bench.llm.rows import LlmResult
+    from everywatt.cli.bench.llm import show
     from everywatt.cli.common.output import Output
 
     found = [replace(metrics(level, [], refused("none")), notes=("the same", level)) for level in ("a", "b")]
-    show({"model": "m", "dataset": {"name": "d"}}, found, [None, None], Output())
+    show(LlmResult("run", {"model": "m", "dataset": {"name": "d"}}, tuple(found)), Output())
     said = capsys.readouterr().err
     assert [said.count(text) for text in ("Note: the same", "Note: a", "Note: b")] == [1, 1, 1]
 

@@ -77,3 +77,19 @@ def test_shares_that_do_not_matter_have_few_digits(home, capsys):
     write_tape(path, [(group, 0.1, rows(lambda t: 5000.0 * t, 0, 6, 0.1))])
     assert main(["why", "one"]) == 0
     assert "0.0000" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--listen", "1.2.3.4:x"], ["--listen", "0.0.0.0:9476"], ["--client-ca", "ca.pem"]])
+def test_the_check_of_an_agent_sees_addresses_it_could_not_serve(home, words):
+    assert main(["agent", "--check", *words]) == 2
+
+
+def test_a_folder_without_runs_is_said(home, monkeypatch, capsys):
+    monkeypatch.setenv("EVERYWATT_HOME", str(home / "none"))
+    assert main(["list"]) == 0
+    assert "There are no runs in" in capsys.readouterr().err
+
+
+def test_a_word_that_is_no_process_is_called_so(home, capsys):
+    assert main(["attach", "x"]) == 2
+    assert "'x' is not a valid process id" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -205,3 +206,10 @@ def test_a_ratio_of_amounts_is_not_negative_and_that_of_differences_may_be():
     narrow = Energy(2.0, Budget((Term("edges", "b", 0.1),)), "gpu")
     assert wide.ratio(narrow).low == 0.0
     assert (wide - narrow).ratio(narrow).low < 0.0
+
+
+def test_no_joules_at_all_are_an_amount_whose_interval_ends_at_zero():
+    nothing = Energy(0.0, Budget((Term("quantum", "quantum", 1.0),)), "node", "counter")
+    assert (nothing.low, nothing.high) == (0.0, 1.0)
+    assert str(nothing) == "≈ 0.00 J (0.00 … 1.00 J, 95 %) · node · counter · coverage 100 %"
+    assert replace(nothing, signed=True).low == -1.0

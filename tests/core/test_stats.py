@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats as scipy_stats
 
 from everywatt.core import stats
+
+scipy = pytest.importorskip("scipy")  # its statistics are loaded by the first test that asks, not by every collection
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 counts = st.integers(0, 200)
@@ -20,12 +21,12 @@ counts = st.integers(0, 200)
 
 @given(st.floats(1e-6, 1 - 1e-6), st.one_of(st.floats(0.5, 1e6), st.integers(1, 200)))
 def test_student_is_scipys(p, freedom):
-    assert stats.student_quantile(p, freedom) == pytest.approx(scipy_stats.t.ppf(p, freedom), rel=1e-9, abs=1e-9)
+    assert stats.student_quantile(p, freedom) == pytest.approx(scipy.stats.t.ppf(p, freedom), rel=1e-9, abs=1e-9)
 
 
 @given(st.floats(1e-9, 1 - 1e-9))
 def test_normal_is_scipys(p):
-    assert stats.normal_quantile(p) == pytest.approx(scipy_stats.norm.ppf(p), rel=1e-9, abs=1e-9)
+    assert stats.normal_quantile(p) == pytest.approx(scipy.stats.norm.ppf(p), rel=1e-9, abs=1e-9)
     assert stats.student_quantile(p, math.inf) == pytest.approx(stats.normal_quantile(p), rel=1e-9)
 
 
@@ -42,7 +43,7 @@ def test_constants_and_printed_tables():
 def test_the_interval_of_a_mean(values):
     assert stats.mean(values) == pytest.approx(np.mean(values), abs=1e-9)
     assert stats.deviation(values) == pytest.approx(np.std(values, ddof=1), abs=1e-9)
-    half = scipy_stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
+    half = scipy.stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values))
     assert stats.mean_half_width(values) == pytest.approx(half, rel=1e-7, abs=1e-9)
 
 
@@ -72,7 +73,7 @@ def test_the_conformal_quantile_is_an_order_statistic_that_holds_for_one_more(va
 @given(st.integers(1, 500), st.data(), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
 def test_wilson_is_scipys(n, data, level):
     hits = data.draw(st.integers(0, n))
-    theirs = scipy_stats.binomtest(hits, n).proportion_ci(level, "wilson")
+    theirs = scipy.stats.binomtest(hits, n).proportion_ci(level, "wilson")
     low, high = stats.wilson(hits, n, level)
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
     assert 0 <= low <= hits / n <= high <= 1
@@ -94,14 +95,14 @@ def test_wilson_as_published(hits, n, low, high):
 
 @given(counts, counts)
 def test_mcnemar_is_the_binomial_test(one, other):
-    expected = scipy_stats.binomtest(one, one + other, 0.5).pvalue if one + other else 1.0
+    expected = scipy.stats.binomtest(one, one + other, 0.5).pvalue if one + other else 1.0
     assert stats.mcnemar(one, other) == pytest.approx(expected, rel=1e-9)
     assert stats.mcnemar(one, other) == stats.mcnemar(other, one)
 
 
 @pytest.mark.parametrize(("one", "other"), [(400, 601), (500, 501), (20_000, 20_500), (0, 1001)])
 def test_mcnemar_of_many(one, other):
-    assert stats.mcnemar(one, other) == pytest.approx(scipy_stats.binomtest(one, one + other).pvalue, rel=1e-7)
+    assert stats.mcnemar(one, other) == pytest.approx(scipy.stats.binomtest(one, one + other).pvalue, rel=1e-7)
 
 
 @given(counts, counts, counts, counts)
@@ -124,7 +125,7 @@ def test_newcombe_holds_the_truth_as_often_as_it_says():
                 table = (both, first, second, n - both - first - second)
                 _, low, high = stats.newcombe(*table)
                 if low <= cells[2] - cells[1] <= high:
-                    held += scipy_stats.multinomial.pmf(table, n, cells)
+                    held += scipy.stats.multinomial.pmf(table, n, cells)
     assert held == pytest.approx(0.95, abs=0.02)
 
 

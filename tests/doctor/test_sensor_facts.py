@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from recorded import DATA, marks, polls
 
-from everywatt.doctor.sensor_facts import characterise, switches
+from everywatt.doctor.characterise import characterise, switches
 
 
 def _recorded(name, column):

@@ -9,9 +9,8 @@ from virtual_world import VirtualWorld
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.fleet.encodings import ENCODINGS, influx_lines, sage_records
+from everywatt.fleet.encodings import ENCODINGS, influx_lines, labels_bytes, labels_of, sage_records
 from everywatt.fleet.options import FORMATS, AgentOptions
-from everywatt.fleet.protobuf import labels_bytes, labels_of
 
 POWER = labels_bytes("everywatt_power_watts", {"device": "gpu.0", "instance": "n1", "job": "everywatt"})
 ODD = labels_bytes("a", {"x": "b c,d=e\nf\\", "long": "y" * 300})

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.fleet.filters import Wanted, quoted, read_filter, selector
+from everywatt.fleet.query import Wanted, quoted, read_filter, selector
 
 
 def test_the_old_file(tmp_path):

@@ -7,9 +7,8 @@ import pytest
 import everywatt
 from everywatt.core.channels import Domain, Kind, Pedigree
 from everywatt.energy.sources import sources
-from everywatt.fleet.imports import targets, write_run
+from everywatt.fleet.imports import energy, targets, translate, write_run
 from everywatt.fleet.query import Series
-from everywatt.fleet.translate import energy, translate
 from everywatt.tape.reader import Tape
 
 START = 1_700_000_000_000

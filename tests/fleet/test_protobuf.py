@@ -7,7 +7,7 @@ from agents import decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.fleet.protobuf import labels_bytes, series_bytes, varint, write_request
+from everywatt.fleet.encodings import labels_bytes, series_bytes, varint, write_request
 
 text = st.text(max_size=20).filter(bool)
 

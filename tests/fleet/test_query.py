@@ -9,8 +9,7 @@ from api_server import ApiServer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.retry import Backoff
-from everywatt.fleet.filters import EVERYWATT, Wanted
-from everywatt.fleet.query import Piece, fetch, nothing, plan
+from everywatt.fleet.query import EVERYWATT, Piece, Wanted, fetch, nothing, plan
 from everywatt.net.api import ApiClient
 
 A, START = Wanted("a"), 1_700_000_000

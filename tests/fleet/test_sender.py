@@ -10,8 +10,7 @@ from webserver import certificate
 from everywatt.core.errors import UsageError
 from everywatt.fleet import segments
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.post import Poster, Verdict
-from everywatt.fleet.sender import MOST_POSTS, Sender
+from everywatt.fleet.sender import MOST_POSTS, Poster, Sender, Verdict
 
 pytest.importorskip("cramjam")
 

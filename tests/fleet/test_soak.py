@@ -62,9 +62,12 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
             asked = time.monotonic()
             later = agent.values()
             slowest_s, scrapes = max(slowest_s, time.monotonic() - asked), scrapes + 1
-            assert all(
-                later[name][0] >= value for name, (value, _) in values.items() if name in later and "_total" in name
-            )
+            back = {
+                name: (value, later[name][0])
+                for name, (value, _) in values.items()
+                if "_total" in name and name in later and later[name][0] < value
+            }
+            assert not back
             values = later
             if early is None and left < seconds * (1 - 1 / SETTLED):
                 early = of_process(agent.process.pid)

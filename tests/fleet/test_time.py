@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import re
+import shutil
 import sqlite3
 
 import pytest
@@ -142,6 +143,20 @@ def test_ten_minutes_at_once_keep_the_law(tmp_path):
     lab.agent.finish()
     again = state.recover(state.read(tmp_path), tmp_path / "tape")
     assert again.devices["cpu.0|package"] == lab.energy_uj
+
+
+def test_the_segment_that_a_killed_agent_left_is_sealed_and_has_lost_nothing(tmp_path):
+    lab = Lab(tmp_path)
+    for _ in range(5):
+        lab.tick()
+    left = tmp_path / "left"  # as it is on the disk while the agent lives is what a kill leaves
+    shutil.copytree(tmp_path / "tape", left)
+    told = {line.key: line.settled_uj for line in lab.agent.watcher.lines.all}
+    lab.agent.finish()
+    assert state.recover(state.State(), left).devices == told
+    state.seal_left(left)
+    (tape,) = load(left).tapes
+    assert tape.sealed and not any("may be lost" in text for text in tape.trouble)
 
 
 def test_all_that_is_read_in_a_second_is_read_and_written_in_one_go(tmp_path):

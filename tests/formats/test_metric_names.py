@@ -7,7 +7,7 @@ import pytest
 from agents import SRC, home_of, parse
 
 from everywatt.formats.metric_names import metrics_text
-from everywatt.sensors.jetson.tegra_line import parse_line
+from everywatt.sensors.jetson.tegrastats import parse_line
 from everywatt.sim.jetson import Board
 
 # Jetson Xavier NX, JetPack 5.1.2.

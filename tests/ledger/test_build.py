@@ -12,8 +12,8 @@ from machines import Process, write_machine
 from everywatt.api.run import Run, load
 from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
+from everywatt.ledger.engine import microjoules
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
-from everywatt.ledger.split.amounts import microjoules
 from everywatt.ledger.split.sharing import MODULE_NOTE
 from everywatt.report.text import summary
 from everywatt.tape.reader import Tape

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from everywatt.models.exploring import effects
+from everywatt.models.applying import effects
 from everywatt.models.fitting import fit
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table

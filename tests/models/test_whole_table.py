@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.models.exploring import effects
+from everywatt.models.applying import effects
 from everywatt.models.fitting import fit
 from everywatt.models.reading import read_table
 

@@ -22,11 +22,10 @@ from waiting import until
 import everywatt
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.energy.sources import sources
-from everywatt.fleet.filters import Wanted, quoted, selector
 from everywatt.fleet.llm_energy import Figure, LlmBook
 from everywatt.fleet.llm_servers import Tokens, check_targets
 from everywatt.fleet.metrics import TEXT_TYPE, Registry
-from everywatt.fleet.query import fetch, range_frame
+from everywatt.fleet.query import Wanted, fetch, quoted, range_frame, selector
 from everywatt.fleet.segments import segments
 from everywatt.net.api import ApiClient
 from everywatt.tape.reader import Tape

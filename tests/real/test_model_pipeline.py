@@ -14,7 +14,7 @@ from everywatt.sim.machine import SimMachine
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("cramjam")
-pytestmark = [*MARKS, pytest.mark.serial]
+pytestmark = MARKS
 POWER = "everywatt_power_watts"
 TARGET = "cpu.0.package.power"
 ROWS = 45  # 30 are the least to learn from; on a busy machine some have no watts

@@ -11,8 +11,8 @@ from reports import EVIL, unpacked, write_other_scope, write_run
 import everywatt
 from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.data import report_document
-from everywatt.report.html.packing import pack
 from everywatt.report.html.page import page as html_page
+from everywatt.report.html.pyramid import pack
 from everywatt.tape.columns import load_columns
 
 pytestmark = IN_A_BROWSER

@@ -291,6 +291,13 @@ def test_a_month_has_its_days_and_its_people(open_page, pages):
     assert "ada" in page.inner_text("main") and "7.60 MJ" in page.inner_text("main")
 
 
+@pytest.mark.parametrize("name", ["month", "models"])
+def test_drawings_can_be_read_on_a_phone(open_page, pages, name):
+    page = of(open_page, pages, name, viewport=PHONE)
+    size = "all => all.map((one) => one.getBoundingClientRect()).map((box) => Math.max(box.width, box.height))"
+    assert min(page.eval_on_selector_all("main svg text", size)) > 8
+
+
 def test_a_model_is_drawn(open_page, pages):
     assert "truth <i>" in of(open_page, pages, "truth").inner_text("h1")
     for name in ("truth", "scatter"):

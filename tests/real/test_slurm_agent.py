@@ -10,7 +10,7 @@ import pytest
 from slurm_site import FREEZER, PER_CPU_S, SlurmSite, cgroups_are_ours, remove_cgroups
 from waiting import until
 
-from everywatt.slurm.node.presence import AGENT, NODE
+from everywatt.slurm.node.spool import AGENT, NODE
 
 
 @pytest.fixture(scope="module")

@@ -81,14 +81,14 @@ def test_a_node_that_loses_power_and_comes_back(slurm):
     assert slurm.wait(again) == {str(again): "COMPLETED"} and output(slurm, again) == "well\n"
 
 
-@pytest.mark.serial  # beside other tests a second cluster's job was not started, or held, like the one below
-def test_by_hand_and_nothing_is_left(slurm, tmp_path):
+def test_by_hand_and_nothing_is_left(slurm, tmp_path_factory):
     """`slurm` is asked for so that this is skipped where that is."""
-    words = [sys.executable, str(SUPPORT / "slurm_cluster.py"), str(tmp_path / "own"), "--nodes", "1"]
+    folder = tmp_path_factory.mktemp("own")
+    words = [sys.executable, str(SUPPORT / "slurm_cluster.py"), str(folder), "--nodes", "1"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline().strip()
-        assert line == f"export SLURM_CONF={tmp_path}/own/slurm.conf"
+        assert line == f"export SLURM_CONF={folder}/slurm.conf"
         env = {**os.environ, "SLURM_CONF": line.partition("=")[2]}
         subprocess.run(["sbatch", "--output=/dev/null", "--wrap=sleep 300.75"], env=env, check=True, timeout=240)
         sleeping = lambda: subprocess.run(["squeue", "-h", "-t", "R"], env=env, capture_output=True).stdout  # noqa: E731
@@ -96,12 +96,11 @@ def test_by_hand_and_nothing_is_left(slurm, tmp_path):
     finally:
         process.terminate()
         assert process.wait(60) == 0
-    assert [pid for pid in ours(str(tmp_path / "own")) if pid != os.getpid()] == []
+    assert [pid for pid in ours(str(folder)) if pid != os.getpid()] == []
 
 
-@pytest.mark.serial  # beside other tests Slurm's own step daemon gave up here, and the job was held
 @pytest.mark.skipif(not can_mount_fuse(), reason="FUSE cannot be mounted here")
-def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, with_slurm):
+def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, tmp_path_factory, with_slurm):
     """The program is in a virtual environment on a filesystem that has stopped answering: jobs start all the same."""
     site = Site(tmp_path / "spool", tmp_path, tmp_path / "store", tmp_path / "hung/venv/bin/everywatt")
     make_spool(site.spool)
@@ -109,7 +108,7 @@ def test_a_prolog_whose_program_is_on_a_hung_mount_lets_jobs_run(tmp_path, with_
     prolog.write_text(hook("start", site))
     prolog.chmod(0o755)
     with (
-        SlurmCluster(tmp_path / "slurm", Options(nodes=1, prolog=prolog)) as cluster,
+        SlurmCluster(tmp_path_factory.mktemp("own"), Options(nodes=1, prolog=prolog)) as cluster,
         hung_mount(tmp_path / "hung"),
     ):
         job = cluster.sbatch("#!/bin/sh\ntrue\n")

@@ -36,6 +36,15 @@ def test_thousands_of_plans(first: int) -> None:
         hold(seed)
 
 
+def test_a_gauge_that_misses_just_under_three_periods_has_no_gap() -> None:
+    """What the tape took for observed, by the times as they were recorded, stays observed at better times."""
+    hold(1205)
+
+
+def test_the_end_of_a_span_is_known_when_its_recorder_died_before_it_wrote_it() -> None:
+    hold(701)
+
+
 def hold(seed: int) -> None:
     wrong = fault_plans.check(seed)
     if wrong:

@@ -1,13 +1,13 @@
+from importlib.util import find_spec
+
 import pytest
 from reports import write_run
 
 import everywatt
 from everywatt.core.errors import MeasurementRefused, UsageError
-
-pytest.importorskip("altair")
-pytest.importorskip("vl_convert")
-
 from everywatt.report.plots import metrics_of, plot
+
+pytestmark = pytest.mark.skipif(not (find_spec("altair") and find_spec("vl_convert")), reason="altair is not installed")
 
 STARTS = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
 

@@ -1,11 +1,13 @@
 """What a probe found, drawn: joules a unit and units a second over the size, with the cheapest one named."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.report.plots import plot_sizes
 
-pytest.importorskip("altair")
+pytestmark = pytest.mark.skipif(find_spec("altair") is None, reason="altair is not installed")
 pytest.importorskip("vl_convert")
 
 

@@ -83,3 +83,10 @@ def test_a_measured_machine_does_not_load_its_fallbacks(tree):
         "not tried: rapl is used",
         "not tried: power is measured",
     ]
+
+
+def test_amds_library_brings_no_http_client():
+    """The recorder of a machine with AMD cards stays as small as the others'."""
+    code = "import sys, everywatt.sensors.amd.amdsmi\nprint('everywatt.net.client' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from everywatt.sim.curves import parse_curve
-from everywatt.sim.events import EventLog
+from everywatt.sim.truth import EventLog
 
 # Reads the count as the C side does, in one load, until it is told to end; says how often it went back.
 READER = """

@@ -10,8 +10,8 @@ import pytest
 from waiting import until
 
 from everywatt.sim.curves import Load
-from everywatt.sim.events import EventLog
 from everywatt.sim.loads import HOST_STAT, Following, HostStat, write_loads
+from everywatt.sim.truth import EventLog
 
 BURN = """
 import time

@@ -12,9 +12,10 @@ def smi(lab, *args, timeout=240):
     )
 
 
-def lines_in(lab, seconds, *args):
-    """What comes out of a looping nvidia-smi through a pipe in that time."""
+def lines_after(lab, count, seconds, *args):
+    """What comes out of a looping nvidia-smi through a pipe in the time after the first `count` lines."""
     child = subprocess.Popen(["nvidia-smi", *args], env=lab.environment(), stdout=subprocess.PIPE, text=True)
+    assert all(child.stdout.readline() for _ in range(count))
     time.sleep(seconds)
     child.kill()
     return child.communicate()[0].splitlines()
@@ -62,8 +63,8 @@ def test_it_sets_the_limit(sim_machine):
 def test_a_loop_in_milliseconds_runs_and_a_tenth_of_a_second_is_five(sim_machine):
     lab = sim_machine(gpus=["constant:100W"])
     query = ("--query-gpu=power.draw", "--format=csv,noheader")
-    assert len(lines_in(lab, 1.0, *query, "-lms", "50")) >= 4
-    assert len(lines_in(lab, 1.0, *query, "-l", "0.1")) == 1
+    lines_after(lab, 4, 0.0, *query, "-lms", "50")
+    assert lines_after(lab, 1, 0.5, *query, "-l", "0.1") == []
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,10 @@ def test_it_hangs_exits_holds_back_and_fails(sim_machine):
     with pytest.raises(subprocess.TimeoutExpired):
         smi(sim_machine(gpus=["constant:1W"], sensor=["smi=hang"]), *query, timeout=0.5)
     late = sim_machine(gpus=["constant:1W"], sensor=["smi=hang-after:3"])
-    assert len(lines_in(late, 1.0, *query, "-lms", "20")) == 3
+    assert lines_after(late, 3, 0.3, *query, "-lms", "20") == []
     gone = smi(sim_machine(gpus=["constant:1W"], sensor=["smi=exit-after:2"]), *query, "-lms", "10")
     assert (gone.returncode, len(gone.stdout.splitlines())) == (1, 2)
-    assert lines_in(sim_machine(gpus=["constant:1W"], sensor=["smi=buffered"]), 0.6, *query, "-lms", "20") == []
+    assert lines_after(sim_machine(gpus=["constant:1W"], sensor=["smi=buffered"]), 0, 0.6, *query, "-lms", "20") == []
     assert smi(sim_machine(gpus=["constant:1W"], sensor=["smi=no-loop"]), *query, "-lms", "20").returncode == 3
     lost = smi(sim_machine(gpus=["constant:1W"], sensor=["smi=no-handle"]), *query)
     assert lost.returncode != 0

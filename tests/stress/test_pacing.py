@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.stress.pacing import Stretch, pace
-from everywatt.stress.transfer import block_bytes
+from everywatt.stress.ram_disk_network import block_bytes
 
 MS = 1_000_000
 

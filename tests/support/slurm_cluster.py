@@ -44,6 +44,7 @@ from pathlib import Path
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "setpriv")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct", "sacctmgr")
 MANY = 50
+SOCKET_BYTES = 108  # of the name of a Unix socket, the last one for its end
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENDED = {
     "COMPLETED",
@@ -101,6 +102,9 @@ class SlurmCluster:
         self.folder, self.options = folder.resolve(), options
         self.conf = self.folder / "slurm.conf"
         self.nodes = [f"node{number}" for number in range(1, options.nodes + 1)]
+        socket = self.folder / "spool" / self.nodes[-1] / f"{self.nodes[-1]}_999.4294967291"
+        if len(os.fsencode(socket)) >= SOCKET_BYTES:
+            raise ValueError(f"{folder} is too long: steps of jobs could not make {socket}, and jobs would be held")
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         ports = free_ports(options.nodes + 3)
         self._ctld_port, self._dbd_port, self._sql_port, *self._node_ports = ports

@@ -19,7 +19,7 @@ from slurm_cluster import Options, SlurmCluster
 
 import everywatt
 from everywatt.slurm.node.hooks import EVENTS, NAMES, Site, hook, make_spool
-from everywatt.slurm.node.presence import AGENT, NODE, holder
+from everywatt.slurm.node.spool import AGENT, NODE, holder
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
 

@@ -23,6 +23,7 @@ from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
+from everywatt.core.files import replacing
 from everywatt.core.spans import Span
 from everywatt.tape.reader import StoredGroup, TableFrame, Tape
 from everywatt.tape.run_store import segments, slug
@@ -71,9 +72,8 @@ def place_tape(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -
         try:
             os.link(tapes[0].path, out)
         except OSError:
-            partial = out.with_name(f".{out.name}.{os.getpid()}.part")
-            shutil.copy2(tapes[0].path, partial)
-            partial.replace(out)
+            with replacing(out) as part:
+                shutil.copy2(tapes[0].path, part)
         return
     partial = out.with_name(f".{out.stem}.{os.getpid()}.part.tape")
     with suppress(FileNotFoundError):

@@ -1,37 +1,25 @@
-"""What each item cost and what its device did meanwhile, from the tape: during the item, not before and after it."""
+"""The figures of a batch, of its devices, items and attempts: as tables and sentences, as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from everywatt.api.run import Run
-from everywatt.batch.journal import DONE, FAILED, Attempt, History, State
-from everywatt.core.clocks import NS
+from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, State
 from everywatt.core.device import is_gpu
-from everywatt.core.energy import Energy, sum_energies
-from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_ratio
-from everywatt.core.spans import Span
-from everywatt.core.stats import deviation, mean
-from everywatt.energy.sources import sources
-from everywatt.energy.ticks import Ticks
-from everywatt.energy.window import source_ticks
-from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.use.series import Series, find
-from everywatt.tape.reader import Tape
+from everywatt.core.energy import Energy
+from everywatt.core.format import format_count, format_duration, format_quantity
+from everywatt.core.stats import median
+from everywatt.core.tables import Cell, Column, Table, csv_text
 
-GAUGES = ("utilisation", "memory", "temperature")
-CURVE_POINTS = 200
 OUTSIDE = "outside items"
-NOT_MEASURED = "no sensor measures the device it ran on"
-
-Floats = npt.NDArray[np.float64]
+SLOW = 3.0  # times the median runtime: a straggler
+CSV_COLUMNS = (
+    *("id", "index", "input", "size", "status", "attempts", "device", "exit_code", "runtime_s"),
+    *("energy_j", "energy_low_j", "energy_high_j"),
+    *("use_mean", "memory_max_bytes", "power_min_w", "power_mean_w", "power_max_w", "why"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +39,11 @@ class During:
 def plain_use(use: Mapping[str, During | None]) -> dict[str, Any]:
     """Plain data for JSON; None where no reading fell into the time."""
     return {name: None if value is None else value.to_dict() for name, value in use.items()}
+
+
+def range_of(during: During | None, unit: str) -> str | None:
+    """`3/48/97 %`; None where nothing was read."""
+    return None if during is None else f"{during.low:.0f}/{during.mean:.0f}/{during.high:.0f} {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +88,54 @@ class ItemFigures:
         """The attempt that decided."""
         return self.attempts[-1] if self.attempts else None
 
+    @property
+    def why(self) -> str:
+        """Why it is not done, in a few words; empty where it is."""
+        last = self.last
+        if last is None or last.attempt.status == DONE:
+            return ""
+        ended = last.attempt.ended
+        if last.attempt.oom:
+            return f"out of memory: {last.attempt.oom}"
+        if ended.get("timed_out"):
+            return "timed out"
+        if ended.get("killed"):
+            return "interrupted"
+        if ended.get("error"):
+            return str(ended["error"])
+        code = last.attempt.exit_code
+        lines = [line for line in str(ended.get("stderr", "")).split("\n") if line.strip()]
+        said = f": {lines[-1][:60]}" if lines else ""
+        return "" if code is None else f"exit code {code}{said}"
+
+    def row(self) -> list[Cell]:
+        """For a table of items."""
+        last = self.last
+        return [
+            self.state.item.id,
+            self.state.status,
+            len(self.attempts),
+            self.state.device or None,
+            None if last is None else last.attempt.runtime_s,
+            None if self.energy.joules is None else self.energy,
+            None if last is None else range_of(last.use.get("utilisation"), "%"),
+            self.why,
+        ]
+
+    def numbers(self) -> list[object]:
+        """For CSV, in the order of `CSV_COLUMNS`."""
+        data = self.to_dict()
+        use = {} if self.last is None else self.last.use
+        busy, memory, power = use.get("utilisation"), use.get("memory"), use.get("power")
+        return [
+            *(data[name] for name in CSV_COLUMNS[:9]),
+            *(self.energy.joules, self.energy.low, self.energy.high),
+            None if busy is None else busy.mean,
+            None if memory is None else memory.high,
+            *((None, None, None) if power is None else (power.low, power.mean, power.high)),
+            self.why,
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         last = self.last
@@ -136,6 +177,20 @@ class DeviceFigures:
     def is_gpu(self) -> bool:
         """Whether it is a GPU, of this host or another."""
         return is_gpu(self.device)
+
+    def row(self) -> list[Cell]:
+        """For the table of devices."""
+        return [*self.cells(self.busy_s), None if self.idle is None or self.idle.joules is None else self.idle]
+
+    def cells(self, *busy: Cell) -> list[Cell]:
+        """The device with its items, how `busy` it was, and what it did and took meanwhile."""
+        memory, power = self.use.get("memory"), self.use.get("power")
+        return [
+            *(self.device, self.done, self.failed, self.retries, *busy, range_of(self.use.get("utilisation"), "%")),
+            None if memory is None else memory.high,
+            None if power is None else power.mean,
+            None if self.energy.joules is None else self.energy,
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -188,6 +243,108 @@ class BatchFigures:
         done = self.count(DONE)
         return None if self.total.joules is None or not done else self.total.joules / done
 
+    @property
+    def headline(self) -> str:
+        """`12 items: 11 done, 1 failed in 3.20 s, 3.400 items/s, 21.30 J/item`"""
+        counts = [f"{self.count(DONE)} done"]
+        counts += [f"{self.count(FAILED)} failed"] if self.count(FAILED) else []
+        counts += [f"{self.left} left"] if self.left else []
+        each = self.joules_per_item()
+        pace = self.count(DONE) / self.duration_s if self.duration_s else 0.0
+        words = [f"{format_count(len(self.items), 'item')}: {', '.join(counts)} in {format_duration(self.duration_s)}"]
+        words += [format_quantity(pace, "items/s")] if pace else []
+        words += [format_quantity(each, "J/item")] if each is not None else []
+        return ", ".join(words) + (f" on {self.cards}" if self.cards else "")
+
+    @property
+    def cards(self) -> str:
+        """`4 × NVIDIA A100-SXM4-40GB`; empty where no GPU took part."""
+        titles = [one.title for one in self.devices if one.is_gpu and one.title]
+        return ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
+
+    def stragglers(self) -> list[ItemFigures]:
+        """Items that took three times as long as the one in the middle, the slowest first."""
+        known = [(one.last.attempt.runtime_s, one) for one in self.items if one.last and one.last.attempt.runtime_s]
+        if len(known) < 4:
+            return []
+        middle = median([seconds or 0.0 for seconds, _ in known])
+        slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > SLOW * middle]
+        return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
+
+    def unfinished(self) -> list[ItemFigures]:
+        """Items that were begun and are not done."""
+        return [item for item in self.items if item.state.status != DONE and item.attempts]
+
+    def tables(self) -> list[Table]:
+        """By device; what is not finished, and who was slow, where there are such items."""
+        found = [self.device_table()]
+        for title, items in (("Not finished", self.unfinished()), ("Stragglers", self.stragglers())):
+            found += [item_table(items, title)] if items else []
+        return found
+
+    def device_table(self) -> Table:
+        """One row for each device, what lies outside of items, and the total that they add up to."""
+        rows = [one.row() for one in self.devices]
+        if self.total.joules is not None:
+            rows.append([OUTSIDE, *[""] * 7, self.outside_microjoules / 1e6, ""])
+            retries = sum(device.retries for device in self.devices)
+            rows.append(["total", self.count(DONE), self.count(FAILED), retries, *[""] * 4, self.total, ""])
+        return Table.of(
+            "device",
+            Column("done", ""),
+            Column("failed", ""),
+            Column("retries", ""),
+            Column("busy", "s"),
+            Column("util min/mean/max", align="right"),
+            Column("memory", "B"),
+            Column("power", "W"),
+            Column("energy", "J"),
+            Column("idle energy", "J"),
+            rows=rows,
+        )
+
+    def scaling_row(self) -> list[Cell]:
+        """For a table of several batches."""
+        gpus = [device for device in self.devices if device.is_gpu]
+        done = self.count(DONE)
+        use = [during.mean for device in gpus if (during := device.use.get("utilisation")) is not None]
+        watts = [during.mean for device in gpus if (during := device.use.get("power")) is not None]
+        return [
+            self.run,
+            len(gpus),
+            done,
+            self.count(FAILED),
+            self.duration_s,
+            done / self.duration_s if self.duration_s else None,
+            self.joules_per_item(),
+            sum(use) / len(use) / 100 if use else None,
+            sum(watts) if watts else None,
+        ]
+
+    def repeated(self) -> list[str]:
+        """A sentence on items that ran again after an interruption; [] where there are none."""
+        count = sum(
+            any(one.attempt.status == INTERRUPTED for one in item.attempts[:-1]) and len(item.attempts) > 1
+            for item in self.items
+        )
+        if not count:
+            return []
+        were = "was" if count == 1 else "were"
+        return [f"{format_count(count, 'item')} {were} interrupted and run again: each ran at least once"]
+
+    def to_csv(self) -> str:
+        """A line for each item; what is not known is an empty cell."""
+        return csv_text(CSV_COLUMNS, [one.numbers() for one in self.items])
+
+    def to_markdown(self, drift: Sequence[str] = ()) -> str:
+        """The batch for notes: the headline, the table by device, what failed, who was slow."""
+        lines = [f"## {self.run}", "", self.headline, "", f"Energy: {self.total}", ""]
+        lines.append(self.device_table().markdown())
+        lines += [table.markdown() for table in self.tables()[1:]]
+        lines += ["### Drift", "", *(f"- {line}" for line in drift), ""] if drift else []
+        lines += [f"- {note}" for note in self.notes]
+        return "\n".join(lines).rstrip("\n") + "\n"
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `cli` puts schema and kind around it."""
         return {
@@ -205,258 +362,41 @@ class BatchFigures:
         }
 
 
-def figures(run: Run, history: History) -> BatchFigures:
-    """Every item, every device and the whole, from a finished or live run and its journal."""
-    ledger = run.ledger("span")
-    entries = {entry.owner.id: entry for entry in ledger.entries if entry.owner.kind is OwnerKind.SPAN}
-    spans = _on_tapes(run)
-    items = []
-    for state in history.states.values():
-        tries = tuple(_attempt(one, entries, spans, ledger) for one in state.attempts)
-        known = [one.energy for one in tries if one.energy.joules is not None]
-        energy = (
-            added(known) if known else Energy.refuse("it never ran" if not tries else tries[-1].energy.refused or "")
-        )
-        items.append(ItemFigures(state, tries, energy))
-    devices = tuple(_devices(items, entries, ledger, run, history))
-    ours = {one.span for state in history.states.values() for one in state.attempts}
-    outside = sum(entry.microjoules for entry in ledger.entries if entry.owner.id not in ours)
-    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *_tape_notes(run)))
-    return BatchFigures(
-        run.name, run.duration_s, tuple(items), devices, ledger.total, ledger.microjoules, outside, tuple(notes)
+def item_table(items: Sequence[ItemFigures], title: str = "") -> Table:
+    """One row for each item."""
+    return Table.of(
+        "item",
+        "status",
+        Column("attempts", ""),
+        "device",
+        Column("runtime", "s"),
+        Column("energy", "J"),
+        "util min/mean/max",
+        "reason",
+        rows=[item.row() for item in items],
+        title=title,
     )
 
 
-def _on_tapes(run: Run) -> dict[str, tuple[Span, Watch]]:
-    """Every span with the tape that it is on: clocks of different hosts cannot tell."""
-    found: dict[str, tuple[Span, Watch]] = {}
-    for tape in run.tapes:
-        watch = Watch(tape)
-        for span in tape.spans():
-            if span.id not in found or found[span.id][0].end_ns is None:
-                found[span.id] = span, watch
-    return found
+def scaling_table(found: Sequence[BatchFigures]) -> Table:
+    """One row for each batch: throughput and energy against the number of GPUs."""
+    return Table.of(
+        "run",
+        Column("GPUs", ""),
+        Column("done", ""),
+        Column("failed", ""),
+        Column("time", "s"),
+        Column("items/s", ""),
+        Column("J/item", ""),
+        Column("util", "%"),
+        Column("power", "W"),
+        rows=[one.scaling_row() for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
+    )
 
 
-def _tape_notes(run: Run) -> list[str]:
-    return [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
-
-
-def _attempt(
-    one: Attempt, entries: Mapping[str, Entry], spans: Mapping[str, tuple[Span, Watch]], ledger: Ledger
-) -> AttemptFigures:
-    found = spans.get(one.span or "")
-    entry = entries.get(one.span or "")
-    if found is None or entry is None:
-        return AttemptFigures(one, Energy.refuse(ledger.total.refused or "it was not recorded"))
-    span, watch = found
-    use: dict[str, During | None] = {}
-    curve = None
-    if is_gpu(one.device):
-        end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
-        use = watch.during(one.device, span.start_ns, end_ns)
-        curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
-    # A share of nothing that measures is no figure, and not zero.
-    energy = entry.energy if entry.energy.parts else Energy.refuse(ledger.total.refused or NOT_MEASURED)
-    return AttemptFigures(one, energy, use, curve)
-
-
-class Watch:
-    """The gauges of one tape's GPUs, each read once for all items."""
-
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        self.extent_ns = tape.extent_ns()
-        self._series: dict[str, Series | None] = {}
-        self._ticks: dict[str, Ticks | None] = {}
-        self._sources = {source.label: source for source in sources(tape)}
-
-    def during(self, device: str, start_ns: int, end_ns: int) -> dict[str, During | None]:
-        """Utilisation (%), memory (bytes), temperature (°C) and power (W) between two instants."""
-        use = {name: self._gauge(f"{device}.{name}", start_ns, end_ns) for name in GAUGES}
-        use["power"] = self._power(device, start_ns, end_ns)
-        return use
-
-    def memory_curve(self, device: str, start_ns: int, end_ns: int) -> tuple[tuple[float, float], ...]:
-        """Seconds after the start and bytes in use: what led to the end."""
-        series = self._channel(f"{device}.memory")
-        if series is None:
-            return ()
-        first, after = np.searchsorted(series.at_ns, (start_ns, end_ns), side="right")
-        index = np.unique(np.linspace(max(first - 1, 0), max(after - 1, 0), CURVE_POINTS).astype(np.int64))
-        return tuple(((int(series.at_ns[i]) - start_ns) / NS, float(series.values[i])) for i in index)
-
-    def _channel(self, name: str) -> Series | None:
-        if name not in self._series:
-            series = find(self._tape, name)
-            if series is not None:
-                series.update(self._tape)
-            self._series[name] = series
-        return self._series[name]
-
-    def _gauge(self, name: str, start_ns: int, end_ns: int) -> During | None:
-        series = self._channel(name)
-        if series is None:
-            return None
-        first, after = np.searchsorted(series.at_ns, (start_ns, end_ns), side="right")
-        return _during(series.values[first:after])
-
-    def _power(self, device: str, start_ns: int, end_ns: int) -> During | None:
-        """Power at each publication, and the mean from the joules themselves."""
-        source = self._sources.get(device)
-        if source is None or end_ns <= start_ns:
-            return None
-        if device not in self._ticks:
-            self._ticks[device] = source_ticks(source, *self.extent_ns)
-        ticks = self._ticks[device]
-        if ticks is None:
-            return None
-        first, after = np.searchsorted(ticks.at_ns, (start_ns, end_ns), side="right")
-        watts, lasts_ns = ticks.watts[first:after], np.diff(ticks.at_ns, prepend=ticks.at_ns[0])[first:after]
-        # Two publications close together divide a quantum by almost nothing.
-        watts = watts[np.isfinite(watts) & (lasts_ns >= 0.5e9 * ticks.period_s)]
-        joules = float(ticks.many([start_ns], [end_ns])[0][0])
-        if not len(watts) or not np.isfinite(joules):
-            return None
-        mean = joules / ((end_ns - start_ns) / NS)
-        return During(min(float(watts.min()), mean), mean, max(float(watts.max()), mean), len(watts))
-
-
-def _during(values: Floats) -> During | None:
-    if not len(values):
-        return None
-    return During(float(values.min()), float(values.mean()), float(values.max()), len(values))
-
-
-def _devices(
-    items: Sequence[ItemFigures], entries: Mapping[str, Entry], ledger: Ledger, run: Run, history: History
-) -> list[DeviceFigures]:
-    several = len({str(tape.meta.get("host", {}).get("name", "")) for tape in run.tapes}) > 1
-
-    def called(device: str, host: str) -> str:
-        return f"{host}/{device}" if several and host else device
-
-    titles = {
-        called(str(one.get("device")), str(one.get("host", ""))): str(one.get("name", "")) for one in history.devices
-    }
-    where = [called(one.attempt.device, one.attempt.host) for item in items for one in item.attempts]
-    outside = [entry for entry in ledger.entries if entry.owner.kind is OwnerKind.OTHER]
-    parts = _parts(ledger.total, several)
-    found = []
-    for name in dict.fromkeys([*titles, *where]):
-        mine = [one for item in items for one in item.attempts if called(one.attempt.device, one.attempt.host) == name]
-        ended = [(item, item.last.attempt) for item in items if item.last is not None]
-        last = [item for item, one in ended if called(one.device, one.host) == name]
-        known = [one.energy for one in mine if one.energy.joules is not None]
-        idle = [part for entry in outside for label, part in entry.energy.parts if label == name]
-        found.append(
-            DeviceFigures(
-                name,
-                titles.get(name, ""),
-                sum(item.state.status == DONE for item in last),
-                sum(item.state.status == FAILED for item in last),
-                len(mine),
-                sum(one.attempt.number > 1 for one in mine),
-                sum(one.attempt.runtime_s or 0.0 for one in mine),
-                added(known) if known else Energy.refuse(ledger.total.refused or "nothing ran there"),
-                sum(entry.microjoules for one in mine if (entry := entries.get(one.attempt.span or "")) is not None),
-                parts.get(name),
-                idle[0] if idle else None,
-                _together([one.use for one in mine], [one.attempt.runtime_s or 0.0 for one in mine]),
-            )
-        )
-    return found
-
-
-def _parts(total: Energy, several: bool) -> dict[str, Energy]:
-    """The energy of each device; with several hosts the parts of a total are hosts, and devices are parts of these."""
-    if not several:
-        return dict(total.parts)
-    return {f"{host}/{name}": part for host, whole in total.parts for name, part in whole.parts}
-
-
-def _together(uses: Sequence[Mapping[str, During | None]], seconds: Sequence[float]) -> dict[str, During | None]:
-    """All attempts of a device in one: the lowest of the lowest, the mean weighted by time, the highest."""
-    found: dict[str, During | None] = {}
-    for name in (*GAUGES, "power"):
-        known = [(d, s) for use, s in zip(uses, seconds, strict=True) if (d := use.get(name)) is not None]
-        weight = sum(s for _, s in known)
-        if not known:
-            found[name] = None
-            continue
-        mean = sum(d.mean * s for d, s in known) / weight if weight else known[0][0].mean
-        found[name] = During(
-            min(d.low for d, _ in known), mean, max(d.high for d, _ in known), sum(d.samples for d, _ in known)
-        )
-    return found
-
-
-def added(energies: Iterable[Energy]) -> Energy:
-    """The sum of energies of one tape or several, in whole microjoules."""
-    whole = sum_energies(energies, join_scopes=True)
-    parts = tuple((name, _whole(part)) for name, part in whole.parts if part.joules is not None)
-    return replace(_whole(whole), parts=parts)
-
-
-def _whole(energy: Energy) -> Energy:
-    return replace(energy, joules=round(energy.value, 6))
-
-
-TOLERANCE = 0.10
-TIMES_ERROR = 2.0  # standard errors that count as certain
-FEWEST = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """One figure of a batch over the baseline's: 1 is no change. `drifted`: surely beyond the tolerance."""
-
-    name: str
-    ratio: float
-    low: float
-    high: float
-    drifted: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"name": self.name, "ratio": self.ratio, "low": self.low, "high": self.high, "drifted": self.drifted}
-
-    def __str__(self) -> str:
-        word = "DRIFT" if self.drifted else "steady"
-        return f"{self.name}: {format_ratio(self.ratio, self.low, self.high)} of the baseline: {word}"
-
-
-def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLERANCE) -> tuple[list[Drift], list[str]]:
-    """Energy an item, time an item, and the share of failed attempts; and sentences on what cannot be compared."""
-    told: list[Drift] = []
-    notes: list[str] = []
-    counts = found.count(DONE), baseline.count(DONE)
-    if not all(counts):
-        return [], ["no item is finished in one of the two batches"]
-    try:
-        ratio = (found.total / counts[0]).ratio(baseline.total / counts[1])
-        told.append(_drift("energy per item", ratio.value, ratio.low, ratio.high, tolerance))
-    except EverywattError as error:
-        notes.append(f"energy cannot be compared: {error}")
-    ours, theirs = _runtimes(found), _runtimes(baseline)
-    if min(len(ours), len(theirs)) >= FEWEST:
-        told.append(_times(ours, theirs, tolerance))
-    else:
-        notes.append(f"fewer than {FEWEST} items: times are not compared")
-    return told, notes
-
-
-def _runtimes(found: BatchFigures) -> list[float]:
-    last = [item.last for item in found.items if item.state.status == DONE]
-    return [one.attempt.runtime_s for one in last if one is not None and one.attempt.runtime_s]
-
-
-def _times(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> Drift:
-    ratio = mean(ours) / mean(theirs)
-    errors = [deviation(values) / math.sqrt(len(values)) / mean(values) for values in (ours, theirs)]
-    spread = TIMES_ERROR * ratio * math.hypot(*errors)
-    return _drift("time per item", ratio, ratio - spread, ratio + spread, tolerance)
-
-
-def _drift(name: str, ratio: float, low: float, high: float, tolerance: float) -> Drift:
-    return Drift(name, ratio, low, high, low > 1 + tolerance or high < 1 - tolerance)
+def scaling_csv(found: Sequence[BatchFigures]) -> str:
+    """The same for programs, whose readers know the columns by these names."""
+    shown = scaling_table(found)
+    names = {"J/item": "J an item", "util": "use"}
+    columns = tuple(replace(column, name=names.get(column.name, column.name)) for column in shown.columns)
+    return replace(shown, columns=columns).csv()

@@ -6,22 +6,23 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.batch.devices import MIB, Device, GpuNow
-from everywatt.batch.figures import BatchFigures, ItemFigures, added, figures
+from everywatt.batch.figures import BatchFigures, ItemFigures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
+from everywatt.batch.measuring import added, figures
 from everywatt.batch.runner import Runner, Settings
-from everywatt.batch.tables import why
 from everywatt.batch.worker_handle import Lane
 from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.stats import deviation, mean
+from everywatt.core.tables import Cell, Column, Table
 
 NARROW = 1.08  # neighbours this close together need no size in between
 MOST_REFINED = 12
@@ -110,6 +111,10 @@ LOOK_S = 0.02
 WAIT_S = 3.0  # for the tape to reach the end of an attempt
 REACHED_NS = 300_000_000  # beyond that end: slow sensors then have published too
 NO_COMMAND = (126, 127)
+SIZE_COLUMNS = (
+    *(Column("size", ""), "fits", Column("runs", ""), Column("time", "s"), Column("units/s", "")),
+    *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "reason"),
+)
 CERTAIN = 2.0  # standard errors between runs that make a difference
 
 
@@ -181,6 +186,38 @@ class Result:
     undecided: tuple[int, ...]
     sizes: tuple[SizeFigures, ...]
     ended: str = "found"
+
+    def tables(self) -> list[Table]:
+        """One row for each size, with the largest and the cheapest one as notes."""
+        rows: list[list[Cell]] = [
+            [
+                *(one.size, one.fits, one.trials, one.runtime_s, one.units_per_s, one.peak_bytes),
+                *(None if one.energy.joules is None else one.energy, one.joules_per_unit, one.reason),
+            ]
+            for one in self.sizes
+        ]
+        return [Table.of(*SIZE_COLUMNS, rows=rows, notes=self.lines())]
+
+    def lines(self) -> list[str]:
+        """The largest size, and the cheapest one with those that cannot be told from it."""
+        found = [self._largest()]
+        if self.cheapest is not None:
+            near = f"; indistinguishable: {', '.join(map(str, self.undecided))}" if self.undecided else ""
+            found.append(f"cheapest: {self.cheapest}{near}")
+        return found
+
+    def _largest(self) -> str:
+        fits, fails = self.largest.fits, self.largest.fails
+        if self.ended == "interrupted":
+            seen = "no size that fits was found" if fits is None else f"{fits} fits"
+            return f"interrupted: {seen}" + ("" if fails is None else f"; {fails} does not fit")
+        if fits is None:
+            return "no size fits"
+        if fails is not None:
+            return f"largest size that fits: {fits} ({fails} does not)"
+        if fits >= MOST_UNASKED:
+            return f"largest size that fits: {fits}, the largest tried. Does the command use its size?"
+        return f"largest size that fits: {fits}, the upper limit of the search"
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `cli` puts schema and kind around it."""
@@ -306,7 +343,7 @@ class Probe:
             return None
         joules = [self._joules(state) for state in tried.states]
         known = [one for one in joules if one is not None]
-        return sum(known) / len(known) / size if known else None
+        return mean(known) / size if known else None
 
     def _joules(self, state: State) -> float | None:
         """What the tape has of an attempt by now; waits until it has all of it."""
@@ -332,12 +369,12 @@ class Probe:
         return SizeFigures(
             size,
             fits,
-            "" if fits else next((text for item in mine if (text := why(item))), "it was interrupted"),
+            "" if fits else next((item.why for item in mine if item.why), "it was interrupted"),
             len(mine),
-            sum(times) / len(times) if times else None,
+            mean(times) if times else None,
             _peak(mine, tried.peak, self._device),
             energy or Energy.refuse("it never ran"),
-            stdev(one.value for one in known) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+            deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
         )
 
 

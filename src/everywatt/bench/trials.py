@@ -18,7 +18,7 @@ from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
-from everywatt.core.memory import own_peak_bytes
+from everywatt.core.platforms import own_peak_bytes
 from everywatt.core.spans import Span
 from everywatt.energy.sources import addable, sources
 

@@ -16,6 +16,7 @@ from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combi
 
 if TYPE_CHECKING:
     from everywatt.fleet.http import Http
+    from everywatt.net.listen import Address
 
 LIBRARIES = ("uvicorn",)
 
@@ -110,6 +111,8 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
     from everywatt.fleet.service import serve
 
     if check:
+        if not options.small:
+            _access(options)
         return _check(options, output)
     agent = Agent(options, say=output.say)
     return serve(agent, lambda: combine(flags, config), _http(options))
@@ -123,13 +126,12 @@ def need(library: str) -> None:
         raise MissingExtra(library, "export")
 
 
-def _http(options: AgentOptions) -> Http:
+def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
+    """Where to listen, whether with TLS, and the token. UsageError where that cannot be served."""
     from everywatt.net import listen as address
     from everywatt.net.tls import check_tls
     from everywatt.net.tokens import read_token
 
-    for library in LIBRARIES:
-        need(library)
     assert options.listen is not None
     place = address.parse_listen(options.listen)
     token = read_token(None, options.token_file)
@@ -137,6 +139,15 @@ def _http(options: AgentOptions) -> Http:
     if options.client_ca is not None and not tls:
         raise UsageError("Client certificates require TLS.", cure="--cert FILE --key FILE --client-ca FILE")
     address.check_open(place, token=token, tls=tls, clients=options.client_ca is not None)
+    return place, tls, token
+
+
+def _http(options: AgentOptions) -> Http:
+    from everywatt.net import listen as address
+
+    for library in LIBRARIES:
+        need(library)
+    place, tls, token = _access(options)
     sock = address.listen(place)
     port = int(sock.getsockname()[1])
 

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 LAST_PID = 1 << 22  # the most that Linux gives out
+PID = click.IntRange(1, LAST_PID)
+PID.name = "process id"  # what a message calls it
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command(cls=Verb)
-@click.argument("pids", nargs=-1, required=True, type=click.IntRange(1, LAST_PID), metavar="PID...")
+@click.argument("pids", nargs=-1, required=True, type=PID, metavar="PID...")
 @click.option(
     "--for", "for_s", type=SPELL, default=None, help="Stop after this long; by default, when all processes have ended."
 )

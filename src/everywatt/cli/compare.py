@@ -16,10 +16,9 @@ from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
 from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
 from everywatt.bench.figures import Figures
-from everywatt.bench.llm.comparing import is_llm
+from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.runs import compare_runs
 from everywatt.bench.sweep import Sweep
-from everywatt.cli.bench.llm_show import compare_runs_of_models
 from everywatt.cli.common.metering import meter_of, start, stop, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program
@@ -126,7 +125,7 @@ def command(
     gate = [parse_rule(rule) for rule in rules]
     runs = _runs(commands, settings)
     if runs and all(is_llm(run) for run in runs):
-        return compare_runs_of_models(runs, level=level, force=force, out=out, output=output)
+        return _models(runs, level, force, out, output)
     if runs:
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
@@ -290,6 +289,22 @@ def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None,
     output.say("One run each: these intervals do not include the variation of the program from run to run.")
     write_result(out, "comparison", result, lambda: _runs_html(runs))
     output.json("comparison", result.to_dict())
+    return 0
+
+
+def _models(runs: Sequence[Run], level: str | None, force: bool, out: Path | None, output: Output) -> int:
+    """Runs of `bench llm`, item by item."""
+    check_ending(out)
+    result = compare_llm_runs(runs, level=level, force=force)
+    for one, table in zip(result.found, result.tables(), strict=True):
+        output.table(replace(table, notes=()))
+        for text in one.verdicts:
+            output.text(text)
+        for text in one.notes:
+            output.say(f"Note: {text}")
+        output.text()
+    write_result(out, "llm-comparison", result)
+    output.json("llm-comparison", result.to_dict())
     return 0
 
 

@@ -22,7 +22,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import parse_power_w
 from everywatt.footprint.carbon import factors_of, footprint
 from everywatt.ledger.groups import KINDS
-from everywatt.ledger.split.policy import POLICIES
+from everywatt.ledger.owners import POLICIES
 from everywatt.report.ledger_text import LedgerReport
 from everywatt.report.text import RunList, RunReport, readable, sums_by_tag
 from everywatt.report.why import Why, causes
@@ -118,8 +118,10 @@ def list_(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, ou
     runs = [run for _, run in readable(list_runs(home), load, output.warn)]
     chosen = [run for run in runs if all(run.meta.get("tags", {}).get(key) == value for key, value in tags)]
     if sum_tag is None:
-        listed = readable(chosen[-limit:] if limit > 0 else chosen, Run.energy, output.warn)
-        output.result("runs", RunList(home, list(listed)))
+        listed = list(readable(chosen[-limit:] if limit > 0 else chosen, Run.energy, output.warn))
+        output.result("runs", RunList(home, listed))
+        if not listed:
+            output.say(f"There are no runs in {home}{' with this tag' if tags else ''}.")
         return
     found = sums_by_tag(chosen, sum_tag, output.warn)
     if not found.groups:

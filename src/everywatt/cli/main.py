@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("everywatt.cli.sweep", "Measure a command at several power limits or parameters."),
     "batch": ("everywatt.cli.batch.command", "Run a command for many items over GPUs and measure each item."),
     "bench": ("everywatt.cli.bench.command", "Benchmark models: precisions, training, language models."),
-    "slurm": ("everywatt.cli.slurm.command", "Show the energy of every job and user of a Slurm cluster."),
+    "slurm": ("everywatt.cli.slurm", "Show the energy of every job and user of a Slurm cluster."),
     "stress": ("everywatt.cli.stress", "Generate load that follows a profile over time."),
     "show": ("everywatt.cli.inspect:show", "Show a run: energy, devices, spans, quality."),
     "ledger": ("everywatt.cli.inspect:ledger", "Show who used the energy of a run, to the last microjoule."),

@@ -22,8 +22,7 @@ from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.format import format_duration
 
 if TYPE_CHECKING:
-    from everywatt.report.live.snapshot import Snapshot
-    from everywatt.report.live.sources import LiveSource
+    from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 KINDS = ("owner", "process", "container", "user", "job")
 ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
@@ -197,7 +196,7 @@ def _source(
             meta={"tags": dict(settings.tags), "note": note or ""},
             options=settings.options,
         )
-    from everywatt.report.live.sources import open_source
+    from everywatt.report.live.snapshot import open_source
 
     return open_source(
         source,

@@ -16,7 +16,7 @@ from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.net.listen import DEFAULT
 
 if TYPE_CHECKING:
-    from everywatt.report.live.sources import LiveSource
+    from everywatt.report.live.snapshot import LiveSource
     from everywatt.report.web.slurm import SlurmPages
 
 SHORT_TOKEN = 16

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.parts import WithMembers
+from everywatt.cli.common.group import WithMembers
 from everywatt.core.errors import UsageError
 
 if TYPE_CHECKING:

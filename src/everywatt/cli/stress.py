@@ -23,8 +23,7 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.stress.files import Part, load_program
-from everywatt.stress.planning import ENGINES
-from everywatt.stress.playing import play, prepared
+from everywatt.stress.playing import ENGINES, play, prepared
 from everywatt.stress.program import Program, Step
 from everywatt.stress.results import SHORT_POINTS, StepResult
 

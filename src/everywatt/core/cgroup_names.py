@@ -26,6 +26,16 @@ class PlaceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """A job of a scheduler. `id` is its owner's label; the rest is in `everywatt_job_info`, "" where unknown."""
+
+    id: str
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A container, job or unit. `id` is the same for all its cgroups; `label` is for people; `details` are facts.
 

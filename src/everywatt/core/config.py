@@ -17,7 +17,7 @@ from typing import Any
 
 from everywatt.core.errors import ConfigError, EverywattError
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.core.memory import MEMORIES
+from everywatt.core.platforms import MEMORIES
 from everywatt.core.units import parse_duration_s
 
 PROFILES = ("normal", "small")

@@ -61,9 +61,9 @@ class Energy:
 
     def sides(self) -> tuple[float, float]:
         """How far the 95 % interval reaches below and above the figure, in joules."""
-        if self.signed or not self.joules or self.joules < 0:
+        if self.signed or self.joules is None or self.joules < 0:
             return self.budget.sides()
-        below, above = self.budget.sides(self.joules)
+        below, above = self.budget.sides(self.joules) if self.joules else self.budget.sides()
         return min(below, self.joules), above
 
     @property

@@ -26,6 +26,17 @@ def dumps(data: Any, *, indent: int | None = None) -> str:
     return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
+def number(value: Any) -> float | None:
+    """A finite JSON number, None for anything else (also for true and false)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if abs(found) < 1e15 else None
+
+
 def text(value: Any, most_chars: float = math.inf) -> str:
     """A value as text that every file and socket takes. Never raises.
 

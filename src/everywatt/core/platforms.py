@@ -1,4 +1,4 @@
-"""Which operating system this is: measuring needs Linux; recordings are read, imported and exported everywhere."""
+"""What differs between operating systems: measuring needs Linux; users, files and memory of this process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from everywatt.core.errors import NoSensor
 
 O_CLOEXEC: int = getattr(os, "O_CLOEXEC", 0)  # files are never inherited on Windows
+MEMORIES = ("rss", "pss")  # of processes: resident set size; proportional and unique set size as well
 _WAYS = {
     "darwin": "record with `sudo powermetrics --samplers cpu_power,gpu_power -f plist -o FILE`, then "
     "`everywatt import powermetrics FILE`",
@@ -30,3 +31,30 @@ def require_linux() -> None:
 def user_id() -> int:
     """The number of the user; 0 on Windows, which gives every file that owner too."""
     return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def user_name(uid: object) -> str:
+    """The name of a user's number, else the number; "" where there is none."""
+    import pwd
+
+    if not isinstance(uid, int):
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def own_peak_bytes() -> int:
+    """The most memory that this program has had resident.
+
+    The kernel's rusage cannot say it: it holds the peak of the process that started this program too (a notebook's
+    gigabytes). `VmHWM` restarts with the program.
+    """
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - pathlib is slow to load
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        import resource  # Windows has no such module, and its programs no such figure
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -246,7 +246,7 @@ def without_spare(table: Table, width: int) -> Table:
         tuple(table.columns[place] for place in kept),
         tuple(tuple(row[place] for place in kept) for row in table.rows),
         table.title,
-        (*table.notes, f"No room for {missing}: widen the terminal or use --json."),
+        (f"No room for {missing}: widen the terminal or use --json.", *table.notes),
     )
 
 

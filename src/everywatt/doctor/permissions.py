@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from everywatt.core.files import replace_text
 from everywatt.core.machine import Machine
 from everywatt.sensors.cpu.rapl import find_zones, group_rule
 
@@ -105,10 +106,7 @@ def _put(path: Path, text: str) -> Step:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(text)
-    partial.chmod(0o644)
-    partial.replace(path)
+    replace_text(path, text, mode=0o644)
 
 
 def _open_to_group(names: Sequence[str], call: Call) -> None:

@@ -289,15 +289,15 @@ def slopes(at: Ints, joules: Floats) -> Floats:
 def _stepped(ticks: Ticks) -> Ticks:
     """Where a gauge's reading speaks for less than the time since the one before, accumulation is flat until there.
 
-    After a gap it speaks for one period; after rows that had no value, for the time since the last of those.
+    After a gap it speaks for one period; after rows that had no value, for the time since the last of those. What is a
+    gap was decided where rows were accumulated: by better times a stretch of three periods may be a little longer.
     """
     if ticks.channel.kind is Kind.COUNTER or len(ticks.at_ns) < 2:
         return ticks
     period_ns = int(ticks.expected_s * NS)
     gone, seen = np.diff(ticks.at_ns), np.diff(ticks.observed_ns)
-    gaps = gone > GAP_PERIODS * period_ns
-    held = np.where(gaps, period_ns, np.maximum(seen, 1.0)).astype(np.int64)
-    late = np.flatnonzero(gaps | (gone - seen > UNSEEN * period_ns)) + 1
+    held = np.maximum(seen, 1.0).astype(np.int64)
+    late = np.flatnonzero(gone - seen > UNSEEN * period_ns) + 1
     if not len(late):
         return ticks
     return replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
@@ -155,8 +156,9 @@ class Ticks:
             self.watts[told],
             held_s=held_s[told],
             period_s=self.spacing_s,
-            # The tape's rule: a stretch of close reads (a search for the schedule) makes no gaps of the others.
-            gap_s=GAP_PERIODS * self.expected_s,
+            # A gauge's gaps are in what it was held for. For increments of a counter it is the tape's rule: a stretch
+            # of close reads (a search for the schedule) makes no gaps of the others.
+            gap_s=GAP_PERIODS * self.expected_s if self.channel.kind is Kind.COUNTER else math.inf,
             reach_s=self.expected_s,
             window_s=window_s,
             # Taken as the mean of its period, while it may be the power at its end: half a period later.

@@ -88,7 +88,7 @@ class Agent:
         self._sealing: Task | None = None
         self._lock: Any = None
         self._said = 0
-        self._durable: dict[Series, tuple[float | None, int | None]] = {}
+        self._durable: list[tuple[Series, float | None, int | None]] = []
         self._written = True
 
     # The beginning.
@@ -111,7 +111,6 @@ class Agent:
         self.exporter = Exporter(self.watcher, self._reports)
         self.session = self._new_session(found.segment + 1, resumed=resumed)
         self.loop.begin(self.session, sources)
-        state.seal_left(self.tape_folder, self.session.writer.path)
         now_ns = self.clock.monotonic_ns()
         self._rotate_ns = now_ns + round(self.options.rotate_s * NS)
         self._start_sender()

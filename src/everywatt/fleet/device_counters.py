@@ -14,9 +14,8 @@ from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, 
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import addable, part_name, sources, splittable, systematic_terms
 from everywatt.ledger.counters import Factors
-from everywatt.ledger.engine import Level
+from everywatt.ledger.engine import UJ, Level
 from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle
-from everywatt.ledger.split.amounts import UJ
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup
 

@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_ENERGY, OWNER_LOW_HIGH, Registry, Series
 from everywatt.fleet.watch import Watcher
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.recorder.read_loop import rss_bytes
 from everywatt.sensors.base import Report
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from everywatt.core.cgroup_names import Job as Job
 from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.errors import UsageError
-from everywatt.core.jobs import Job as Job
-from everywatt.core.jobs import user_name as user_name
+from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 
 

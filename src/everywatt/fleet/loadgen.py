@@ -22,9 +22,9 @@ import numpy.typing as npt
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.units import parse_duration_s
+from everywatt.fleet.encodings import labels_bytes, varint
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.post import Poster, Verdict
-from everywatt.fleet.protobuf import labels_bytes, varint
+from everywatt.fleet.sender import Poster, Verdict
 from everywatt.net.api import corrected
 
 BATCH_S: Final = 5  # as agents send

@@ -175,19 +175,20 @@ class Registry:
     families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _series: dict[str, dict[Labels, Series]] = field(default_factory=dict)
+    _by_id: dict[int, Series] = field(default_factory=dict)  # all of them once more: walked several times a second
     _count: int = 0
 
     def series(self, name: str, *labels: tuple[str, str]) -> Series:
         """The series of that name and those labels, made where it is new. KeyError for a name that is none of ours."""
         mine = self._series.get(name)
-        if mine is None:
-            mine = self._series[name] = {}
-        found = mine.get(labels)
-        if found is None:
-            self._count += 1
-            found = Series(self.families[name], labels, self._count, name + labels_text(labels))
-            mine[labels] = found
-        return found
+        found = None if mine is None else mine.get(labels)
+        return self._add(self.families[name], labels) if found is None else found
+
+    def _add(self, family: Family, labels: Labels) -> Series:
+        self._count += 1
+        made = Series(family, labels, self._count, family.name + labels_text(labels))
+        self._series.setdefault(family.name, {})[labels] = self._by_id[made.id] = made
+        return made
 
     def set(self, name: str, value: float | None, *labels: tuple[str, str], at_ms: int | None = None) -> None:
         """Give a series its value, and the time of its tick where it has one."""
@@ -209,12 +210,9 @@ class Registry:
             if name in self.families:
                 continue
             labels = tuple(pairs.items())
-            mine = self._series.setdefault(name, {})
-            series = mine.get(labels)
-            if series is None:
-                self._count += 1
-                family = Family(name, kinds.get(name, "gauge"), "", "")
-                series = mine[labels] = Series(family, labels, self._count, name + labels_text(labels))
+            series = self._series.get(name, {}).get(labels) or self._add(
+                Family(name, kinds.get(name, "gauge"), "", ""), labels
+            )
             series.value = value
             told.add(series)
         for name in self._series.keys() - self.families.keys():
@@ -228,23 +226,25 @@ class Registry:
     def remove(self, series: Series) -> None:
         """Forget a series."""
         self._series[series.family.name].pop(series.labels, None)
+        self._by_id.pop(series.id, None)
 
     def __iter__(self) -> Iterator[Series]:
-        for mine in self._series.values():
-            yield from mine.values()
+        return iter(self._by_id.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self._series.values()))
+        return len(self._by_id)
 
-    def counters(self) -> dict[Series, tuple[float | None, int | None]]:
+    def counters(self) -> list[tuple[Series, float | None, int | None]]:
         """What counters say now, for `restore`."""
-        return {series: (series.value, series.at_ms) for series in self if series.family.type == "counter"}
+        return [(one, one.value, one.at_ms) for one in self._by_id.values() if one.family.type == "counter"]
 
-    def restore(self, before: Mapping[Series, tuple[float | None, int | None]]) -> None:
+    def restore(self, before: Iterable[tuple[Series, float | None, int | None]]) -> None:
         """Let counters say what they said before: what is not on the tape would be taken back after a restart."""
         for series in self:
             if series.family.type == "counter":
-                series.value, series.at_ms = before.get(series, (None, None))
+                series.value = series.at_ms = None
+        for series, value, at_ms in before:
+            series.value, series.at_ms = value, at_ms
 
     def text(self, *, open_metrics: bool = False, names: Iterable[str] | None = None) -> str:
         """All values as text; every metric with its HELP and TYPE (and UNIT), in a fixed order."""

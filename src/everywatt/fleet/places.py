@@ -8,7 +8,7 @@ from typing import Any
 from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.fleet.jobs import Job, JobProvider, user_name
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
-from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.processes import ProcessFacts
 
 
 class Places:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everywatt.fleet.protobuf import Sample, labels_bytes
+from everywatt.fleet.encodings import Sample, labels_bytes
 from everywatt.fleet.segments import connect, number_of, samples_group, segments, size_bytes
 
 CHUNK = 64

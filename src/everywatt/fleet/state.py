@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Row
 from everywatt.core.errors import EverywattError
+from everywatt.core.files import replace_text
 from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
-from everywatt.ledger.engine import Level
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ, Level
 from everywatt.recorder.session import FAR_NS, last_rows
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Accumulator, Cum, energy_channels, publication_ns
@@ -90,18 +89,7 @@ class State:
 
 def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
     """Replace a file whole: a reader, and a kill at any moment, sees the old one or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(data, ensure_ascii=False, separators=(",", ":")))
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+    replace_text(path, json.dumps(data, ensure_ascii=False, separators=(",", ":")), durable=sync)
 
 
 def boot_id(proc: Path) -> str:
@@ -212,7 +200,11 @@ def restore(found: State, watcher: Watcher, boot: str) -> None:
 
 
 def recover(state: State, folder: Path) -> State:
-    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed."""
+    """The state with what the newest segments have beyond it. Segments that a kill left open are sealed first.
+
+    Reading one otherwise empties its log, and without a log it seems to have lost what was in there.
+    """
+    seal_left(folder)
     for path in segments(folder):
         if number_of(path) < state.segment:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.errors import MissingExtra, TapeError, UsageError
+from everywatt.core.files import replacing
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.tape.exporting import iso
@@ -113,18 +113,12 @@ def frame(table: Joined) -> pd.DataFrame:
 
 def write(table: Joined, path: Path) -> Path:
     """The table as CSV or Parquet, by the ending of the path; the file is replaced whole."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".parquet":
-            _parquet(table, part)
-        else:
-            _csv(table, part)
-        part.replace(path)
+        with replacing(path) as part:
+            (_parquet if path.suffix == ".parquet" else _csv)(table, part)
     except OSError as error:
         raise TapeError(f"{path} cannot be written: {error.strerror or error}.") from None
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

@@ -17,8 +17,7 @@ from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import NOT_RUNNING, Level
-from everywatt.ledger.split.amounts import UJ, apportion
+from everywatt.ledger.engine import NOT_RUNNING, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 WAIT_FOR_USE_NS = 3 * NS
 LEVELS_NS = 60 * NS
-YOUNG_LEVELS_NS = 2 * NS
-YOUNG_NS = 60 * NS
+YOUNG_NS = 2 * NS  # of an agent that has just started, both are found anew after so long
+LEVELS_GROW = 4  # and idle levels, until they are a minute old, after a quarter of the time since the start
 INTERVALS_NS = 15 * NS
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
@@ -129,12 +128,12 @@ class Watcher:
         if self.llm is not None:
             self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
-            young = now_ns - self.started_ns < YOUNG_NS
-            self._levels_ns = now_ns + (YOUNG_LEVELS_NS if young else LEVELS_NS)
+            age_ns = now_ns - self.started_ns
+            self._levels_ns = now_ns + min(max(age_ns // LEVELS_GROW, YOUNG_NS), LEVELS_NS)
             for line in self.lines.total():
                 line.level = line.idle.level() if line.idle is not None else None
         if now_ns >= self._intervals_ns:
-            self._intervals_ns = now_ns + min(max(now_ns - self.started_ns, YOUNG_LEVELS_NS), INTERVALS_NS)
+            self._intervals_ns = now_ns + min(max(now_ns - self.started_ns, YOUNG_NS), INTERVALS_NS)
             for line in self.lines.all:
                 self._find_intervals(line, now_ns)
         if now_ns >= self._tidy_ns:
@@ -196,18 +195,17 @@ class Watcher:
         said = []
         for line in self.lines.all:
             fresh_uj, seconds = line.settle_gap()
-            if not fresh_uj:
+            if not fresh_uj or not line.in_total:  # a part of another is told and charged with that
                 continue
             joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
-            if line.in_total:
-                level = line.idle.level() if line.idle is not None else None
-                idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-                uses = {} if line.kind == "gpu" else self.cpu.unwatched()
-                uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
-                amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
-                amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
-                self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
+            level = line.idle.level() if line.idle is not None else None
+            idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
+            uses = {} if line.kind == "gpu" else self.cpu.unwatched()
+            uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
+            amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
+            amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
+            self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
         return said
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:

@@ -20,6 +20,7 @@ from everywatt.batch.journal import DONE, now
 from everywatt.batch.runner import Event
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replace_text
 from everywatt.core.jsonio import dumps
 
 MOST_OUTPUT = 500
@@ -215,9 +216,7 @@ def _write(summary: Summary, path: Path) -> tuple[Path, Path]:
     target = path.with_name(f"{path.name}.summary.json")
     table = target.with_name(f"{target.name}.workers.csv")
     for file, text in ((target, dumps(summary.to_dict(), indent=2) + "\n"), (table, summary.workers_csv())):
-        partial = file.with_name(f".{file.name}.{os.getpid()}.part")
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(file)
+        replace_text(file, text)
     return target, table
 
 

@@ -17,9 +17,9 @@ from everywatt.fleet.exporting import MetricSource
 from everywatt.fleet.metrics import Family, Registry
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.counters import IDLE
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.sensors.base import Report
-from everywatt.sensors.jetson.tegra_line import Engine, Memory, RailPower, TegraLine
+from everywatt.sensors.jetson.tegrastats import Engine, Memory, RailPower, TegraLine
 
 MIB = 2**20
 Row = tuple[str, float | None, tuple[tuple[str, str], ...]]

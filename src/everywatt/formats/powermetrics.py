@@ -12,7 +12,7 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.sensors.json_device import number
+from everywatt.core.jsonio import number
 from everywatt.tape.importing import write_utc_table
 
 _HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(?:\.\d{1,6})?)ms elapsed\) \*{3}")

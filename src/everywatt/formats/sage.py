@@ -11,7 +11,7 @@ from everywatt.core import foreign
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.meters.series import Part, Table, group, number, write_parts
 from everywatt.net.api import ApiClient, NotTaken
-from everywatt.sensors.jetson.jetson_rails import series_channel
+from everywatt.sensors.jetson.jetson import series_channel
 from everywatt.tape.exporting import iso
 from everywatt.tape.importing import parse_utc_ns
 

@@ -12,9 +12,8 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.sensors.jetson.jetson_rails import total_note
-from everywatt.sensors.jetson.tegra_line import TegraLine, parse_line
-from everywatt.sensors.jetson.tegrastats import Take, line_channels, values_of
+from everywatt.sensors.jetson.jetson import total_note
+from everywatt.sensors.jetson.tegrastats import Take, TegraLine, line_channels, parse_line, values_of
 from everywatt.tape.importing import parse_utc_ns, write_utc_table
 
 # A log may rest for days and be gone on with; a stamp that is farther away is a clock that was set.

@@ -193,9 +193,14 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 class Measured:
-    """What the callback of every library offers of its measurement."""
+    """What the callback of every library takes and offers of its measurement; a library's own base comes after it.
 
-    _phases: Phases
+    name     name of the runs; steps=True makes a span of each training step too; other options are those of Meter
+    """
+
+    def __init__(self, name: str = "", *, steps: bool = False, **options: Any) -> None:
+        super().__init__()
+        self._name, self._steps, self._phases = name, steps, Phases(**options)
 
     @property
     def run(self) -> Run | None:

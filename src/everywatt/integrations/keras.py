@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from everywatt.integrations import callback_of, library
-from everywatt.integrations._phases import Measured, Phases
+from everywatt.integrations._phases import Measured
 
 
 @cache
@@ -27,12 +27,7 @@ def _callback_class() -> type:
         run      the last finished run, `energy` its joules with their interval
         """
 
-        def __init__(self, name: str = "", *, steps: bool = False, **options: Any) -> None:
-            super().__init__()
-            self._name = name
-            self._steps = steps
-            self._phases = Phases(**options)
-            self._training = False
+        _training = False
 
         def on_train_begin(self, logs: Any = None) -> None:
             self._training = True

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from everywatt.integrations import callback_of, library
-from everywatt.integrations._phases import Measured, Phases
+from everywatt.integrations._phases import Measured
 
 
 def _base() -> Any:
@@ -32,12 +32,6 @@ def _callback_class() -> type:
                  other options are those of Meter
         run      the last finished run, `energy` its joules with their interval
         """
-
-        def __init__(self, name: str = "", *, steps: bool = False, **options: Any) -> None:
-            super().__init__()
-            self._name = name
-            self._steps = steps
-            self._phases = Phases(**options)
 
         def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
             if trainer.local_rank == 0:  # ranks of one host share its sensors: one of them measures

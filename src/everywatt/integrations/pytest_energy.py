@@ -21,7 +21,6 @@ that cannot be decided is shown in the summary, and fails with --energy-strict.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import warnings
 from collections.abc import Iterator
@@ -77,15 +76,10 @@ class Baselines:
                 "pedigree": energy.pedigree,
                 "host": platform.node(),
             }
-            partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
-            partial.write_text(
-                json.dumps(
-                    {"schema": "everywatt/1", "kind": "energy-baselines", "tests": dict(sorted(known.items()))},
-                    indent=2,
-                )
-                + "\n"
-            )
-            partial.replace(self.path)
+            from everywatt.core.files import replace_text
+
+            tests = {"schema": "everywatt/1", "kind": "energy-baselines", "tests": dict(sorted(known.items()))}
+            replace_text(self.path, json.dumps(tests, indent=2) + "\n")
         lock.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from everywatt.core.clocks import SystemClock
 from everywatt.integrations import callback_of, library
-from everywatt.integrations._phases import Measured, Phases
+from everywatt.integrations._phases import Measured
 
 
 @cache
@@ -29,18 +29,13 @@ def _callback_class() -> type:
         run      the finished run, `energy` its joules with their interval
         """
 
-        def __init__(self, name: str = "train", *, steps: bool = False, **options: Any) -> None:
-            super().__init__()
-            self._name = name
-            self._steps = steps
-            self._phases = Phases(**options)
-            self._due_ns: int | None = None
-            self._last_logs: dict[str, Any] | None = None
+        _due_ns: int | None = None
+        _last_logs: dict[str, Any] | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._due_ns = self._last_logs = None
             if state.is_local_process_zero:  # ranks of one host share its sensors: one of them measures
-                self._phases.start(self._name)
+                self._phases.start(self._name or "train")
 
         def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._phases.begin("epoch", number=int(state.epoch or 0))

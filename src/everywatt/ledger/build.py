@@ -14,7 +14,7 @@ from everywatt.core.energy import Energy, combine, join_labels
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger import idle as idling
-from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS
+from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS, UJ, apportion, microjoules, of_devices
 from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
@@ -29,14 +29,13 @@ from everywatt.ledger.owners import (
     Owner,
     OwnerKind,
     Part,
+    check_policy,
     in_microjoules,
     in_order,
 )
-from everywatt.ledger.split.amounts import UJ, apportion, microjoules, of_devices
 from everywatt.ledger.split.intervals import budgets
-from everywatt.ledger.split.policy import check_policy
-from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 from everywatt.ledger.split.sharing import share_tape
+from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.
@@ -69,7 +68,7 @@ def ledger(
     if baseline is not None:
         levels = [idling.given(level, baseline) for level in levels]
     if by == "span":
-        from everywatt.ledger.spans.span_book import span_book  # a quarter of what the ledger loads
+        from everywatt.ledger.spans.spans import span_book  # a quarter of what the ledger loads
 
         return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
     own, about = grouper(by, tapes), describer(by, tapes)

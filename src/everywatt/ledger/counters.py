@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from everywatt.core.budget import Budget
-from everywatt.ledger.engine import NO_HOLDERS, NO_LEVEL, NOT_RUNNING, OWNED_S, DeviceAccount, Level
-from everywatt.ledger.split.amounts import UJ, apportion
+from everywatt.ledger.engine import NO_HOLDERS, NO_LEVEL, NOT_RUNNING, OWNED_S, UJ, DeviceAccount, Level, apportion
 from everywatt.ledger.split.intervals import account_budgets
 
 MOST_OWNERS = 500

@@ -9,15 +9,14 @@ charged to whoever was there. Finished runs fill the same sums with numpy (`ledg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
-
-from everywatt.ledger.split.amounts import apportion
 
 O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
 P = TypeVar("P")
 
+UJ = 1_000_000  # microjoules of a joule
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
 SHORTEST_S = 1e-3  # less is rounding
@@ -242,3 +241,45 @@ class DeviceAccount(Generic[O]):
         owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
         alone_j, alone_s, noise, spread_j, used_squares = (*map(float, sums), 0.0)[:5]
         return cls(float(whole_j), alone_j, alone_s, noise, spread_j, used_squares, owners)
+
+
+# Whole microjoules, shared by largest remainder, so that parts add up to the whole exactly.
+
+
+def microjoules(joules: float) -> int:
+    """The nearest whole number of microjoules."""
+    return round(joules * UJ)
+
+
+def apportion(whole: int, weights: Iterable[float]) -> list[int]:
+    """Whole numbers in proportion to `weights` (≥ 0) that add up to `whole`, each within 1 of its exact share.
+
+    Largest remainders get what is left; among equal ones the first does. ValueError where all weights are 0.
+
+    >>> apportion(10, [1, 1, 1])
+    [4, 3, 3]
+    """
+    shares = [float(weight) for weight in weights]
+    total = math.fsum(shares)
+    if not 0 < total < math.inf or min(shares) < 0:
+        raise ValueError("weights must be finite, not negative, and not all zero")
+    size = abs(whole)
+    exact = [share / total * size for share in shares]
+    amounts = [int(amount) for amount in exact]
+    rest = size - sum(amounts)
+    if rest:
+        order = sorted(range(len(exact)), key=lambda index: amounts[index] - exact[index])
+        # Beyond 2**53 floating point is coarser than a microjoule, so the rest can be more than one each.
+        for index in range(abs(rest)):
+            amounts[order[index % len(order)]] += 1 if rest > 0 else -1
+    return amounts if whole >= 0 else [-amount for amount in amounts]
+
+
+def of_devices(whole_uj: int, joules: Sequence[float]) -> list[int]:
+    """Microjoules of each device, which add up to the total where the joules do."""
+    amounts = [microjoules(amount) for amount in joules]
+    if not amounts or abs(whole_uj - sum(amounts)) > len(amounts):
+        return amounts
+    largest = max(range(len(amounts)), key=lambda index: amounts[index])
+    amounts[largest] += whole_uj - sum(amounts)
+    return amounts

@@ -9,8 +9,12 @@ from typing import Any
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.split.amounts import UJ, microjoules
+from everywatt.ledger.engine import UJ, microjoules
+
+SEPARATE, BY_ALLOCATION, BY_USE = "separate", "by-allocation", "by-use"
+POLICIES = (SEPARATE, BY_ALLOCATION, BY_USE)  # what becomes of idle
 
 
 class OwnerKind(StrEnum):
@@ -199,3 +203,10 @@ def _together(entries: Sequence[Entry]) -> dict[str, Any]:
             if any(name in entry.use for entry in entries)
         },
     }
+
+
+def check_policy(policy: str) -> str:
+    """The policy, or UsageError where there is none of that name."""
+    if policy not in POLICIES:
+        raise UsageError(f"'{policy}' is not an idle policy.", cure=f"one of: {', '.join(POLICIES)}")
+    return policy

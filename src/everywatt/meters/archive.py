@@ -19,10 +19,9 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
-from everywatt.meters.bare_arrow import to_column
 from everywatt.meters.block import Block
 from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
-from everywatt.meters.parquet import arrow, read_parquet, writing
+from everywatt.meters.parquet import arrow, read_parquet, to_column, writing
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
 ROWS_AT_ONCE: Final = 4_000  # what the copies are cut from: more would only take memory

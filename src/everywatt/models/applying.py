@@ -1,4 +1,4 @@
-"""A model on a table: watts of every row with their interval, flags, and how far off they are where truth is known."""
+"""What a model says: watts of each row of a table with their interval, how far off they are, what each column does."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import design, still_rows
+from everywatt.models.features import History
 from everywatt.models.form import Model
 from everywatt.models.learners import predict_form
 from everywatt.models.table import Floats, Table
@@ -190,3 +191,34 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
         },
     }
     return replace(moved, widths=widths, host=host or table.host, about=told)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Watts with one column at its low, median and high, the others at their medians."""
+
+    name: str
+    low_w: float
+    middle_w: float
+    high_w: float
+
+    @property
+    def swing_w(self) -> float:
+        """Watts from its low to its high."""
+        return self.high_w - self.low_w
+
+
+def effects(model: Model) -> tuple[float, list[Effect]]:
+    """Watts with everything at its lowest, and what each column does; the strongest first."""
+
+    def watts(values: dict[str, float]) -> float:
+        history = History(model.form.features, model.period_s)
+        return model.predict(history.row(0.0, values)).watts
+
+    middle = {name: limit.middle for name, limit in model.columns.items()}
+    found = [
+        Effect(name, watts({**middle, name: r.low}), watts(middle), watts({**middle, name: r.high}))
+        for name, r in model.columns.items()
+    ]
+    lowest = watts({name: limit.low for name, limit in model.columns.items()})
+    return lowest, sorted(found, key=lambda one: -abs(one.swing_w))

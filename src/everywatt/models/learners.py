@@ -215,9 +215,9 @@ MANY_ROWS = 50_000
 CHECKED_ROWS = 64
 TREES, FEW_TREES = 100, 40
 FEW_ROWS = 400
-LEAVES = 8
+LEAVES = 16
 RATE, FAST_RATE = 0.1, 0.15
-LEAST_IN_LEAF = 20  # rows; a twentieth of a small table
+LEAST_IN_LEAF = 5  # rows, so that a load of a quarter of a minute counts; a twentieth of a small table
 
 
 def grow(x: Floats, logs: Floats) -> list[Tree]:

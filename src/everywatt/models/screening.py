@@ -1,4 +1,4 @@
-"""What is wrong with a table before anything is learnt from it: dead columns, gaps, wrong units, leaks."""
+"""A table before anything is learnt from it: dead columns, gaps, wrong units, leaks, and which columns move with it."""
 
 from __future__ import annotations
 
@@ -163,3 +163,65 @@ def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[st
             warnings.append(f"{name} is {target} itself{shift} (correlation {value:.5f}): leakage")
             return asked
     return True
+
+
+STRONG, SOME = 0.7, 0.3
+CHANCE = 3.3  # correlations of noise reach this over √rows once in a thousand
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One column: its correlation with the target now and at the best delay (above zero: the column moves first)."""
+
+    name: str
+    now: float
+    best: float
+    lag_s: float
+    grade: str
+    remark: str
+
+
+@dataclass(frozen=True)
+class Explored:
+    """Columns, those that move most with the target first."""
+
+    columns: tuple[Relation, ...]
+    warnings: tuple[str, ...]
+
+
+def explore(table: Table, target: str, lags: int) -> Explored:
+    """Correlations of every column with the target at delays of so many rows, both ways."""
+    y = table.column(target)
+    period_s = table.period_s
+    found = []
+    for name, values in table.columns.items():
+        if name == target:
+            continue
+        at = {lag: _lagged(values, y, lag) for lag in range(-lags, lags + 1)}
+        best = max(at, key=lambda lag: (abs(at[lag]), -abs(lag)))
+        found.append(
+            Relation(name, at[0], at[best], best * period_s, _grade(at[best], len(y)), _remark(name, at, best, len(y)))
+        )
+    found.sort(key=lambda one: -abs(one.best))
+    return Explored(tuple(found), table.notes)
+
+
+def _lagged(values: np.ndarray, y: np.ndarray, lag: int) -> float:
+    if lag > 0:
+        return correlation(values[:-lag], y[lag:])
+    return correlation(values[-lag:], y[:lag]) if lag < 0 else correlation(values, y)
+
+
+def _grade(value: float, rows: int) -> str:
+    size = abs(value)
+    if size <= CHANCE / np.sqrt(max(rows, 1)):
+        return "none"
+    return "strong" if size >= STRONG else "some" if size >= SOME else "weak"
+
+
+def _remark(name: str, at: dict[int, float], best: int, rows: int) -> str:
+    if POWER_NAME.search(name):
+        return "is itself a power"
+    if best < 0 and abs(at[best]) > abs(at[0]) + 0.05 and _grade(at[best], rows) != "none":
+        return "moves after the power"
+    return ""

@@ -34,6 +34,8 @@ MOST_REVIVALS = 20
 MOST_TOP_SPANS = 1000
 MOST_CHARS = 1 << 18  # of what a program says at once (32,000 numbers): more would take noticeable time
 LOOKS = 20  # every so many looks, ten seconds of `everywatt run`, the recorder is asked whether it is alive
+# A recorder flushes every second, that of the small profile every 10 s: what it heard before is on the tape.
+UNWRITTEN_NS = 12_000_000_000
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
 _fork_watched = False
@@ -456,13 +458,15 @@ class Recording:
         said = f"{(silent or said).rstrip('.')}; nothing was recorded for up to {(now_ns - died_ns) / 1e9:.1f} s."
         self.notes.append(said)
         messages = list(self._spans.values())
-        if silent:  # it may never write what it was sent: how spans ended, and the counters there
-            for span in self.top_spans.values():
-                if span.end_ns is not None:
-                    messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
-            if messages:
-                messages[0] = {**messages[0], "edges": self._edges[0]}
-                messages[-1] = {**messages[-1], "edges": [*messages[-1].get("edges", ()), *self._edges[1]]}
+        # It may never have written what it was sent last: how spans ended, and the counters there.
+        since_ns = 0 if silent else died_ns - UNWRITTEN_NS
+        ended = [span for span in self.top_spans.values() if span.end_ns is not None and span.end_ns > since_ns]
+        for span in ended:
+            messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
+        if silent and messages:
+            messages[0] = {**messages[0], "edges": self._edges[0]}
+        if messages and (silent or ended):
+            messages[-1] = {**messages[-1], "edges": [*messages[-1].get("edges", ()), *self._edges[1]]}
         messages.append({**self._now("gap", said), "data": {"start_ns": died_ns, "end_ns": now_ns}})
         with contextlib.suppress(OSError):  # dead again: the next message will find out
             for message in messages:

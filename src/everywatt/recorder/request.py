@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import plain
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.core.memory import MEMORIES
+from everywatt.core.platforms import MEMORIES
 from everywatt.sensors.base import Request
 
 if TYPE_CHECKING:

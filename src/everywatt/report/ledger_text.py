@@ -11,9 +11,9 @@ from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
+from everywatt.ledger.engine import UJ, apportion
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.split.amounts import UJ, apportion
 
 LABEL_CHARACTERS = 48
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
@@ -64,8 +64,9 @@ def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = 
     interval = _interval(ledger.total.budget, sum(amounts_uj), sum(amounts_uj), decimals)
     rows.append(["total", whole, interval, "100.0 %", "", "", "", ""])
     return Table.of(
-        *("OWNER", Column("ENERGY", "J"), Column("95 % INTERVAL", "J"), Column("SHARE", "%"), Column("CPU TIME", "s")),
-        *(Column("GPU TIME", "s"), Column("MEMORY", "B"), "METHOD"),
+        *("OWNER", Column("ENERGY", "J"), Column("95 % INTERVAL", "J"), Column("SHARE", "%")),
+        *(Column("CPU TIME", "s", spare=4), Column("GPU TIME", "s", spare=3)),
+        *(Column("MEMORY", "B", spare=1), Column("METHOD", spare=2)),
         rows=rows,
         notes=notes,
     )

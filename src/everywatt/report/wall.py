@@ -15,7 +15,7 @@ from everywatt.meters.power import chip_sources, line_of, meter_sources, single
 
 if TYPE_CHECKING:
     from everywatt.meters.clock_offset import Offset
-    from everywatt.meters.overhead import Overhead
+    from everywatt.meters.wall import Overhead
 
 CELLS = 60
 SHORTEST_CELL_S = 1.0

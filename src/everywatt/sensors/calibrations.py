@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Facts
+from everywatt.core.files import replace_text
 
 VALID_S = 366 * 86_400
 FILE = "calibrations.json"
@@ -100,10 +101,8 @@ def save(stored: Stored, path: Path | None = None) -> Path:
     target = path or path_of()
     everything = {**load_all(target), stored.uuid: stored}
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}")
     text = json.dumps({"version": 1, "calibrations": [asdict(one) for one in everything.values()]}, indent=1)
-    part.write_text(text + "\n", encoding="utf-8")
-    part.replace(target)
+    replace_text(target, text + "\n")
     return target
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from everywatt.core.errors import NetworkError, SensorError, UsageError
 from everywatt.core.foreign import parse_json
 from everywatt.net.client import Client, Limits
-from everywatt.net.digest import Digest
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Login, Url
 
@@ -26,28 +28,6 @@ class Answer:
     status: int
     headers: Mapping[str, str]
     data: Any
-
-
-def login_of(name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> Login | None:
-    """A sensor's credentials: `user` and `password_file` of its options, else two variables of the environment."""
-    prefix = f"EVERYWATT_{name.upper()}_"
-    user = options.get("user") or environ.get(prefix + "USER")
-    password = secret(options.get("password_file"), environ.get(prefix + "PASSWORD"))
-    return Login(str(user), password) if user and password is not None else None
-
-
-def secret(file: Any, otherwise: str | None) -> str | None:
-    """The first line of a file, or what the environment says. SensorError where the file cannot be read."""
-    if not file:
-        return otherwise
-    try:
-        text = Path(str(file)).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SensorError(f"{file} cannot be read: {reason}.") from None
-    if not text:
-        raise SensorError(f"{file} is empty.")
-    return text.partition("\n")[0].removesuffix("\r")
 
 
 class JsonDevice:
@@ -145,12 +125,40 @@ def good(answer: Answer, host: str) -> Any:
     return answer.data
 
 
-def number(value: Any) -> float | None:
-    """A finite JSON number, None for anything else (also for true and false)."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if abs(found) < 1e15 else None
+_HASHES: Final = {"MD5": "md5", "SHA-256": "sha256"}
+_PART: Final = re.compile(r'([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+class Digest:
+    """Answers to a server's challenge; each has a count of its own, as the nonce wants it."""
+
+    def __init__(self, login: Login, challenge: Mapping[str, str]) -> None:
+        self._login, self._challenge = login, challenge
+        self._hash = _HASHES[challenge.get("algorithm", "MD5").upper()]
+        self._count = 0
+
+    @classmethod
+    def of(cls, login: Login, header: str | None) -> Digest | None:
+        """By a WWW-Authenticate header; None where that wants something else."""
+        scheme, _, rest = (header or "").partition(" ")
+        told = {name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain for name, quoted, plain in _PART.findall(rest)}
+        known = told.get("algorithm", "MD5").upper() in _HASHES and "auth" in told.get("qop", "").split(",")
+        return cls(login, told) if scheme.lower() == "digest" and known and {"realm", "nonce"} <= told.keys() else None
+
+    def answer(self, method: str, target: str) -> str:
+        """The value of an Authorization header for one request."""
+        self._count += 1
+        told, count, own = self._challenge, f"{self._count:08x}", secrets.token_hex(8)
+        secret = self._digest(self._login.user, told["realm"], self._login.password)
+        response = self._digest(secret, told["nonce"], count, own, "auth", self._digest(method, target))
+        quoted = {"username": self._login.user, "realm": told["realm"], "nonce": told["nonce"], "uri": target}
+        quoted |= {"response": response, "cnonce": own} | ({"opaque": told["opaque"]} if "opaque" in told else {})
+        words = [f'{name}="{_escaped(value)}"' for name, value in quoted.items()]
+        return f"Digest {', '.join(words)}, algorithm={told.get('algorithm', 'MD5')}, qop=auth, nc={count}"
+
+    def _digest(self, *parts: str) -> str:
+        return hashlib.new(self._hash, ":".join(parts).encode(), usedforsecurity=False).hexdigest()
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r'(["\\])', r"\\\1", text)

@@ -10,11 +10,13 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError, SensorError
+from everywatt.net.url import Login
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.child import run_once
 
@@ -42,6 +44,20 @@ def power_channel(device: str, domain: Domain, facts: Facts) -> Channel:
 def first_line(text: str) -> str:
     """The first line with words in it, for a message; "nothing" where there is none."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "nothing")[:120]
+
+
+def secret(file: Any, otherwise: str | None) -> str | None:
+    """The first line of a file, or what the environment says. SensorError where the file cannot be read."""
+    if not file:
+        return otherwise
+    try:
+        text = Path(str(file)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SensorError(f"{file} cannot be read: {reason}.") from None
+    if not text:
+        raise SensorError(f"{file} is empty.")
+    return text.partition("\n")[0].removesuffix("\r")
 
 
 class PolledGroup:
@@ -229,6 +245,13 @@ class SlowMeters:
         if odd:
             raise SensorError(f"[sensor.{self.name}] {odd} = {told[odd]!r} is not a number.")
         return Facts(**{**known, **{key: float(value) for key, value in told.items()}})
+
+    def login(self) -> Login | None:
+        """Credentials: `user` and `password_file` of the options, else two variables of the environment."""
+        environ, prefix = self.machine.environ, f"EVERYWATT_{self.name.upper()}_"
+        user = self.options.get("user") or environ.get(prefix + "USER")
+        password = secret(self.options.get("password_file"), environ.get(prefix + "PASSWORD"))
+        return Login(str(user), password) if user and password is not None else None
 
     def several(self, key: str) -> list[str]:
         """One text or a list of them."""

@@ -2,13 +2,15 @@
 
 Nothing here raises for what a file says or fails to say. A value that is not there is NaN or None, and `trouble` tells
 why, so that one broken file never takes its neighbours with it.
+
+Graphics cards are told apart by PCI address: AMD's and Intel's have one device name each, whichever sensor reads them.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -18,7 +20,6 @@ from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 from everywatt.core.platforms import O_CLOEXEC
 
-Opener = Callable[[str], int]
 _LONGEST = 64
 _U64_DIGITS = 20
 _SIGNED = re.compile(rb"-?\d{1,19}")
@@ -29,10 +30,10 @@ def open_readonly(path: str) -> int:
     return os.open(path, os.O_RDONLY | O_CLOEXEC)
 
 
-def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
+def read_text(path: Path) -> str | None:
     """The stripped text of a small file, None where it cannot be read or is no text."""
     try:
-        handle = opener(str(path))
+        handle = open_readonly(str(path))
     except OSError:
         return None
     try:
@@ -43,9 +44,9 @@ def read_text(path: Path, opener: Opener = open_readonly) -> str | None:
         os.close(handle)
 
 
-def read_count(path: Path, opener: Opener = open_readonly) -> int | None:
+def read_count(path: Path) -> int | None:
     """A whole number ≥ 0 from a small file, None where there is none."""
-    text = read_text(path, opener)
+    text = read_text(path)
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
 
 
@@ -75,12 +76,11 @@ class NumberFile:
     next read, so that a device that comes back works again.
     """
 
-    def __init__(self, path: Path, *, most: float | None = None, opener: Opener = open_readonly) -> None:
+    def __init__(self, path: Path, *, most: float | None = None) -> None:
         self.path = path
         self.trouble: str | None = None
         self.denied = False
         self._most = most
-        self._opener = opener
         self._handle: int | None = None
         self._last: bytes | None = None
 
@@ -127,13 +127,13 @@ class NumberFile:
 
     def _bytes(self) -> bytes:
         if self._handle is None:
-            self._handle = self._opener(str(self.path))
+            self._handle = open_readonly(str(self.path))
         data = os.pread(self._handle, _LONGEST, 0)
         # A descriptor of a file that was removed or replaced repeats its last value indefinitely. Counters seldom stand
         # still, so that looking only then costs nothing.
         if data == self._last and os.fstat(self._handle).st_nlink == 0:
             self.close()
-            self._handle = self._opener(str(self.path))
+            self._handle = open_readonly(str(self.path))
             data = os.pread(self._handle, _LONGEST, 0)
         self._last = data
         return data
@@ -266,3 +266,32 @@ def packages_of(sys: Path) -> list[int] | None:
     except (OSError, ValueError):
         return None
     return found if len(set(found)) > 1 else None
+
+
+PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.IGNORECASE)
+
+
+def short_pci(text: str) -> str | None:
+    """`0000:04:00.0` out of a text, None where there is none."""
+    match = PCI.search(text)
+    return f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}".lower() if match else None
+
+
+def socket_of(pci: str | None) -> str | None:
+    """The address without its function: the partitions of an MI300 are functions of one socket, and share its power."""
+    return pci.rpartition(".")[0] if pci else None
+
+
+def address_of(folder: Path) -> str | None:
+    """The PCI address of the card that a folder of /sys belongs to."""
+    for place in (folder / "device", folder):
+        for part in reversed(place.resolve().parts):
+            if PCI.fullmatch(part):
+                return short_pci(part)
+    return None
+
+
+def numbered(sys: Path, sockets: Iterable[str]) -> dict[str, str]:
+    """`gpu.N` for each card, in the order of their addresses; NVML's cards have the first numbers."""
+    nvidia = [path for path in entries(sys / "bus" / "pci" / "drivers" / "nvidia") if PCI.fullmatch(path.name)]
+    return {socket: f"gpu.{number}" for number, socket in enumerate(sorted(set(sockets)), len(nvidia))}

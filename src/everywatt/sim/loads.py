@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
 from everywatt.sim.curves import Curve, Load
-from everywatt.sim.events import EventLog
 from everywatt.sim.options import GpuProcess
 from everywatt.sim.processes import ProcessTable
+from everywatt.sim.truth import EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -26,10 +26,10 @@ from everywatt.core.errors import UsageError
 from everywatt.sim import powercap
 from everywatt.sim.build import NVML, PRELOAD, libraries
 from everywatt.sim.curves import Curve, Load, Sine, Table, parse_curve
-from everywatt.sim.events import Event, EventLog
 from everywatt.sim.loads import Follower, write_loads
 from everywatt.sim.options import Gpu, Package, parse_settings
 from everywatt.sim.processes import ProcessTable
+from everywatt.sim.truth import Event, EventLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,9 +20,9 @@ _HOMES = {
     "RESOURCES": "program",
     "Shape": "shapes",
     "parse_shape": "shapes",
-    "Load": "building",
-    "shaped": "building",
-    "latin_hypercube": "building",
+    "Load": "shapes",
+    "shaped": "shapes",
+    "latin_hypercube": "shapes",
     "load_program": "files",
     "StepResult": "results",
     "play": "playing",
@@ -30,12 +30,11 @@ _HOMES = {
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from everywatt.stress.building import Load, latin_hypercube, shaped
     from everywatt.stress.files import load_program
     from everywatt.stress.playing import play
     from everywatt.stress.program import KINDS, RESOURCES, Cpu, Gpu, Program, Step
     from everywatt.stress.results import StepResult
-    from everywatt.stress.shapes import Shape, parse_shape
+    from everywatt.stress.shapes import Load, Shape, latin_hypercube, parse_shape, shaped
 
 __all__ = [
     "KINDS",

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import parse_duration_s
-from everywatt.stress.building import DEFAULT, Load, shaped
 from everywatt.stress.program import KINDS, RESOURCES, Program
-from everywatt.stress.shapes import Shape, parse_shape
+from everywatt.stress.shapes import DEFAULT, Load, Shape, parse_shape, shaped
 
 if TYPE_CHECKING:
     import numpy as np

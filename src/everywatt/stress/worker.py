@@ -24,9 +24,9 @@ _PR_SET_PDEATHSIG = 1
 ROLES = {
     "cpu": "everywatt.stress.cpu:CpuWork",
     "stress-ng": "everywatt.stress.stress_ng:StressNg",
-    "ram": "everywatt.stress.ram:RamWork",
-    "disk": "everywatt.stress.transfer:DiskWork",
-    "network": "everywatt.stress.transfer:NetworkWork",
+    "ram": "everywatt.stress.ram_disk_network:RamWork",
+    "disk": "everywatt.stress.ram_disk_network:DiskWork",
+    "network": "everywatt.stress.ram_disk_network:NetworkWork",
     "gpu": "everywatt.stress.gpu:GpuWork",
     "gpu-sim": "everywatt.stress.gpu:SimulatedGpuWork",
 }

@@ -10,7 +10,6 @@ import contextlib
 import csv
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.files import replacing
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import neutral_cell
 from everywatt.tape.reader import StoredGroup, Tape
@@ -91,7 +91,7 @@ def export(
             write(out, TICKS, (row for tape in tapes for row in _ticks(tape, tell)))
             write(beside(out, "spans"), SPANS, (row for tape in tapes for row in _spans(tape)))
             write(beside(out, "points"), POINTS, (row for tape in tapes for row in _points(tape)))
-            with _replacing(groups_file(out)) as part:
+            with replacing(groups_file(out)) as part:
                 part.write_text(dumps([_groups(tape) for tape in tapes], indent=1), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"{out} cannot be written: {error.strerror or error}.") from None
@@ -160,17 +160,6 @@ def iso(utc_ns: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns:09d}Z"
 
 
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file to write to that takes the place of `path` only when it is whole."""
-    part = path.with_name(f".{path.name}.part-{os.getpid()}")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _text_rows(columns: dict[str, str], rows: Rows) -> Rows:
     times = [index for index, kind in enumerate(columns.values()) if kind == "time"]
     for row in rows:
@@ -181,7 +170,7 @@ def _text_rows(columns: dict[str, str], rows: Rows) -> Rows:
 
 
 def _write_csv(path: Path, columns: dict[str, str], rows: Rows, *, neutral: bool) -> None:
-    with _replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
         lines = _text_rows(columns, rows)
@@ -189,7 +178,7 @@ def _write_csv(path: Path, columns: dict[str, str], rows: Rows, *, neutral: bool
 
 
 def _write_jsonl(path: Path, columns: dict[str, str], rows: Rows) -> None:
-    with _replacing(path) as part, part.open("w", encoding="utf-8") as file:
+    with replacing(path) as part, part.open("w", encoding="utf-8") as file:
         for row in _text_rows(columns, rows):
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
@@ -235,7 +224,7 @@ def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
 
     def write(path: Path, columns: dict[str, str], rows: Rows) -> None:
         schema = _schema(pa, columns, kind)
-        with _replacing(path) as part, _arrow_file(pa, kind, part, schema) as writer:
+        with replacing(path) as part, _arrow_file(pa, kind, part, schema) as writer:
             for batch in _record_batches(pa, schema, rows):
                 writer.write_batch(batch)
 

@@ -11,6 +11,7 @@ from everywatt.api.run import load
 from everywatt.bench.llm.comparing import compare_llm, is_llm, side
 from everywatt.bench.llm.leaderboard import check_board, leaderboard
 from everywatt.bench.llm.result import evaluate_folder
+from everywatt.cli.common.group import dispatch
 from everywatt.core.errors import ScopeError, UsageError
 from everywatt.report.html.llm import llm_view, models_view
 
@@ -105,8 +106,8 @@ def test_other_items_and_another_scope_are_refused(folder, small):
 def test_different_scopes_are_ranked_in_tables_of_their_own(folder, small, large):
     soc = made(folder, "soc", lambda n: 1.0, lambda n: True, part="soc_per_query_joules")
     board = leaderboard([large, soc, small])
-    assert [(place.model, place.rank) for place in board.tables["gpu", "machine"]] == [("small", 1), ("large", 1)]
-    assert [(place.model, place.rank) for place in board.tables["soc", "machine"]] == [("soc", 1)]
+    assert [(place.model, place.rank) for place in board.groups["gpu", "machine"]] == [("small", 1), ("large", 1)]
+    assert [(place.model, place.rank) for place in board.groups["soc", "machine"]] == [("soc", 1)]
     runs = {run.name: run for run in (small, large, soc)}
     assert check_board(json.loads(json.dumps(board.to_dict())), runs.__getitem__) == []
 
@@ -114,7 +115,7 @@ def test_different_scopes_are_ranked_in_tables_of_their_own(folder, small, large
 def test_the_table_of_many_runs(small, large):
     board = leaderboard([large, small])
     assert [place.model for place in board.places] == ["small", "large"]
-    assert (list(board.tables), board.dataset) == ([("gpu", "machine")], "own")
+    assert (list(board.groups), board.dataset) == ([("gpu", "machine")], "own")
     first = board.places[0]
     assert first.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
@@ -199,3 +200,17 @@ def test_runs_of_one_data_set_at_two_places_are_ranked_together(folder):
     board = leaderboard([here, there])
     assert board.dataset == "items.jsonl"
     assert "/home" not in json.dumps(board.to_dict()) + board.to_csv()
+
+
+def test_the_file_of_a_comparison_has_the_form_that_its_ending_names(small, large, tmp_path, capsys):
+    runs = [str(run.path if run.path.is_dir() else run.path.parent) for run in (small, large)]
+    for ending in ("md", "csv", "html", "json"):
+        assert dispatch(["compare", *runs, "-o", str(tmp_path / f"two.{ending}")]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "two.md").read_text().startswith("### large compared with small")
+    rows = list(csv.DictReader((tmp_path / "two.csv").open(newline="")))
+    energy = next(row for row in rows if row["figure"] == "energy_ratio")
+    assert (energy["run"], float(energy["value"])) == ("large", pytest.approx(2.0, rel=1e-6))
+    assert (tmp_path / "two.html").read_text().startswith("<!doctype html>")
+    assert json.loads((tmp_path / "two.json").read_text())["kind"] == "llm-comparison"
+    assert dispatch(["compare", *runs, "-o", str(tmp_path / "two.txt")]) == 2

@@ -10,7 +10,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import query_csv, write_query_parquet
+from everywatt.bench.llm.rows import LlmResult, write_query_parquet
 from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -109,7 +109,7 @@ def test_failures_are_told_with_their_reasons():
         {"status": "timeout", "reason": "too late", "queries": 1},
     ]
     assert found.items[0]["error"] == "HTTP 500: boom" and found.items[4]["error"] is None
-    assert "HTTP 500: boom" in query_csv([found])
+    assert "HTTP 500: boom" in LlmResult("run", {}, (found,)).to_csv()
 
 
 def test_figures_over_the_covered_queries_say_how_many():
@@ -235,7 +235,7 @@ def test_a_record_holds_what_was_asked(tmp_path):
     assert "2 + 2" not in text and "sums" not in text and masked.answer.text.startswith("sha256:")
     found = metrics("c", [whole], bill(1))
     assert found.items[0]["prompt"] == "2 + 2?" and found.items[0]["columns"] == {"topic": "sums", "k": 3}
-    header, line = query_csv([found]).splitlines()
+    header, line = LlmResult("run", {}, (found,)).to_csv().splitlines()
     assert "dataset.topic" in header and "sums" in line and "prefill_j" in header
 
 

@@ -8,7 +8,8 @@ from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
 from everywatt.bench.llm.loads import Level, parse_rate, repeated
-from everywatt.bench.llm.result import evaluate, to_dict
+from everywatt.bench.llm.result import evaluate
+from everywatt.bench.llm.rows import LlmResult
 from everywatt.bench.llm.running import LOST, PROBE_WAITS_S, Bench, Plan
 from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.clocks import NS
@@ -116,7 +117,7 @@ def test_a_dead_server_ends_the_run_instead_of_failing_every_item(world, width):
 def test_notes_of_the_run_and_of_its_only_load_are_both_in_the_json(world):
     outcome, about = benched(world, Model(world, wrong={1: KeyError("choices")}), (Level(1),), warmup=1)
     (found,) = evaluate(outcome.run, outcome.records, {**about, "warnings": ["of the load"]})
-    data = to_dict("run", about, [found], notes=list(outcome.notes))
+    data = LlmResult("run", about, (found,), notes=outcome.notes).to_dict()
     assert "of the load" in data["notes"] and "warm-up 1 got no answer" in data["notes"][0]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from everywatt.bench.llm.figure import Share, over_repeats, percentiles, regression, trimmed_mean
-from everywatt.bench.llm.latency import latencies, parse_bounds, tpot_s, ttft_s, within
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
+from everywatt.bench.llm.metrics import latencies, parse_bounds, within
 from everywatt.bench.llm.records import QUERIES, Journal, Record, read_records
 from everywatt.bench.llm.values import Answer
 from everywatt.core.errors import UsageError
@@ -56,9 +56,9 @@ def answer(**more):
 
 def test_times_by_their_definitions():
     one = answer(output_tokens=5)
-    assert ttft_s(one) == pytest.approx(0.05)
-    assert tpot_s(one) == pytest.approx(0.04 / 4)
-    assert tpot_s(answer()) is None
+    assert one.ttft_s == pytest.approx(0.05)
+    assert one.tpot_s == pytest.approx(0.04 / 4)
+    assert answer().tpot_s is None
     found = latencies([Record("a", "l", None, one)])
     assert found["itl_s"]["n"] == 3 and found["itl_s"]["p50"] == pytest.approx(0.01)
     assert found["e2e_s"]["mean"] == pytest.approx(0.1)

@@ -5,7 +5,6 @@ import os
 import numpy as np
 import pytest
 
-from everywatt.bench.precision import torch_backend
 from everywatt.bench.precision.backend import Unsupported, make
 from everywatt.bench.precision.computed import Computed, cast, refusal
 from everywatt.bench.precision.data import load_data
@@ -129,13 +128,15 @@ def test_gpt2_shows_its_attention_and_mlp(gpt2):
 
 
 def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
+    from everywatt.bench.precision.torch_backend import module_times
+
     _, model, _prepared, _ = gpt2
     assert model.hooks() == 0
     handle = model.model.register_forward_hook(lambda *_: None)
     assert model.hooks() == 1, "hooks would be seen"
     handle.remove()
     with pytest.raises(RuntimeError):
-        torch_backend.module_times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
+        module_times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
     assert model.hooks() == 0
 
 

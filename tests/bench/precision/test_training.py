@@ -58,7 +58,7 @@ def trained(world, fails=None, **job):
     lab = TrainLab(TrainJob(device="cpu", **job), meter, cool=False, worker=lambda: VirtualTrainer(world, fails))
     lab.work()
     run = meter.stop()
-    return run, lab.result(run)
+    return run, lab.result(run).trained
 
 
 def test_epochs_add_up_to_the_training_and_to_the_truth(world):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.ledger.split.policy import allocated_cpus, charge_idle, check_policy
+from everywatt.ledger.owners import check_policy
+from everywatt.ledger.split.sharing import allocated_cpus, charge_idle
 
 # Owners 0 to 3 are idle, meter, other and nobody.
 USE = np.array([0.0, 1.0, 2.0, 4.0, 5.0])

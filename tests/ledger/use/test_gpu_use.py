@@ -1,7 +1,7 @@
 """Who was on a GPU from when to when, out of rows of `nvml.processes`."""
 
 from everywatt.core.clocks import NS
-from everywatt.ledger.use.gpu_use import GpuUse
+from everywatt.ledger.use.usage import GpuUse
 
 
 def row(pid, sm, **more):

@@ -7,8 +7,8 @@ from tapes import at
 
 from everywatt.energy.sources import addable, sources
 from everywatt.ledger.split import energies
-from everywatt.ledger.split.stretches import cut, remainder
-from everywatt.ledger.use import series
+from everywatt.ledger.split.owner_index import cut, remainder
+from everywatt.ledger.use.usage import HOST_BUSY, Series, find_series
 from everywatt.tape.reader import Tape
 
 
@@ -19,18 +19,18 @@ def instants(*seconds):
 def test_a_counter_between_instants_and_beyond_its_last_reading(tmp_path):
     path = write_machine(tmp_path / "x.tape", {"cpu.0": [50.0] * 10}, [Process(5, [0.5] * 10)], seconds=10)
     tape = Tape.open(path)
-    busy = series.find(tape, series.BUSY)
+    busy = find_series(tape, HOST_BUSY)
     busy.update(tape)
     busy.update(tape)  # nothing new
     assert len(busy.at_ns) == 101
     used = busy.used(instants(1, 2.5, 9, 50), instants(2, 2.75, 11, 60))
     assert used[:3] == pytest.approx([0.5, 0.125, 1.0])
     assert np.isnan(used[3])
-    assert series.find(tape, "no.such") is None
+    assert find_series(tape, "no.such") is None
 
 
 def test_a_counter_that_starts_again_loses_what_it_had_only_once():
-    counter = series.Series.__new__(series.Series)
+    counter = Series.__new__(Series)
     counter.at_ns, counter.values = instants(0, 1, 2, 3), np.array([10.0, 11.0, 0.5, 1.0])
     counter._rising = np.empty(0)
     assert counter.used(instants(0), instants(3)) == pytest.approx([1.5])

@@ -4,7 +4,7 @@ import pytest
 from reports import EVIL, write_other_scope, write_run
 
 import everywatt
-from everywatt.report.html.flame import flames
+from everywatt.report.html.spans import flames
 
 
 def test_nested_spans_add_up(tmp_path):

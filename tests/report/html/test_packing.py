@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reports import unpacked
 
-from everywatt.report.html.packing import pack, packed_bytes
+from everywatt.report.html.pyramid import pack, packed_bytes
 
 
 @settings(deadline=None)

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reports import unpacked
 
-from everywatt.report.html.packing import packed_bytes
-from everywatt.report.html.pyramid import TICK_BYTES, Series, buckets, share_out, shrink, surprise
+from everywatt.report.html.pyramid import TICK_BYTES, Series, buckets, packed_bytes, share_out, shrink, surprise
 
 VALUES = st.lists(st.one_of(st.just(float("nan")), st.integers(0, 1000).map(float)), min_size=2, max_size=300)
 

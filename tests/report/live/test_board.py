@@ -6,9 +6,8 @@ import pytest
 from snapshots import OWNERS, gpu, snapshot
 
 from everywatt.report.live import format as show
-from everywatt.report.live.board import board, plain
+from everywatt.report.live.board import DEVICE_SORTS, OWNER_SORTS, View, board, plain
 from everywatt.report.live.snapshot import BatchNow, Owners, Snapshot, WorkNow
-from everywatt.report.live.view import DEVICE_SORTS, OWNER_SORTS, View
 
 
 @pytest.mark.parametrize("cards", [0, 1, 2, 4, 8])

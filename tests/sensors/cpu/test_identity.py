@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.core.machine import Machine
-from everywatt.sensors.cpu.identity import generation_of, identify
+from everywatt.sensors.cpu.modelled import generation_of, identify
 from everywatt.sensors.surroundings import parse_cpuinfo
 
 XEON = """processor\t: {n}

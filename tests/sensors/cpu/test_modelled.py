@@ -6,8 +6,7 @@ from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.cpu.identity import identify
-from everywatt.sensors.cpu.modelled import Modelled, estimate, grounds
+from everywatt.sensors.cpu.modelled import Modelled, estimate, grounds, identify
 
 CPU = """processor : {n}
 vendor_id : AuthenticAMD

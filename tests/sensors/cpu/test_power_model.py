@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors.cpu.identity import MachineFacts
-from everywatt.sensors.cpu.modelled import curve, estimate, shipped
+from everywatt.sensors.cpu.modelled import MachineFacts, curve, estimate, shipped
 
 HERE = Path(__file__).parents[1]
 LOADS = [level / 10 for level in range(11)]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everywatt.formats.metric_names import metrics_text
-from everywatt.sensors.jetson.tegra_line import Engine, RailPower, TegraLine, parse_line
+from everywatt.sensors.jetson.tegrastats import Engine, RailPower, TegraLine, parse_line
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "tegrastats"
 LINES = [line for line in (DATA / "tegrastats.txt").read_text().splitlines() if line and not line.startswith("#")]

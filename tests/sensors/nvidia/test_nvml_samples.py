@@ -7,7 +7,7 @@ from types import SimpleNamespace as Box
 import pytest
 
 from everywatt.core.clocks import NS, FakeClock
-from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
+from everywatt.sensors.nvidia.nvml_device import UtilisationSamples
 
 US = 1000
 

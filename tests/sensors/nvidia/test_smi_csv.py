@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.sensors.nvidia.smi_csv import Parser, parse_csv, rejected_field
-from everywatt.sensors.pci_cards import short_pci
+from everywatt.sensors.sysfs import short_pci
 
 LINES = (Path(__file__).parent / "data" / "nvidia_smi_csv.txt").read_text().splitlines()
 

@@ -14,8 +14,7 @@ from webserver import Server
 from everywatt.core.channels import Domain
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.wall.shelly import Shelly, channels_of
-from everywatt.sensors.wall.tasmota import Tasmota, energy_of
+from everywatt.sensors.wall.plugs import Shelly, Tasmota, channels_of, energy_of
 
 LINES = (Path(__file__).resolve().parents[2] / "data" / "meters" / "other_meters.txt").read_text().splitlines()
 PLUG = json.loads("{" + next(line for line in LINES if line.startswith('"switch:0"')) + "}")

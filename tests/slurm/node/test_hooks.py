@@ -17,8 +17,7 @@ from waiting import until
 
 from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import EVENTS, RUNTIME, Site, hook, make_spool, slurm_conf_lines
-from everywatt.slurm.node.presence import holder
-from everywatt.slurm.node.spool import forget, read_events
+from everywatt.slurm.node.spool import forget, holder, read_events
 from everywatt.slurm.node.units import unit
 
 JOB = {

@@ -12,11 +12,11 @@ from everywatt.fleet import jobs
 from everywatt.fleet.jobs import Job
 from everywatt.fleet.places import Places
 from everywatt.ledger.counters import OwnerKey
-from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.processes import ProcessFacts
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.presence import AGENT, holder
 from everywatt.slurm.node.provider import SlurmJobs
+from everywatt.slurm.node.spool import AGENT, holder
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root's slurmstepd is believed")
 

@@ -21,17 +21,15 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.machine import Machine
 from everywatt.slurm.lists import expand, indices
 from everywatt.slurm.node import recorder
-from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.cards import card_order, cards_here, gres_files
 from everywatt.slurm.node.hooks import Site, hook, make_spool
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
-from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
 from everywatt.slurm.node.record import record, running
 from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.scontrol import parse_job, parse_pids
-from everywatt.slurm.node.spool import Event, forget, read_events
-from everywatt.slurm.node.state import State
+from everywatt.slurm.node.spool import AGENT, Event, forget, holder, leave, read_events, take_place
+from everywatt.slurm.node.state import Account, State
 from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.checks import flaws

@@ -27,7 +27,9 @@ from everywatt.api.run import Run, union
 from everywatt.core import foreign
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.format import format_energy
 from everywatt.core.spans import Span
+from everywatt.core.tables import Cell, Column, Table
 from everywatt.energy.sources import sources
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.spans.spans import span_ledger
@@ -35,6 +37,8 @@ from everywatt.tape.reader import Tape
 
 OPERATION, TOOL, MODEL = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.request.model"
 PREFIX = "gen_ai."
+KINDS = ("KIND", Column("COUNT", ""), Column("TIME", "s"), Column("OWN ENERGY", "J"), Column("SHARE", "%"))
+STEPS = ("STEP", "KIND", Column("TIME", "s"), Column("OWN ENERGY", "J"), Column("WITH CHILDREN", "J"), "TOKENS")
 TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens")
 
 
@@ -106,6 +110,28 @@ class AgentBill:
             )
             for kind, same in found.items()
         }
+
+    def tables(self) -> list[Table]:
+        """The summary by kind, and every span."""
+        total, whole = self.total, self.total.joules or 0.0
+        ordered = sorted(self.by_kind().items(), key=lambda row: -(row[1][2].joules or 0.0))
+        kinds: list[list[Cell]] = [
+            [kind, count, seconds, own, (own.joules or 0.0) / whole if whole else None]
+            for kind, (count, seconds, own) in ordered
+        ]
+        said = f"{len(self.steps)} steps, {format_energy(total)} in total · {total.scope} · {total.pedigree}"
+        steps: list[list[Cell]] = [
+            [
+                *(one.span.name, one.kind, one.span.duration_s or 0.0, one.own, one.whole),
+                " + ".join("–" if count is None else str(count) for count in one.tokens),
+            ]
+            for one in self.steps
+        ]
+        return [Table.of(*KINDS, rows=kinds, title=said), Table.of(*STEPS, rows=steps)]
+
+    def to_csv(self) -> str:
+        """A line for each span."""
+        return self.tables()[1].csv()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

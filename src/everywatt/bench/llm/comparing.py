@@ -19,13 +19,14 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
-from everywatt.bench.llm.latency import e2e_s
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
+from everywatt.bench.llm.rows import HEADERS, figure_row
 from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_number
 from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
+from everywatt.core.tables import Table, csv_text
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = ("right", "joules", "tokens", "seconds", "items")
@@ -70,6 +71,46 @@ class Beside:
             "verdicts": list(self.verdicts),
             "notes": list(self.notes),
         }
+
+    def table(self, first: str) -> Table:
+        """Every figure, with the verdicts and what there is to know as notes; `first` is the name of the first run."""
+        rows = [figure_row(name, figure) for name, figure in self.figures.items()]
+        if self.p is not None:
+            counts = f"correct only in the first: {self.only_first}, only in this one: {self.only_this}"
+            rows.append(("McNemar's test", f"p = {self.p:.3g}", "", f"exact, two-sided; {counts}"))
+        items = (
+            f"{self.items} items" if self.items == self.sent else f"{self.items} of {self.sent} items answered by both"
+        )
+        title = f"{self.name} compared with {first}: {items}, {self.level}"
+        return Table.of(*HEADERS, rows=rows, title=title, notes=(*self.verdicts, *self.notes))
+
+
+@dataclass(frozen=True)
+class LlmCompared:
+    """Runs beside the first one, item by item."""
+
+    first: str
+    found: tuple[Beside, ...]
+
+    def tables(self) -> list[Table]:
+        """One for each run but the first."""
+        return [one.table(self.first) for one in self.found]
+
+    def to_csv(self) -> str:
+        """A line for each figure of each run."""
+        figures = [(one, name, figure) for one in self.found for name, figure in one.figures.items()]
+        rows = [[one.name, one.level, name, figure.value, figure.low, figure.high] for one, name, figure in figures]
+        return csv_text(("run", "level", "figure", "value", "low", "high"), rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {"baseline": self.first, "candidates": [one.to_dict() for one in self.found]}
+
+
+def compare_llm_runs(runs: Sequence[Run], *, level: str | None = None, force: bool = False) -> LlmCompared:
+    """Every run beside the first. ScopeError where they asked other items, or their energy covers something else."""
+    first, *others = [side(run, level) for run in runs]
+    return LlmCompared(first.name, tuple(compare_llm(first, other, force=force) for other in others))
 
 
 def is_llm(run: Run) -> bool:
@@ -215,7 +256,7 @@ def _known_tokens(one: Side, items: Sequence[str]) -> bool:
 def _row(one: Side, name: str, with_energy: bool) -> list[float]:
     record = one.records[name]
     joules = one.owed.queries[record.span or ""].energy.value if with_energy else 0.0
-    return [float(record.right or 0), joules, float(record.answer.output_tokens or 0), e2e_s(record.answer), 1.0]
+    return [float(record.right or 0), joules, float(record.answer.output_tokens or 0), record.answer.e2e_s, 1.0]
 
 
 def _sums(

@@ -32,12 +32,12 @@ from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.ticks import Ticks
 from everywatt.energy.window import source_ticks, window_figures
 from everywatt.ledger.build import ledger
+from everywatt.ledger.engine import UJ, apportion, microjoules
 from everywatt.ledger.owners import Ledger, OwnerKind
-from everywatt.ledger.spans.span_book import UseOfPids
 from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Stretches
-from everywatt.ledger.split.amounts import UJ, apportion, microjoules
+from everywatt.ledger.spans.spans import UseOfPids
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.series import Series
+from everywatt.ledger.use.usage import Series
 from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.energy import Energy
-from everywatt.core.format import Printed, print_quantity
+from everywatt.core.format import Printed, format_percent, print_quantity
 from everywatt.core.stats import deviation, mean, mean_half_width, wilson
 
 PERCENTILES = (50, 90, 95, 99)
@@ -113,6 +113,12 @@ class Figure:
             return print_quantity(self.value, self.unit)
         high = math.inf if self.high is None else self.high
         return print_quantity(self.value, self.unit, self.value - self.low, high - self.value)
+
+    def percent(self) -> str | None:
+        """A share of 1 in percent, with its interval; None where there is none."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return format_percent(self.value, self.value - self.low, self.high - self.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

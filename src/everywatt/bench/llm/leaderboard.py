@@ -16,11 +16,13 @@ from typing import Any
 from everywatt.api.run import Run
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
+from everywatt.core.format import format_duration
 from everywatt.core.jsonio import plain
-from everywatt.core.tables import csv_text
+from everywatt.core.tables import Cell, Table, csv_text
 
 ORDERS: Mapping[str, tuple[str, int]] = {
     "accuracy-per-joule": ("accuracy_per_joule_mean", -1),
@@ -30,6 +32,10 @@ ORDERS: Mapping[str, tuple[str, int]] = {
     "accuracy": ("accuracy", -1),
     "tokens-per-second": ("output_tokens_per_second", -1),
 }
+HEADERS = (
+    *("rank", "model", "load", "answered", "accuracy", "correct/J", "accuracy/W", "J/token", "J/request", "TTFT"),
+    *("tokens/s", "hardware", "scope", "provenance", "run"),
+)
 FIGURES = (
     "energy_per_request",
     "energy_per_output_token",
@@ -92,6 +98,22 @@ class Place:
             **({} if self.refused is None else {"refused": self.refused}),
         }
 
+    def row(self) -> list[Cell]:
+        """For a table with the columns of `HEADERS`."""
+        shown = self._shown
+        return [
+            "-" if self.rank is None else f"{self.rank}{' tied' if self.tied else ''}",
+            *(self.model, self.level, f"{self.answered}/{self.queries}"),
+            self.accuracy.percent(),
+            *(shown("accuracy_per_joule_mean"), shown("accuracy_per_watt"), shown("energy_per_output_token")),
+            *(shown("energy_per_request"), None if self.ttft_s is None else format_duration(self.ttft_s)),
+            *(shown("output_tokens_per_second"), self.hardware or None, self.scope or None, self.pedigree, self.run),
+        ]
+
+    def _shown(self, name: str) -> str | None:
+        figure = self.figures[name]
+        return None if figure.value is None else str(replace(figure, unit="").printed())
+
 
 @dataclass(frozen=True)
 class Board:
@@ -102,7 +124,7 @@ class Board:
     places: tuple[Place, ...]
 
     @property
-    def tables(self) -> dict[tuple[str, str], list[Place]]:
+    def groups(self) -> dict[tuple[str, str], list[Place]]:
         """The places of each table, by the scope and boundary of its joules."""
         found: dict[tuple[str, str], list[Place]] = {}
         for place in self.places:
@@ -114,10 +136,24 @@ class Board:
         return {
             "order": self.order,
             "dataset": self.dataset,
-            "scope": "; ".join(dict.fromkeys(scope for scope, _ in self.tables)),
-            "boundary": "; ".join(dict.fromkeys(boundary for _, boundary in self.tables)),
+            "scope": "; ".join(dict.fromkeys(scope for scope, _ in self.groups)),
+            "boundary": "; ".join(dict.fromkeys(boundary for _, boundary in self.groups)),
             "places": [place.to_dict() for place in self.places],
         }
+
+    def tables(self) -> list[Table]:
+        """One table for each scope and boundary of joules."""
+        return [self._table(*which, places) for which, places in self.groups.items()]
+
+    def _table(self, scope: str, boundary: str, places: Sequence[Place]) -> Table:
+        notes = [f"joules: scope {scope}, boundary {boundary}"] if scope else []
+        if any(place.tied for place in places):
+            notes.append("tied: the 95 % interval overlaps that of the first with this rank")
+        notes += [f"{place.run}: no energy: {place.refused}" for place in places if place.refused]
+        title = f"{self.dataset}, by {self.order}"
+        if len(self.groups) > 1:
+            title += f": joules of {scope}, boundary {boundary}"
+        return Table.of(*HEADERS, rows=[place.row() for place in places], title=title, notes=notes)
 
     def to_csv(self) -> str:
         """A line for each place, plain numbers with the ends of their intervals."""
@@ -233,18 +269,6 @@ def _same(told: Any, value: Any) -> bool:
     if isinstance(value, float) and isinstance(told, int | float):
         return math.isclose(told, value, rel_tol=TOLERANCE, abs_tol=1e-12)
     return bool(told == value)
-
-
-def model_name(plan: Mapping[str, Any]) -> str:
-    """What to call a model: servers of files call it by the whole path."""
-    name = str(plan.get("model") or plan["client"]["client"])
-    return name.rpartition("/")[2] or name if name.startswith("/") else name
-
-
-def dataset_name(plan: Mapping[str, Any]) -> str:
-    """What to call a data set: a file by its name alone."""
-    name = str(plan["dataset"]["name"])
-    return name.rpartition("/")[2] or name
 
 
 def hardware_name(run: Run) -> str:

@@ -8,17 +8,66 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from everywatt.bench.llm.compute import Facts, compute_figures
 from everywatt.bench.llm.conditions import Conditions
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.figure import Figure, Share, over_energy, regression, trimmed_mean
-from everywatt.bench.llm.latency import FORMULAS, e2e_s, latencies, ttft_s, within
+from everywatt.bench.llm.figure import Figure, Share, over_energy, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.records import Record, scored
-from everywatt.bench.llm.values import OK
+from everywatt.bench.llm.values import OK, Answer
+from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
 from everywatt.core.stats import bootstrap_ratio
+from everywatt.core.units import parse_duration_s
 
 BOOTSTRAP = "joint bootstrap over items and their joules, 2,000 draws, and the measurement's interval"
+
+
+FORMULAS: Mapping[str, str] = {
+    "ttft_s": "first piece of text (reasoning too) − request sent",
+    "ttfa_s": "first piece of the answer itself (no reasoning) − request sent",
+    "tpot_s": "(last piece − first piece) / (output tokens − 1), for each query",
+    "itl_s": "every gap between two pieces, pooled over the queries; a piece may hold several tokens",
+    "e2e_s": "whole answer received − request sent",
+}
+BOUNDS = ("ttft", "tpot", "e2e")
+
+
+def latencies(records: Sequence[Record]) -> dict[str, Any]:
+    """Percentiles of every time (client side, from when the last attempt was sent) over the queries that were answered;
+    None where there is none."""
+    answers = [record.answer for record in records if record.ok]
+    gaps = [np.diff(answer.piece_ns) / NS for answer in answers if len(answer.piece_ns) > 1]
+
+    def of(name: str) -> dict[str, float] | None:
+        if name == "itl_s":
+            return percentiles(np.concatenate(gaps)) if gaps else None
+        return percentiles([t for answer in answers if (t := getattr(answer, name)) is not None])
+
+    return {name: of(name) for name in FORMULAS}
+
+
+def parse_bounds(text: str) -> dict[str, float]:
+    """`ttft=500ms,tpot=50ms,e2e=5s`."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name.strip() not in BOUNDS or not value:
+            raise UsageError(
+                f"'{part}' is not a latency objective such as ttft=500ms; objectives are: {', '.join(BOUNDS)}."
+            )
+        found[name.strip()] = parse_duration_s(value)
+    return found
+
+
+def within(answer: Answer, bounds: Mapping[str, float]) -> bool:
+    """Whether an answer kept every bound; a time that is not known did not."""
+    times = {"ttft": answer.ttft_s, "tpot": answer.tpot_s, "e2e": answer.e2e_s}
+    if answer.output_tokens == 1:
+        times["tpot"] = 0.0
+    return all((value := times[name]) is not None and value <= most for name, most in bounds.items())
 
 
 @dataclass(frozen=True)
@@ -175,8 +224,8 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
         "verdict": None if record.score is None else record.score["verdict"],
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
-        "ttft_s": ttft_s(answer),
-        "e2e_s": e2e_s(answer),
+        "ttft_s": answer.ttft_s,
+        "e2e_s": answer.e2e_s,
         "joules": None if owed is None else owed.energy.joules,
         "low": None if owed is None else owed.energy.low,
         "high": None if owed is None else owed.energy.high,
@@ -443,10 +492,10 @@ def _regressions(bill: Bill, answered: Sequence[Record]) -> dict[str, Any]:
         "output_tokens": [float(record.answer.output_tokens or 0) for record, _ in known],
     }
     joules = [owed.energy.value for _, owed in known]
-    seconds = [e2e_s(record.answer) for record, _ in known]
+    seconds = [record.answer.e2e_s for record, _ in known]
     total = {"total_tokens": [a + b for a, b in zip(*columns.values(), strict=True)]}
     watts = [j / s if s > 0 else math.nan for j, s in zip(joules, seconds, strict=True)]
-    first = [(record, ttft) for record, _ in known if (ttft := ttft_s(record.answer)) is not None]
+    first = [(record, ttft) for record, _ in known if (ttft := record.answer.ttft_s) is not None]
     tokens_read = {"input_tokens": [float(record.answer.input_tokens or 0) for record, _ in first]}
     return {
         "energy_j": regression(columns, joules),

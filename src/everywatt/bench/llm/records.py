@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replacing
 from everywatt.core.jsonio import dumps
 
 QUERIES = "queries.jsonl"
@@ -193,9 +193,8 @@ def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> 
     old = read_plan(folder)
     new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
     if new != old:
-        part = folder / f".{PLAN}.part-{os.getpid()}"
-        _write_plan(part, new)
-        part.replace(folder / PLAN)
+        with replacing(folder / PLAN) as part:
+            _write_plan(part, new)
 
 
 def _write_plan(file: Path, plan: Mapping[str, Any]) -> None:
@@ -218,3 +217,15 @@ def read_plan(folder: Path) -> dict[str, Any]:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Which of these entries of two plans are not the same."""
     return [name for name in names if old.get(name) != new.get(name)]
+
+
+def model_name(plan: Mapping[str, Any]) -> str:
+    """What to call a model: servers of files call it by the whole path."""
+    name = str(plan.get("model") or plan["client"]["client"])
+    return name.rpartition("/")[2] or name if name.startswith("/") else name
+
+
+def dataset_name(plan: Mapping[str, Any]) -> str:
+    """What to call a data set: a file by its name alone."""
+    name = str(plan["dataset"]["name"])
+    return name.rpartition("/")[2] or name

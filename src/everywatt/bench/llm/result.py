@@ -252,26 +252,6 @@ def evaluate_folder(run: Run) -> tuple[dict[str, Any], list[Metrics]]:
     return plan, evaluate(run, read_records(folder), plan)
 
 
-def to_dict(name: str | None, plan: Mapping[str, Any], found: Sequence[Metrics], **more: Any) -> dict[str, Any]:
-    """The JSON form: one load's figures stand at the top, and `levels` has all, with their items."""
-    data: dict[str, Any] = {
-        "run": name,
-        "model": plan.get("model"),
-        "client": plan.get("client"),
-        "dataset": plan.get("dataset"),
-        "settings": plan.get("settings"),
-        **more,
-    }
-    if len(found) == 1:
-        data |= {name: value for name, value in found[0].to_dict().items() if name != "items"}
-        data["notes"] = list(dict.fromkeys([*more.get("notes", ()), *found[0].notes]))
-    data["levels"] = [one.to_dict() for one in found]
-    if len(found) > 1:
-        data["knee"] = knee(found)
-        data["repeats"] = over_all_repeats(found)
-    return data
-
-
 def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     """The load beyond which more throughput hardly saves energy: the point furthest below the line between the
     slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. Repeats of a load are

@@ -1,28 +1,150 @@
-"""The figures of a load as rows of a table: the name, the value, its interval, and the formula or why it is refused."""
+"""The result of `bench llm`: a table of figures for each load (the name, the value, its interval, and the formula or
+why it is refused), a row for each query, and everything as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure, Share
-from everywatt.bench.llm.latency import FORMULAS
-from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.metrics import FORMULAS, Metrics
+from everywatt.bench.llm.records import dataset_name, model_name
+from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.core.energy import Energy
 from everywatt.core.errors import MissingExtra
-from everywatt.core.format import Printed, format_duration, format_energy, format_number, format_percent, print_quantity
+from everywatt.core.files import replacing
+from everywatt.core.format import (
+    Printed,
+    format_duration,
+    format_energy,
+    format_number,
+    format_percent,
+    format_quantity,
+    print_quantity,
+)
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table, csv_text
+from everywatt.footprint.carbon import Footprint
 
 Row = tuple[str, str, str, str]
 ENDINGS = (".json", ".csv", ".md", ".parquet")
 MISSING = "–"
 HEADERS = ("FIGURE", "VALUE", "95 %", "FORMULA")
+REPEAT_HEADERS = ("FIGURE", "MEAN", "95 % (STUDENT)", "SD", "REPEATS")
+REPEATED = ("accuracy", "energy_per_output_token", "energy_per_request", "accuracy_per_joule_mean")
 _NAMES = {"joules": "energy_j", "low": "energy_low_j", "high": "energy_high_j", "net_joules": "energy_net_j"}
 _PLAIN = (
     *("level", "id", "status", "error", "verdict", "input_tokens", "output_tokens", "ttft_s", "e2e_s"),
     *(*_NAMES.values(), "group", "attempts", "finish", "prompt", "reference", "answer"),
 )
+
+
+@dataclass(frozen=True)
+class LlmResult:
+    """What came of the queries: the figures of each load, their footprints where factors were given, the time and
+    energy of each start of a server, and how it ended. `about` is what was asked."""
+
+    name: str
+    about: Mapping[str, Any]
+    found: tuple[Metrics, ...]
+    footprints: tuple[Footprint, ...] = ()
+    loading: tuple[tuple[float, Energy], ...] = ()
+    ended: str = "done"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """Which model on which data set."""
+        return f"{model_name(self.about)} on {dataset_name(self.about)}"
+
+    def load_tables(self) -> list[Table]:
+        """One line per load, where there are several."""
+        if len(self.found) < 2:
+            return []
+        heads = [name.upper() for name in LOADS]
+        return [Table.of(*heads, rows=map(load_row, self.found), title=f"{self.subject}, one line per load")]
+
+    def figure_tables(self) -> list[Table]:
+        """Every figure of each load, with its boundary as a note."""
+        return [
+            Table.of(
+                *HEADERS,
+                rows=[*figure_rows(one), *(() if footprint is None else _carbon_rows(footprint))],
+                title=f"{self.subject}, {one.level}: {', '.join(f'{n} {name}' for name, n in one.statuses.items())}",
+                notes=[f"boundary: {one.about}"],
+            )
+            for one, footprint in zip_longest(self.found, self.footprints)
+        ]
+
+    def repeat_tables(self) -> list[Table]:
+        """How much the figures of a repeated load vary from run to run."""
+        found = []
+        for kind, figures in over_all_repeats(self.found).items() if len(self.found) > 1 else ():
+            rows = []
+            for name, one in ((name, figures[name]) for name in REPEATED if name in figures):
+                shown = Figure(one["mean"], one["low"], one["high"], "", "").printed()
+                rows.append(
+                    (name.replace("_", " "), shown.value, shown.interval, format_number(one["sd"]), str(one["n"]))
+                )
+            found.append(Table.of(*REPEAT_HEADERS, rows=rows, title=f"{kind}, from run to run"))
+        return found
+
+    def tables(self) -> list[Table]:
+        """All of them."""
+        return [*self.load_tables(), *self.figure_tables(), *self.repeat_tables()]
+
+    @property
+    def knee_line(self) -> str:
+        """The load beyond which more throughput hardly saves energy; empty where there is none."""
+        best = knee(self.found) if len(self.found) > 1 else None
+        if best is None:
+            return ""
+        return (
+            f"knee: {best['level']}, at {format_number(best['output_tokens_per_second'], 'output tokens/s')} and "
+            f"{format_quantity(best['energy_per_output_token'], 'J/token')}; more load hardly saves energy beyond it"
+        )
+
+    def to_csv(self) -> str:
+        """A line for each query of each load, with its joules; what is not known is an empty cell."""
+        return csv_text(*query_rows(self.found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: one load's figures stand at the top, and `levels` has all, with their items."""
+        found = self.found
+        data: dict[str, Any] = {
+            "run": self.name,
+            **{name: self.about.get(name) for name in ("model", "client", "dataset", "settings")},
+            "ended": self.ended,
+            "notes": list(self.notes),
+        }
+        if self.footprints:
+            data["carbon"] = {one.level: f.to_dict() for one, f in zip(found, self.footprints, strict=True)}
+        if self.loading:
+            data["loading"] = [{"duration_s": seconds, "energy": energy.to_dict()} for seconds, energy in self.loading]
+        if len(found) == 1:
+            data |= {name: value for name, value in found[0].to_dict().items() if name != "items"}
+            data["notes"] = list(dict.fromkeys([*self.notes, *found[0].notes]))
+        data["levels"] = [one.to_dict() for one in found]
+        if len(found) > 1:
+            data |= {"knee": knee(found), "repeats": over_all_repeats(found)}
+        return data
+
+
+def _carbon_rows(found: Footprint) -> list[Row]:
+    """Carbon and cost of the gross energy."""
+    rows: list[Row] = []
+    for name, amount in (("carbon", found.carbon), ("electricity", found.cost)):
+        if amount is None:
+            continue
+        if amount.value is None:
+            rows.append((name, "refused", "", amount.refused))
+        else:
+            shown = Figure(amount.value, max(0.0, amount.low or 0.0), amount.high, amount.unit, "").printed()
+            rows.append(row_of(name, shown, f"gross {amount.how}"))
+    return rows
 
 
 def query_rows(found: Sequence[Metrics]) -> tuple[list[str], list[list[Any]]]:
@@ -55,11 +177,6 @@ def _cell(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float) else dumps(value)
 
 
-def query_csv(found: Sequence[Metrics]) -> str:
-    """A line for each query of each load, with its joules; what is not known is an empty cell."""
-    return csv_text(*query_rows(found))
-
-
 def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
     """The same rows as a Parquet file."""
     try:
@@ -74,19 +191,8 @@ def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
         if len({type(value) for value in values if value is not None} - {int, float}) > 1:
             values = [None if value is None else str(value) for value in values]
         arrays[name] = pa.array(values)
-    part = file.with_name(f".{file.name}.part")
-    pq.write_table(pa.table(arrays), part)
-    part.replace(file)
-
-
-def figures_markdown(found: Sequence[Metrics]) -> str:
-    """A table of figures for each load."""
-    return "\n".join(f"## {one.level}\n\n{figure_table(one).markdown()}\n- {one.about}\n" for one in found)
-
-
-def figure_table(one: Metrics, title: str = "", more: Sequence[Row] = ()) -> Table:
-    """Every figure of a load, and `more` rows below."""
-    return Table.of(*HEADERS, rows=[*figure_rows(one), *more], title=title)
+    with replacing(file) as part:
+        pq.write_table(pa.table(arrays), part)
 
 
 def figure_rows(one: Metrics) -> list[Row]:

@@ -368,13 +368,12 @@ class Bench:
 
 def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
     """Attributes of a query's span on the tape; the raw times are in the record."""
-    first = answer.first_ns
     return {
         "status": answer.status,
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
         "pieces": len(answer.piece_ns),
-        "ttft_s": None if first is None else (first - answer.sent_ns) / NS,
+        "ttft_s": answer.ttft_s,
         "attempts": answer.attempts,
         "verdict": None if score is None else score["verdict"],
     }

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from everywatt.core.clocks import NS
+
 OK = "ok"
 REFUSED = "refused"  # by the server: 4xx
 
@@ -83,6 +85,28 @@ class Answer:
     def first_ns(self) -> int | None:
         """When the first piece of text, reasoning or answer, arrived."""
         return self.piece_ns[0] if self.piece_ns else None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds to the first piece, reasoning or answer."""
+        return None if self.first_ns is None else (self.first_ns - self.sent_ns) / NS
+
+    @property
+    def ttfa_s(self) -> float | None:
+        """Seconds to the first piece that is not reasoning."""
+        return None if self.first_answer_ns is None else (self.first_answer_ns - self.sent_ns) / NS
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds for each output token after the first; None where tokens were not counted."""
+        if self.output_tokens is None or self.output_tokens < 2 or len(self.piece_ns) < 2:
+            return None
+        return (self.piece_ns[-1] - self.piece_ns[0]) / NS / (self.output_tokens - 1)
+
+    @property
+    def e2e_s(self) -> float:
+        """Seconds for the whole answer."""
+        return (self.ended_ns - self.sent_ns) / NS
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a record."""

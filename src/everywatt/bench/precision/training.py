@@ -10,13 +10,28 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import Experiment, Show
-from everywatt.bench.figures import Figures, figures
+from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.workers import Worker, WorkerFailed
 from everywatt.bench.trials import Trial
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.stats import wilson
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
+
+TRAINING = (
+    *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
+    *(Column("train loss", ""), Column("val loss", ""), Column("val accuracy", "%")),
+)
+MEANS = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
+COLUMNS = (
+    "precision", "trial", "epoch", "energy_j", "energy_low_j", "energy_high_j", "seconds", "steps", "energy_per_step_j",
+    "train_loss", "val_loss", "val_accuracy",
+)  # fmt: skip
+
+
+def _loss(value: float) -> str:
+    return f"{value:.4f}"  # as training logs have it: losses are compared digit by digit
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +53,21 @@ class Epoch:
     def per_step(self) -> Energy:
         """Mean energy of a step of this epoch, validation not included."""
         return self.training if self.training.joules is None else self.training / self.steps
+
+    def row(self, precision: str) -> list[Cell]:
+        """For a table."""
+        return [
+            *(precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
+            *(_loss(self.train_loss), _loss(self.val_loss), self.val_accuracy),
+        ]
+
+    def numbers(self) -> list[float | None]:
+        """For CSV, from the number of the epoch on."""
+        energy = self.energy
+        return [
+            *(self.number, energy.joules, energy.low, energy.high, self.seconds, self.steps, self.per_step.joules),
+            *(self.train_loss, self.val_loss, self.val_accuracy),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -93,6 +123,16 @@ class Trained:
         right = round(self.epochs[-1].val_accuracy * self.held_out)
         return right / self.held_out, *wilson(right, self.held_out)
 
+    def row(self, *, several: bool) -> list[Cell]:
+        """For a table."""
+        known, last = self.accuracy, self.epochs[-1]
+        losses: list[Cell] = [_loss(last.train_loss), _loss(last.val_loss)] if several else ["", ""]
+        return [
+            *(self.precision, str(self.trial) if several else "all", self.energy, self.seconds),
+            *(sum(epoch.steps for epoch in self.epochs), self.per_step, *losses),
+            "" if known is None else Quantity(known[0], "%", known[0] - known[1], known[2] - known[0]),
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         known = self.accuracy
@@ -110,32 +150,6 @@ class Trained:
             "accuracy": None if known is None else dict(zip(("value", "low", "high"), known, strict=True)),
             "epochs": [epoch.to_dict() for epoch in self.epochs],
         }
-
-
-def compared(precisions: Sequence[str], found: Sequence[Trained]) -> list[Figures]:
-    """Every precision beside the first one over all its trainings; a block is one training of each.
-
-    Empty where there was one training each: how much trainings vary is then not known.
-    """
-    if max((one.trial for one in found), default=1) < 2:
-        return []
-    candidates = [Candidate(index, name, name, ()) for index, name in enumerate(precisions)]
-    trials = [
-        Trial(
-            precisions.index(one.precision),
-            one.trial - 1,
-            place,
-            one.span,
-            0 if one.failure is None else 1,
-            one.seconds,
-            0.0,
-            None,
-            energy=one.energy,
-            net=one.net,
-        )
-        for place, one in enumerate(found)
-    ]
-    return figures(candidates, trials, anytime=False)
 
 
 MODULE = "everywatt.bench.precision.train_worker"
@@ -167,6 +181,84 @@ class TrainJob:
         """What a worker gets. Each trial has its own start and order of items, the same for all precisions."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "precisions"}
         return {**fields, "precision": precision, "trial": trial}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """All trainings in the order in which they ran, and every precision beside the first over all its trainings; that
+    is empty where there was one training each: how much trainings vary is then not known."""
+
+    job: TrainJob
+    trained: tuple[Trained, ...]
+    run: str | None = None
+
+    @property
+    def beside(self) -> list[Figures]:
+        """A block is one training of each precision."""
+        precisions, found = self.job.precisions, self.trained
+        if max((one.trial for one in found), default=1) < 2:
+            return []
+        candidates = [Candidate(index, name, name, ()) for index, name in enumerate(precisions)]
+        trials = [
+            Trial(
+                *(precisions.index(one.precision), one.trial - 1, place, one.span),
+                *(0 if one.failure is None else 1, one.seconds, 0.0, None),
+                energy=one.energy,
+                net=one.net,
+            )
+            for place, one in enumerate(found)
+        ]
+        return figures(candidates, trials, anytime=False)
+
+    def remarks(self) -> list[str]:
+        """What failed, what was emulated, and without further trainings the ratios of energy."""
+        lines, several = [], bool(self.beside)
+        for one in self.trained:
+            if one.failure is not None:
+                where = f" (trial {one.trial})" if several else ""
+                lines.append(f"{one.precision}{where}: {one.failure}" + (f" (try: {one.cure})" if one.cure else ""))
+            if one.ratio is not None and not several:
+                lines.append(f"{one.precision}: {one.ratio} of the energy of {self.trained[0].precision}")
+            if one.emulated is not None:
+                lines.append(f"{one.precision}: {one.emulated}")
+        return list(dict.fromkeys(lines))
+
+    def verdicts(self) -> list[str]:
+        """A sentence for each precision beside the first; none where there was one training each."""
+        return [f"{one.candidate.label}: {one.verdict}" for one in self.beside[1:]]
+
+    def tables(self) -> list[Table]:
+        """A row for each epoch and training, or where there are several trainings one for each, and their means."""
+        beside = self.beside
+        rows: list[list[Cell]] = []
+        for one in self.trained:
+            rows += [] if beside else [epoch.row(one.precision) for epoch in one.epochs]
+            rows += [one.row(several=bool(beside))] if one.epochs else []
+        which = Column("trial" if beside else "epoch", "")
+        notes = [*self.remarks(), *self.verdicts()]
+        found = [Table.of("precision", which, *TRAINING, rows=rows, notes=notes)]
+        if beside:
+            means = [
+                [one.candidate.label, len(one.trials), quantity(one.energy, "J"), one.seconds.time] for one in beside
+            ]
+            found.append(Table.of(*MEANS, rows=means))
+        return found
+
+    def to_csv(self) -> str:
+        """A line for each epoch."""
+        return csv_text(
+            COLUMNS, [[one.precision, one.trial, *epoch.numbers()] for one in self.trained for epoch in one.epochs]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `cli` puts schema and kind around it."""
+        return {
+            "run": self.run,
+            "job": self.job.told(""),
+            "trained": [one.to_dict() for one in self.trained],
+            "compared": [one.to_dict() for one in self.beside],
+            "order": [one.precision for one in self.trained if one.epochs],
+        }
 
 
 @dataclass(slots=True)
@@ -259,13 +351,14 @@ class TrainLab:
         recording.span_close(epoch, at_ns=told["end_ns"], attributes=known)
         return epoch, part
 
-    def result(self, run: Run | None) -> list[Trained]:
+    def result(self, run: Run | None) -> TrainResult:
         """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
         found = [self._trained(one, run) for one in self._done]
         missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
         found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted first") for name in missing]
         base = next((one for one in found if one.epochs and one.energy.joules), None)
-        return [_beside(one, base, found) for one in found]
+        whole = tuple(_beside(one, base, found) for one in found)
+        return TrainResult(self.job, whole, None if run is None else run.name)
 
     def _trained(self, training: _Training, run: Run | None) -> Trained:
         epochs = tuple(_epoch(n, spans, run) for n, spans in enumerate(training.spans, 1))

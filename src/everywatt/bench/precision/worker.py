@@ -20,7 +20,7 @@ from everywatt.bench.precision.backend import Backend, make
 from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
 from everywatt.bench.precision.plan import Job, job_from
 from everywatt.core.errors import UsageError
-from everywatt.core.memory import own_peak_bytes
+from everywatt.core.platforms import own_peak_bytes
 
 CALIBRATION_ITEMS = 64
 SCORING_BATCH = 16

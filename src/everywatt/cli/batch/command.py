@@ -39,9 +39,9 @@ from everywatt.cli.batch.common import (
 )
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
+from everywatt.cli.common.group import WithMembers
 from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
 from everywatt.cli.common.output import Output, program
-from everywatt.cli.common.parts import WithMembers
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError

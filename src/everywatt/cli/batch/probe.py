@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from everywatt.batch.devices import CPU, lay_out
-from everywatt.batch.probe import MOST_UNASKED, Plan, Probe, Result
+from everywatt.batch.probe import Plan, Probe
 from everywatt.batch.runner import KILL
 from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.cli.batch.common import (
@@ -21,10 +22,9 @@ from everywatt.cli.batch.common import (
     words_of,
 )
 from everywatt.cli.common.options import DURATION, output_options, settings_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.tables import Column, Table
 
 
 @click.command("probe", cls=WithCommand)
@@ -105,7 +105,11 @@ def command(
         raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
     clear_line(output)
     result = probe.result(run)
-    _show(result, output)
+    output.json("batch-probe", result.to_dict())
+    output.table(*(replace(table, notes=()) for table in result.tables()))
+    for line in result.lines():
+        output.text(line)
+    output.say(f"  run     {result.run}   ({program()} batch summary {result.run})")
     if picture is not None and result.largest.fits is not None:
         from everywatt.report.plots import plot_sizes
 
@@ -114,45 +118,3 @@ def command(
     if caught:
         return 128 + caught[0]
     return 0 if result.largest.fits is not None else 1
-
-
-def _show(result: Result, output: Output) -> None:
-    output.json("batch-probe", result.to_dict())
-    rows = [
-        [
-            one.size,
-            one.fits,
-            one.trials,
-            one.runtime_s,
-            one.units_per_s,
-            one.peak_bytes,
-            None if one.energy.joules is None else one.energy,
-            one.joules_per_unit,
-            one.reason,
-        ]
-        for one in result.sizes
-    ]
-    columns = (
-        *(Column("size", ""), "fits", Column("runs", ""), Column("time", "s"), Column("units/s", "")),
-        *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "reason"),
-    )
-    output.table(Table.of(*columns, rows=rows))
-    output.text(_largest(result))
-    if result.cheapest is not None:
-        near = f"; indistinguishable: {', '.join(map(str, result.undecided))}" if result.undecided else ""
-        output.text(f"cheapest: {result.cheapest}{near}")
-    output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
-
-
-def _largest(result: Result) -> str:
-    fits, fails = result.largest.fits, result.largest.fails
-    if result.ended == "interrupted":
-        seen = "no size that fits was found" if fits is None else f"{fits} fits"
-        return f"interrupted: {seen}" + ("" if fails is None else f"; {fails} does not fit")
-    if fits is None:
-        return "no size fits"
-    if fails is not None:
-        return f"largest size that fits: {fits} ({fails} does not)"
-    if fits >= MOST_UNASKED:
-        return f"largest size that fits: {fits}, the largest tried. Does the command use its size?"
-    return f"largest size that fits: {fits}, the upper limit of the search"

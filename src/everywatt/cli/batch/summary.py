@@ -8,21 +8,11 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.batch.figures import TOLERANCE, BatchFigures, Drift, drifts, figures
+from everywatt.batch.figures import BatchFigures, item_table, scaling_csv, scaling_table
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
-from everywatt.batch.tables import (
-    device_table,
-    headline,
-    item_table,
-    repeated,
-    scaling_csv,
-    scaling_table,
-    stragglers,
-    to_csv,
-    to_markdown,
-)
+from everywatt.batch.measuring import TOLERANCE, Drift, drifts, figures
 from everywatt.cli.common.options import RUN, Verb, output_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.output import Output, program
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
@@ -71,9 +61,9 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
     if form == "json":
         output.text(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
     elif form == "md":
-        output.text(to_markdown(found, lines).rstrip("\n"))
+        output.text(found.to_markdown(lines).rstrip("\n"))
     elif form == "csv":
-        output.text(to_csv(found).rstrip("\n"))
+        output.text(found.to_csv().rstrip("\n"))
     else:
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
@@ -146,24 +136,24 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
         output.json("batch", found.to_dict())
     _show(found, output)
     run = found.run
-    output.say(f"  run     {run}   (everywatt ledger {run} --by span, everywatt batch summary {run})")
+    output.say(f"  run     {run}   ({program()} ledger {run} --by span, {program()} batch summary {run})")
     return code, found
 
 
 def _show(found: BatchFigures, output: Output) -> None:
-    output.text(headline(found))
-    output.table(device_table(found))
+    output.text(found.headline)
+    output.table(found.device_table())
     refused = found.total.joules is None
     output.text(f"energy refused: {found.total.refused}" if refused else f"energy: {found.total}")
     for text in found.total.notes:
         output.say(f"! {text}")
     _show_items(found, output)
-    for note in (*found.notes, *repeated(found)):
+    for note in (*found.notes, *found.repeated()):
         output.say(f"! {note}")
 
 
 def _show_items(found: BatchFigures, output: Output) -> None:
-    failed = [item for item in found.items if item.state.status != DONE and item.attempts]
+    failed = found.unfinished()
     untouched = sum(not item.attempts for item in found.items)
     if failed:
         output.table(item_table(failed[:MOST_ROWS], "not finished"))
@@ -171,5 +161,5 @@ def _show_items(found: BatchFigures, output: Output) -> None:
             output.text(f"and {len(failed) - MOST_ROWS} more; --json lists all")
     if untouched:
         output.text(f"{untouched} items were not started")
-    if slow := stragglers(found):
+    if slow := found.stragglers():
         output.table(item_table(slow[:MOST_ROWS], "stragglers"))

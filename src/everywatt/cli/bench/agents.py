@@ -7,13 +7,10 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.bench.llm.agents import AgentBill, Step, agent_bill
+from everywatt.bench.llm.agents import agent_bill
 from everywatt.cli.common.options import RUN, Verb, out_option, output_options
-from everywatt.cli.common.output import Output, emit_json
-from everywatt.cli.common.results import check_ending
-from everywatt.core.format import format_energy
-from everywatt.core.jsonio import document
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.cli.common.output import Output
+from everywatt.cli.common.results import check_ending, write_result
 
 
 @click.command(cls=Verb)
@@ -28,42 +25,15 @@ def command(run: str, otel: Path | None, steps: bool, out: Path | None, output: 
     The spans are those that the program made with turn(), model_call() and tool_call(), or those of an OpenTelemetry
     file covering the same time. Each joule belongs to the innermost span that was open, so own energies add up.
     """
-    check_ending(out, (".json",))
+    check_ending(out, (".json", ".csv", ".md"))
     found = agent_bill(load(run), otel)
-    title = (
-        f"{len(found.steps)} steps, {format_energy(found.total)} in total · {found.total.scope} · "
-        f"{found.total.pedigree}"
-    )
-    columns: tuple[str | Column, ...] = (
-        "KIND",
-        Column("COUNT", ""),
-        Column("TIME", "s"),
-        Column("OWN ENERGY", "J"),
-        Column("SHARE", "%"),
-    )
-    output.table(Table.of(*columns, rows=_kinds(found), title=title))
+    kinds, every = found.tables()
+    output.table(kinds)
     if steps:
         output.text()
-        energies = (Column("OWN ENERGY", "J"), Column("WITH CHILDREN", "J"))
-        columns = ("STEP", "KIND", Column("TIME", "s"), *energies, "TOKENS")
-        output.table(Table.of(*columns, rows=[_row(one) for one in found.steps]))
+        output.table(every)
     output.text("own energy: drawn while no child span was open; it adds up to the total")
     for note in found.notes:
         output.say(f"Note: {note}")
-    if out is not None:
-        emit_json(document("agent", found.to_dict()), str(out))
+    write_result(out, "agent", found)
     output.json("agent", found.to_dict())
-
-
-def _kinds(found: AgentBill) -> list[list[Cell]]:
-    rows = sorted(found.by_kind().items(), key=lambda row: -(row[1][2].joules or 0.0))
-    whole = found.total.joules or 0.0
-    return [
-        [kind, count, seconds, own, (own.joules or 0.0) / whole if whole else None]
-        for kind, (count, seconds, own) in rows
-    ]
-
-
-def _row(step: Step) -> list[Cell]:
-    tokens = [str(one) if one is not None else "–" for one in step.tokens]
-    return [step.span.name, step.kind, step.span.duration_s or 0.0, step.own, step.whole, " + ".join(tokens)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everywatt.cli.common.parts import parts
+from everywatt.cli.common.group import parts
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "precision": ("everywatt.cli.bench.precision", "Measure a model at several precisions."),

@@ -16,19 +16,17 @@ from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
-from everywatt.bench.llm.latency import parse_bounds
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.local import TRANSCRIPT, transcribed
-from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.metrics import parse_bounds
 from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
-from everywatt.bench.llm.result import evaluate, to_dict
-from everywatt.bench.llm.rows import ENDINGS, figures_markdown, query_csv, write_query_parquet
-from everywatt.bench.llm.running import LOADING, LOST, Bench, Outcome, Plan, Watch
+from everywatt.bench.llm.result import evaluate
+from everywatt.bench.llm.rows import ENDINGS, LlmResult, write_query_parquet
+from everywatt.bench.llm.running import LOADING, LOST, Bench, Plan, Watch
 from everywatt.bench.llm.sandbox import Sandbox
 from everywatt.bench.llm.scoring import LATER, Judge, Scoring, scored_by
 from everywatt.bench.llm.serving import Serving
 from everywatt.bench.runs import folder_of
-from everywatt.cli.bench.llm_show import show
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import (
     DURATION,
@@ -43,14 +41,14 @@ from everywatt.cli.common.options import (
     pue_option,
     settings_options_beside_model,
 )
-from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.common.results import check_ending
+from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.results import check_ending, write_result
 from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import document, dumps, plain
-from everywatt.footprint.carbon import Factors, account, factors_of
+from everywatt.core.jsonio import plain
+from everywatt.footprint.carbon import account, factors_of
 from everywatt.net.server_processes import TUNNELS, forwarder, is_here, listeners, port_of
 
 INTERRUPTED = 130
@@ -265,14 +263,19 @@ def command(
         # Whose energy it is was settled when the run began; the server may be gone by now.
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
     found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared, detail=True)
-    _tell(outcome, about, found, factors, out, output)
+    footprints = tuple(account(one.gross, factors) for one in found) if factors else ()
+    result = LlmResult(
+        *(outcome.folder.name, about, tuple(found), footprints, tuple(_loading(outcome.run))),
+        *(outcome.ended, outcome.notes),
+    )
+    _tell(result, outcome.folder, out, output)
     if outcome.ended == "interrupted":
         return INTERRUPTED
     if outcome.ended == LOST:
         done = sum(record.ok for record in outcome.records)
         output.warn(
             f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
-            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
+            f"Resume with: {program()} bench llm --resume {outcome.folder.name}"
         )
         return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):
@@ -329,40 +332,41 @@ class Asked:
         return self if self.levels else replace(self, levels=repeated((Level(),), repeats))
 
 
-def _tell(
-    outcome: Outcome,
-    about: Mapping[str, Any],
-    found: Sequence[Metrics],
-    factors: Factors,
-    out: Path | None,
-    output: Output,
-) -> None:
-    for text in outcome.notes:
+def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> None:
+    for text in result.notes:
         output.warn(text)
-    footprints = [account(one.gross, factors) if factors else None for one in found]
-    more: dict[str, Any] = {"ended": outcome.ended, "notes": list(outcome.notes)}
-    if factors:
-        more["carbon"] = {one.level: f.to_dict() for one, f in zip(found, footprints, strict=True) if f is not None}
-    loads = _loading(outcome.run)
-    if loads:
-        more["loading"] = [{"duration_s": seconds, "energy": energy.to_dict()} for seconds, energy in loads]
-    data = to_dict(outcome.folder.name, about, found, **more)
-    show(about, found, footprints, output)
-    for seconds, energy in loads:
+    show(result, output)
+    for seconds, energy in result.loading:
         output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
-    output.say(f"  run     {outcome.folder}")
-    output.say(f"  next    everywatt report {outcome.folder.name} --open")
-    if out is not None:
-        texts = {
-            ".json": lambda: dumps(document("llm", data), indent=2) + "\n",
-            ".csv": lambda: query_csv(found),
-            ".md": lambda: figures_markdown(found),
-        }
-        if out.suffix == ".parquet":
-            write_query_parquet(found, out)
-        else:
-            write_text(out, texts[out.suffix]())
-    output.json("llm", data)
+    output.say(f"  run     {folder}")
+    output.say(f"  next    {program()} report {folder.name} --open")
+    if out is not None and out.suffix == ".parquet":
+        write_query_parquet(result.found, out)
+    else:
+        write_result(out, "llm", result)
+    output.json("llm", result.to_dict())
+
+
+def show(result: LlmResult, output: Output) -> None:
+    """Tables for people; a note that several loads have is said once."""
+    if output.json_to == "-":
+        return
+    for table in result.load_tables():
+        output.table(table)
+        output.text()
+    said: set[str] = set()
+    for one, table in zip(result.found, result.figure_tables(), strict=True):
+        output.table(table)
+        for text in one.notes:
+            if text not in said:
+                output.say(f"Note: {text}")
+        said.update(one.notes)
+        output.text()
+    for table in result.repeat_tables():
+        output.table(table)
+        output.text()
+    if result.knee_line:
+        output.text(result.knee_line)
 
 
 def _loading(run: Run | None) -> list[tuple[float, Energy]]:

@@ -29,7 +29,7 @@ from everywatt.bench.precision.variants import read_journal
 from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
-from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.output import Output, program, write_text
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.cli.compare import Share
 from everywatt.core.config import Settings
@@ -302,7 +302,7 @@ def _old_layer(one: OldLayer) -> list[Cell]:
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt bench precision --resume {result.run}")
+            output.say(f"Interrupted. Resume with: {program()} bench precision --resume {result.run}")
         return interrupted()
     if result.baseline is None:
         return 3

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.core.memory import own_peak_bytes
+from everywatt.core.platforms import own_peak_bytes
 
 PASSED_ON = (
     signal.SIGTERM,

@@ -1,4 +1,4 @@
-"""The click group that imports a verb when it is called, and the border where errors become messages and exit codes."""
+"""Groups whose verbs are imported when they are called, and the border where errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Abort, ClickException, Exit
 
+from everywatt.cli.common.options import Verb
 from everywatt.cli.common.output import Output
 from everywatt.cli.main import COMMANDS, INTERRUPTED, PROGRAM, help_text
 from everywatt.core.errors import EverywattError
@@ -54,6 +55,56 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(n, help=text) for n, (_, text) in self.table.items() if n.startswith(incomplete)]
+
+
+class Parts(LazyGroup):
+    """A group with a help text of its own that imports none of its members."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        return click.Group.get_help(self, ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+
+def parts(name: str, help_text: str, table: Mapping[str, tuple[str, str]]) -> Parts:
+    """The group of these members: name → (module, help)."""
+    return Parts(table, name=name, help=help_text, context_settings={"help_option_names": list(HELP_NAMES)})
+
+
+class WithMembers(Verb):
+    """A verb whose first word may name a member: name → module (its `command`) or module:name, imported when called."""
+
+    def __init__(self, name: str | None, *, modules: Mapping[str, str], **settings: Any) -> None:
+        super().__init__(name, **settings)
+        self.modules = modules
+
+    @property
+    def members(self) -> dict[str, click.Command]:
+        """The members, all imported."""
+        return {name: self._member(name) for name in self.modules}
+
+    def _member(self, name: str) -> click.Command:
+        module, _, attribute = self.modules[name].partition(":")
+        command: click.Command = getattr(import_module(module), attribute or "command")
+        return command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The members, with the first line of their help."""
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.members.items()])
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in self.modules:
+            return self._member(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return ctx.command.invoke(ctx) if ctx.command is not self else super().invoke(ctx)
 
 
 def cli() -> LazyGroup:

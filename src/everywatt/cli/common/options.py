@@ -264,7 +264,7 @@ def settings_options(function: F) -> F:
     """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
     The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
-    files, the defaults; the file of --model is among its options of sensors. What is odd about them has been told.
+    files, the defaults; the file of --model is among its options of sensors. Problems with them have been reported.
     """
     return _settings_options(function, model_option)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.files import replace_text
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.lazy_dataclass import dataclass
 
@@ -264,15 +265,12 @@ def check_ending(out: Path | None, endings: Sequence[str]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a derived file: readers see the old one or the new one, never half. UsageError where it cannot be."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")  # /dev/stderr, a pipe: nothing to replace
-            return
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
+        else:
+            replace_text(path, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from error
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from everywatt.cli.common.group import WithMembers
 from everywatt.cli.common.options import DURATION, PAIR, TIME, out_option, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.common.parts import WithMembers
 from everywatt.cli.importing.imported import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError

@@ -14,9 +14,8 @@ from everywatt.cli.common.progress import Tell, task
 from everywatt.cli.importing.imported import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.fleet.filters import EVERYWATT, Wanted, read_filter
 from everywatt.fleet.imports import targets, write_run
-from everywatt.fleet.query import Series, fetch, nothing
+from everywatt.fleet.query import EVERYWATT, Series, Wanted, fetch, nothing, read_filter
 from everywatt.net.api import ApiClient
 from everywatt.net.tokens import read_token
 

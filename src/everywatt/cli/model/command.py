@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everywatt.cli.common.parts import parts
+from everywatt.cli.common.group import parts
 
 STEPS: dict[str, tuple[str, str]] = {
     "collect": ("everywatt.cli.model.collect", "Generate varied load and record everything as training data."),

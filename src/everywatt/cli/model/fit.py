@@ -169,7 +169,7 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
     A delay above zero means that the column moves first. Correlations are rank correlations, so a monotonic curve
     counts in full.
     """
-    from everywatt.models.exploring import explore
+    from everywatt.models.screening import explore
 
     found = explore(table, target, lags)
     rows = [

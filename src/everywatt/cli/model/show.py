@@ -62,7 +62,7 @@ def _where(model: Model) -> str:
 @output_options
 def explain(model: Path, output: Output) -> None:
     """Show how much each input moves a model's watts, over its range, with the other inputs at their medians."""
-    from everywatt.models.exploring import effects
+    from everywatt.models.applying import effects
     from everywatt.models.modelfile import load_model
 
     fitted = load_model(model)

@@ -45,8 +45,7 @@ LAST_HOUR = Stored()
 
 def stored_table(url: str, which: Stored) -> Table:
     """Series as a table: each a column, joined by time (the newest sample that is not too old), counters as rates."""
-    from everywatt.fleet.filters import EVERYWATT, read_filter
-    from everywatt.fleet.query import fetch, nothing
+    from everywatt.fleet.query import EVERYWATT, fetch, nothing, read_filter
     from everywatt.fleet.tables import join
     from everywatt.models.reading import in_watts
     from everywatt.net.api import ApiClient
@@ -74,8 +73,8 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
     counter of the same energy. Where two nodes have the same channel the series keep their names.
     """
     from everywatt.fleet.exporting import STATES
+    from everywatt.fleet.imports import translate
     from everywatt.fleet.tables import is_counter
-    from everywatt.fleet.translate import translate
     from everywatt.models.reading import column_name
 
     sensed = {"everywatt_energy_joules_total", "everywatt_power_watts", "everywatt_clock_hertz"}

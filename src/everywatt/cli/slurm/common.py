@@ -19,7 +19,7 @@ from everywatt.cli.common.options import TIME
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
-from everywatt.core.jobs import user_name
+from everywatt.core.platforms import user_name
 from everywatt.slurm.node.cards import DEFAULT_CONF
 from everywatt.slurm.node.hooks import DEFAULT_FOLDER, DEFAULT_SPOOL, DEFAULT_STORE, Site
 from everywatt.slurm.site.store import FOREVER_S, Store

@@ -11,6 +11,7 @@ import click
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import FOLDER, here, slurm_conf_option, spool_option, store_option
+from everywatt.core.files import replace_text
 from everywatt.core.units import parse_duration_s
 from everywatt.doctor.diagnose import Verdict
 from everywatt.slurm.node.check import check_node
@@ -96,10 +97,7 @@ def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.read_text(encoding="utf-8") == text and path.stat().st_mode & 0o777 == mode:
             continue
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(text, encoding="utf-8")
-        part.chmod(mode)
-        part.replace(path)
+        replace_text(path, text, mode=mode)
         changed.append(path)
     make_spool(site.spool)
     return changed

@@ -24,8 +24,8 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_line import JobLines
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.presence import AGENT, NODE, alone, holder, leave, take_place
 from everywatt.slurm.node.recorder import Node
+from everywatt.slurm.node.spool import AGENT, NODE, alone, holder, leave, take_place
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.site.store import Store

@@ -12,7 +12,7 @@ from everywatt.cli.common.options import Verb, carbon_options, out_option, outpu
 from everywatt.cli.common.output import Output, check_ending, write_text
 from everywatt.cli.slurm.common import pseudonyms_option, readable_store, store_option
 from everywatt.core.config import Settings
-from everywatt.core.jobs import user_name
+from everywatt.core.platforms import user_name
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.site.monthly import month_of, month_of_site, month_of_user, period_of_site
 from everywatt.slurm.site.users import read_key

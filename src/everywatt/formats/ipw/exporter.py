@@ -21,7 +21,6 @@ from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.conditions import Conditions, conditions
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.latency import e2e_s, ttft_s
 from everywatt.bench.llm.records import Record, read_plan, read_records
 from everywatt.bench.llm.result import known_facts, owed_by, placed
 from everywatt.bench.llm.values import Answer, Item
@@ -139,7 +138,7 @@ def _row(
 
 def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> dict[str, Any]:
     owed = bill.queries.get(record.span or "")
-    answer, seconds = record.answer, e2e_s(record.answer)
+    answer, seconds = record.answer, record.answer.e2e_s
     mine = _by_kind({} if owed is None else owed.devices)
     whole = _by_kind({label: part.joules or 0.0 for label, part in bill.gross.parts})
     joules, total_j = _per_query(mine), _per_query(whole)
@@ -286,7 +285,7 @@ def _latency(answer: Answer, seconds: float) -> dict[str, Any]:
     return {
         "per_token_ms": seconds * 1000 / answer.output_tokens if answer.output_tokens else None,
         "throughput_tokens_per_sec": answer.output_tokens / seconds if answer.output_tokens and seconds else None,
-        "time_to_first_token_seconds": ttft_s(answer),
+        "time_to_first_token_seconds": answer.ttft_s,
         "total_query_seconds": seconds,
         **named,
         "itl_std_ms": float(np.std(gaps_ms)) if len(gaps_ms) else None,

@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.files import replacing
 from everywatt.meters.block import Block
 from everywatt.meters.downsample import downsample
 from everywatt.meters.omegawatt_csv import write_csv
@@ -68,18 +69,13 @@ def _free(folder: Path, name: str, began_ns: int) -> Path | None:
 
 def _write(path: Path, meter: str, began_ns: int, plugs: int, blocks: Iterable[Block]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as packed:
-            packed.comment = f"{_MARK}{began_ns}".encode()
-            with packed.open(MEMBER, "w", force_zip64=True) as raw, io.TextIOWrapper(raw, "ascii") as file:
-                at = datetime.fromtimestamp(began_ns / NS)
-                log = f"{at:%Y/%m/%d-%H:%M:%S};{at:%a %b %e %H:%M:%S %Y};INFO;"
-                file.write(f"{log}Starting logging on '{meter}' plugcount=0\n{log}detect '{plugs}' plugs.")
-                write_csv(blocks, file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.comment = f"{_MARK}{began_ns}".encode()
+        with packed.open(MEMBER, "w", force_zip64=True) as raw, io.TextIOWrapper(raw, "ascii") as file:
+            at = datetime.fromtimestamp(began_ns / NS)
+            log = f"{at:%Y/%m/%d-%H:%M:%S};{at:%a %b %e %H:%M:%S %Y};INFO;"
+            file.write(f"{log}Starting logging on '{meter}' plugcount=0\n{log}detect '{plugs}' plugs.")
+            write_csv(blocks, file)
 
 
 def by_second(blocks: Callable[[], Iterable[Block]]) -> Iterator[Block]:

@@ -8,7 +8,6 @@ owned the rest. A missing end is taken from the last reading, and the record say
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +18,7 @@ from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replace_text
 from everywatt.formats.aipowermeter.importer import END, FILE, day_text, json_object, read_log, section, watts_of
 from everywatt.meters.series import zone_ns
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
@@ -183,10 +183,10 @@ def write_job(root: Path, job: JobOnNode) -> Path | None:
             metrics["gpu"] = {"nvidia_power": sum(powers.values()), "per_gpu_nvidia_power": powers}
         lines: list[Any] = [{"date": _local(at_s), "metrics": metrics} for at_s in (job.start_s, job.end_s)]
         text = "".join(f"{json.dumps(line)}\n" for line in [*lines, END])
-        _put(folder / FILE, text)
+        replace_text(folder / FILE, text)
     about = {"node_id": job.node, "jobid": str(job.job_id), "job_name": job.name}
     dates = {"start_date": _local(job.start_s), **({"end_date": _local(job.end_s)} if job.complete else {})}
-    _put(folder / META, json.dumps({**about, **dates}))
+    replace_text(folder / META, json.dumps({**about, **dates}))
     return folder
 
 
@@ -196,9 +196,3 @@ def _total(part: DeviceEnergy) -> int:
 
 def _local(unix_s: float) -> str:
     return day_text(round(unix_s * NS))
-
-
-def _put(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.files import replacing
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.site.users import is_name
@@ -123,12 +123,8 @@ def _write(path: Path, rows: Iterable[Sequence[str]], generation: str) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADS[generation])
     writer.writerows(rows)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as part:
         part.write_text(text.getvalue(), encoding="utf-8", errors="surrogateescape")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _wh(parts: Iterable[DeviceEnergy]) -> float:

@@ -14,8 +14,7 @@ from typing import TypeVar
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, Pedigree
 from everywatt.core.domains import WHOLE
-from everywatt.ledger.engine import OWNED_S, USED, DeviceAccount, Level
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import OWNED_S, UJ, USED, DeviceAccount, Level
 
 O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
 

@@ -16,14 +16,24 @@ from everywatt.ledger.engine import NOT_RECORDED
 from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
+from everywatt.ledger.owners import BY_ALLOCATION, BY_USE
 from everywatt.ledger.split.energies import stretch_joules
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
 from everywatt.ledger.split.owner_index import FIRST, CpuUse, Roll, cpu_use, gpu_share, packages_known
-from everywatt.ledger.split.policy import allocated_cpus, charge_idle
-from everywatt.ledger.split.shares import IDLE_AT, NOBODY_AT, OTHER_AT, SPECIAL, DeviceShares, TapeShares
-from everywatt.ledger.split.split import Split, Uses, split, sums
+from everywatt.ledger.split.split import (
+    IDLE_AT,
+    NOBODY_AT,
+    OTHER_AT,
+    SPECIAL,
+    DeviceShares,
+    Split,
+    TapeShares,
+    Uses,
+    split,
+    sums,
+)
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.dram import memory_held, refresh
+from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
@@ -93,7 +103,7 @@ class _Work:
         held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
         if source.domain is Domain.DRAM:
             bytes_ = self._bytes(count)
-            held_j = refresh(idle_j, bytes_, roll.use.memory_bytes)
+            held_j = _refresh(idle_j, bytes_, roll.use.memory_bytes)
             idle_j -= float(held_j.sum())
             allocated = np.zeros(count)
             if not roll.use.memory_bytes:
@@ -249,3 +259,57 @@ def _padded(device: DeviceShares, count: int) -> DeviceShares:
         occupancy=None if device.occupancy is None else np.pad(device.occupancy, more),
         owned_s=np.pad(device.owned_s, more),
     )
+
+
+def _refresh(idle_j: float, held_bytes: Floats, machine_bytes: float | None) -> Floats:
+    """Joules of keeping each owner's memory, of a device's idle joules; what is not held stays idle.
+
+    Shared pages are counted for each holder by RSS, so where the owners hold more than there is, by their shares.
+    """
+    whole = max(float(machine_bytes or 0.0), float(held_bytes.sum()))
+    if not machine_bytes or whole <= 0 or idle_j <= 0:
+        return np.zeros(len(held_bytes))
+    return np.asarray(idle_j * held_bytes / whole, dtype=np.float64)
+
+
+def charge_idle(policy: str, idle_j: float, use: Floats, allocated: Floats) -> Floats:
+    """Idle joules of each owner; what nobody is charged for stays with the owner `idle`.
+
+    `use` is what each used of the device, `allocated` the share of the device (at most 1 in all) kept for each.
+    """
+    charged = np.zeros(len(use))
+    if policy == BY_USE and idle_j > 0:
+        weight = use.copy()
+        weight[[IDLE_AT, NOBODY_AT]] = 0.0
+        if weight.sum() > 0:
+            charged = idle_j * weight / weight.sum()
+    elif policy == BY_ALLOCATION and idle_j > 0:
+        share = allocated.copy()
+        share[[IDLE_AT, NOBODY_AT]] = 0.0
+        charged = idle_j * share / max(1.0, float(share.sum()))
+    charged[IDLE_AT] = idle_j - float(charged.sum())
+    return charged
+
+
+def allocated_cpus(group: npt.NDArray[np.int64], limits: Floats, use: Floats, cpus: float) -> Floats:
+    """The share of the machine's CPUs kept for each owner.
+
+    Owner i is in the group `group[i]` (-1: in none) that may use `limits[group]` CPUs: that is shared by use inside
+    of the group. Who has no limit may use the rest of the machine, shared by use as well.
+    """
+    share = np.zeros(len(use))
+    taken = 0.0
+    for number, limit in enumerate(limits.tolist()):
+        inside = group == number
+        if not inside.any():
+            continue
+        size = min(limit / max(cpus, 1e-9), 1.0 - taken)
+        weight = np.where(inside, use, 0.0)
+        weight = weight if weight.sum() > 0 else inside.astype(np.float64)
+        share += size * weight / weight.sum()
+        taken += size
+    free = np.where(group < 0, use, 0.0)
+    free[[IDLE_AT, NOBODY_AT]] = 0.0
+    if free.sum() > 0 and taken < 1.0:
+        share += (1.0 - taken) * free / free.sum()
+    return share

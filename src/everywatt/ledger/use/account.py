@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,42 +14,34 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger.split.energies import Cells
-from everywatt.ledger.use import series
-from everywatt.ledger.use.facts import members
-from everywatt.ledger.use.gpu_use import GpuUse
-from everywatt.ledger.use.usage import ProcessUse
+from everywatt.ledger.use.processes import CgroupTable, members
+from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class CgroupUse:
-    """Reads frames of `use.cgroups` in order."""
+class CommandUse(CgroupTable):
+    """CPU seconds of the cgroups that were made for a command, on a timeline."""
 
     def __init__(self) -> None:
-        self.cpus: dict[str, float] = {}
+        super().__init__()
         self._at_ns = array("q")
         self._made_s = array("d")
-        self._last: dict[str, float] = {}
-        self._whole_s = 0.0
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Take the rows that were told at one instant."""
-        for row in rows:
-            name = str(row.get("cgroup"))
-            if row.get("cpus") is not None:
-                self.cpus[name] = float(row["cpus"])
-            if row.get("made") and row.get("cpu_s") is not None:
-                used_s = float(row["cpu_s"])
-                if name not in self._last and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
-                    # It was made for the command, less than a period ago, and had used nothing then.
-                    self._at_ns.append(at_ns - NS)
-                    self._made_s.append(self._whole_s)
-                self._whole_s += max(used_s - self._last.get(name, 0.0), 0.0)
-                self._last[name] = used_s
-                self._at_ns.append(at_ns)
-                self._made_s.append(self._whole_s)
+    def take(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.cgroups` that were told at one instant."""
+        for _, made, new, used_s in self.feed(rows):
+            if not made:
+                continue
+            whole_s = self._made_s[-1] if self._made_s else 0.0
+            if new and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
+                # It was made less than a period ago, and had used nothing then.
+                self._at_ns.append(at_ns - NS)
+                self._made_s.append(whole_s)
+            self._at_ns.append(at_ns)
+            self._made_s.append(whole_s + used_s)
 
     @property
     def made(self) -> bool:
@@ -76,10 +68,10 @@ class TapeUse:
         self.processes: ProcessUse | None = None
         self.before: ProcessUse | None = None  # of the segment that this one goes on from
         self.gpus: GpuUse | None = None
-        self.cgroups = CgroupUse()
-        self.busy: series.Series | None = None
-        self.still: series.Series | None = None
-        self._series: dict[str, series.Series | None] = {}
+        self.cgroups = CommandUse()
+        self.busy: Series | None = None
+        self.still: Series | None = None
+        self._series: dict[str, Series | None] = {}
         self._cells: dict[tuple[int, str], Cells] = {}
         self._read_ns: dict[str, int] = {}
         self._members: tuple[tuple[int, int], list[bool]] = ((-1, -1), [])
@@ -107,19 +99,23 @@ class TapeUse:
         gpus = [name for name, group in groups.items() if group.info.lists_gpu_processes]
         if gpus and self.gpus is None:
             self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
-        readers = [(PROCESSES, self.processes), *((name, self.gpus) for name in gpus), (CGROUPS, self.cgroups)]
-        for name, reader in readers:
-            if name in groups and reader is not None:
-                self._feed(tape, groups[name], reader)
-        self.busy, self.still = self.channel(tape, series.BUSY), self.channel(tape, series.IDLE)
+        if self.processes is not None:
+            self._feed(tape, groups.get(PROCESSES), self.processes.feed)
+        if self.gpus is not None:
+            for name in gpus:
+                self._feed(tape, groups[name], self.gpus.feed)
+        self._feed(tape, groups.get(CGROUPS), self.cgroups.take)
+        self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
-    def _feed(self, tape: Tape, group: StoredGroup, reader: Any) -> None:
+    def _feed(self, tape: Tape, group: StoredGroup | None, take: Callable[[int, list[dict[str, Any]]], None]) -> None:
+        if group is None:
+            return
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
                 try:
-                    reader.feed(frame.at_ns, frame.rows)
+                    take(frame.at_ns, frame.rows)
                 except (KeyError, TypeError, ValueError) as error:
                     raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
                 self._read_ns[group.info.name] = frame.at_ns
@@ -141,10 +137,10 @@ class TapeUse:
             elif span.parent is None:
                 self.runs.append((max(span.start_ns, low_ns), end_ns))
 
-    def channel(self, tape: Tape, name: str) -> series.Series | None:
+    def channel(self, tape: Tape, name: str) -> Series | None:
         """A channel over the whole tape; None where the tape does not have it."""
         if self._series.get(name) is None:
-            self._series[name] = series.find(tape, name)
+            self._series[name] = find_series(tape, name)
         found = self._series[name]
         if found is not None:
             found.update(tape)

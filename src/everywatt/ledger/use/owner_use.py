@@ -13,8 +13,7 @@ from typing import Any
 from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.split.intervals import JIFFY_S
-from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.processes import ProcessTable, Seen
+from everywatt.ledger.use.processes import CgroupTable, CpuRecord, ProcessFacts, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
@@ -90,7 +89,7 @@ class OwnerUse(ProcessTable):
         self.may_have_ended = False  # the last process of some owner
         self._used_now: list[Used] = []
         self._unwatched: list[Used] = []
-        self._cgroups: dict[str, float] = {}
+        self._cgroups = CgroupTable()
         self._cgroup_used: dict[str, float] = {}
         self._host_s: float | None = None
         self._host_before_s: float | None = None
@@ -148,37 +147,18 @@ class OwnerUse(ProcessTable):
     ) -> None:
         self._used_now += zip(whose, cpu_s, cpus, strict=True)
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
-        self._used_now.append((facts, cpu_s, cpu))
+    def _used_by(self, use: CpuRecord) -> None:
+        self._used_now.append((use.facts, use.cpu_s, use.cpu))
 
     def _ended(self, facts: ProcessFacts, at_ns: int) -> None:
         self._gone.append(facts)
         self._ended_lately[facts.pid] = facts
 
     def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of `use.cgroups`: what whole groups used, those included that came and went in them."""
-        for row in rows:
-            path = str(row.get("cgroup"))
-            if row.get("gone"):
-                self._cgroups.pop(path, None)
-                continue
-            cpu_s = row.get("cpu_s")
-            if cpu_s is None or row.get("made") or path == "/":
-                continue
-            before = self._cgroups.get(path)
-            self._cgroups[path] = cpu_s
-            if before is not None and cpu_s > before:
-                self._cgroup_used[path] = self._cgroup_used.get(path, 0.0) + cpu_s - before
+        """Rows of `use.cgroups`. Those made for a command are counted by its run."""
+        for path, made, _, used_s in self._cgroups.feed(rows):
+            if used_s > 0 and not made and path != "/":
+                self._cgroup_used[path] = self._cgroup_used.get(path, 0.0) + used_s
 
     def feed_host(self, busy_s: float) -> None:
         """`host.cpu_time`."""
@@ -233,8 +213,9 @@ class OwnerUse(ProcessTable):
     def _add_unseen(self, found: OwnedUse, seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
         """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
         for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
-            inside = sum(used for other, used in seen.items() if other == path or other.startswith(path + "/"))
-            more = self._cgroup_used[path] - inside
+            more = self._cgroup_used[path] - seen.get(path, 0.0)
+            if more > LITTLE_S:
+                more -= sum(used for other, used in seen.items() if other.startswith(path + "/"))
             if more <= LITTLE_S:
                 continue
             owner = whose.get(path) or self._place(ProcessFacts(0, None, cgroup=path))

@@ -1,4 +1,4 @@
-"""From rows of `use.processes` to CPU seconds: who used how much between which instants. Without numpy.
+"""From rows of `use.processes` and `use.cgroups` to CPU seconds: who used how much when. Without numpy.
 
 Rows are told only where something changed, so what a process used between two reads is the difference of two rows, and
 where nothing was told for longer than a period, the use is of the last period. What children used that came and went
@@ -11,17 +11,116 @@ it by process and time (`ledger.use.usage`), the agent adds it up by owner (`led
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Any, NamedTuple
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.facts import ProcessFacts
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
+
+
+@dataclass(slots=True)
+class ProcessFacts:
+    """One process as far as it was told; later rows bring it up to date.
+
+    `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen.
+    `exited` marks a stand-in for the children of `parent` that came and went between two reads. `moved` marks facts
+    from before the process was moved to another cgroup; other facts of the same pid and start say how it went on.
+    """
+
+    pid: int
+    start: int | None
+    name: str = "?"
+    ppid: int | None = None
+    cmdline: str | None = None
+    uid: int | None = None
+    cgroup: str | None = None
+    meter: bool = False
+    reaper: bool = False
+    exited: bool = False
+    parent: int | None = None
+    user: str | None = None
+    moved: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
+    number: int = -1
+
+    @property
+    def id(self) -> str:
+        """`PID:START`, the same in every ledger of a run; `PID:START:exited` for a stand-in."""
+        return f"{self.pid}:{self.start if self.start is not None else ''}{':exited' if self.exited else ''}"
+
+    @property
+    def program(self) -> str:
+        """Its name; for a stand-in that of the program that it stands in for, or for whose children."""
+        return str(self.more.get("of", self.name))
+
+    @property
+    def label(self) -> str:
+        """For people: the command line without its folder, else the name."""
+        if self.exited:
+            return self.name
+        words = (self.cmdline or "").split()
+        if not words:
+            return self.name if self.name != "?" else f"pid {self.pid}"
+        words[0] = words[0].rsplit("/", 1)[-1] or words[0]
+        return " ".join(words)
+
+    def take(self, row: Mapping[str, Any]) -> None:
+        """Bring the facts up to date with a row of the table."""
+        if "ppid" in row:
+            self.ppid = row["ppid"]
+        if "name" in row:
+            self.name = str(row["name"])
+        if "cmdline" in row:
+            self.cmdline = row["cmdline"]
+        if "uid" in row:
+            self.uid, self.user = row["uid"], None  # somebody without a name has not the one of whoever started it
+        if "user" in row:
+            self.user = row["user"]
+        if "cgroup" in row:
+            self.cgroup = row["cgroup"]
+        if row.get("meter"):
+            self.meter = True
+        elif self.meter and "cpu_s" in row:
+            self.meter = False  # somebody asked for the meter itself later on
+        if row.get("reaper"):
+            self.reaper = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is known, without what is not."""
+        known = {"pid": self.pid, "start": self.start, "ppid": self.ppid, "name": self.name, "cmdline": self.cmdline}
+        known |= {"uid": self.uid, "cgroup": self.cgroup}
+        return {key: value for key, value in known.items() if value is not None}
+
+
+def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | None]]) -> list[bool]:
+    """For each process whether it descends from a followed root (pid, start or None), or from the run's reaper.
+
+    By the parent that each had when it was first seen; a process once a member stays one. The reaper itself is none.
+    """
+    wanted = set(roots)
+    known: list[bool | None] = [None] * len(processes)
+    for number, process in enumerate(processes):
+        root = (process.pid, process.start) in wanted or (process.pid, None) in wanted
+        known[number] = True if root and not process.exited else None
+    for number in range(len(processes)):
+        chain = []
+        at: int | None = number
+        while at is not None and known[at] is None and at not in chain:
+            chain.append(at)
+            parent = processes[at].parent
+            if parent is not None and processes[parent].reaper:
+                known[at] = True
+                break
+            at = parent
+        answer = at is not None and known[at] is True
+        for one in chain:
+            known[one] = answer
+    return [bool(one) for one in known]
 
 
 @dataclass(slots=True)
@@ -36,6 +135,46 @@ class Seen:
     recent_s: float = 0.0
     rss_bytes: float | None = None
     cpu: int = -1  # that it ran on; -1 where it has several threads, or that is not known
+
+
+class CpuRecord(NamedTuple):
+    """CPU seconds of a process between two instants; `last` marks its end in there, `young` its beginning.
+
+    `cpu` is the CPU that it ran on, -1 where that is not known or there are several threads.
+    """
+
+    facts: ProcessFacts
+    from_ns: int
+    to_ns: int
+    cpu_s: float
+    last: bool = False
+    young: bool = False
+    cpu: int = -1
+
+
+class CgroupTable:
+    """Reads rows of `use.cgroups` in order: what whole groups used, those included that came and went in them."""
+
+    def __init__(self) -> None:
+        self.cpus: dict[str, float] = {}  # that groups may use, where there is a limit
+        self._cpu_s: dict[str, float] = {}
+
+    def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
+        """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
+
+        A new one has a past that is not ours, unless it was made for a command.
+        """
+        for row in rows:
+            path, cpu_s, made = str(row.get("cgroup")), row.get("cpu_s"), bool(row.get("made"))
+            if row.get("cpus") is not None:
+                self.cpus[path] = float(row["cpus"])
+            if cpu_s is not None:
+                before_s = self._cpu_s.get(path)
+                self._cpu_s[path] = cpu_s = float(cpu_s)
+                past_s = 0.0 if made else cpu_s
+                yield path, made, before_s is None, max(cpu_s - (past_s if before_s is None else before_s), 0.0)
+            if row.get("gone"):
+                self._cpu_s.pop(path, None)
 
 
 Ended = dict[int, tuple[Seen, int | None]]  # who ended since the last read, with its parent's pid, by its own
@@ -79,23 +218,13 @@ class ProcessTable:
         """CPU seconds of many processes in the interval of the read."""
         raise NotImplementedError
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
-        """CPU seconds of one process between two instants; `last` marks its end in there, `young` its beginning."""
+    def _used_by(self, use: CpuRecord) -> None:
+        """CPU seconds of one process between two instants."""
         raise NotImplementedError
 
     def _used_since(self, facts: ProcessFacts, began_ns: int, at_ns: int, cpu_s: float) -> None:
         """CPU seconds of one that was read for the first time, since its beginning, which may be long ago."""
-        self._used_by(facts, began_ns, at_ns, cpu_s, young=True)
+        self._used_by(CpuRecord(facts, began_ns, at_ns, cpu_s, young=True))
 
     # Rows.
 
@@ -239,7 +368,7 @@ class ProcessTable:
             self._leave(seen, pid, at_ns, went)
             went[pid] = (seen, row.get("ppid"))
             if cpu_s > seen.cpu_s:
-                self._used_by(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu)
+                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu))
             return
         if (pid, start) in self._known and start is not None:
             return  # its end was told already
@@ -247,7 +376,7 @@ class ProcessTable:
             parent = self.alive.get(row["ppid"]) if row.get("ppid") is not None else None
             facts = self._stand_in(parent, at_ns, str(row.get("name") or "?"), row.get("uid"))
             began_ns = self._began_ns(start) or low_ns
-            self._used_by(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True)
+            self._used_by(CpuRecord(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True))
 
     def _came_and_went(self, gains: dict[int, float], went: Ended, low_ns: int, at_ns: int) -> None:
         """Charge what parents got from children beyond what was known of those."""
@@ -267,12 +396,12 @@ class ProcessTable:
             for seen in gone:
                 most_s = (at_ns - low_ns) / NS * seen.threads
                 part_s = min(left_s * (seen.recent_s + 0.01) / weight, most_s)
-                self._used_by(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu)
+                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu))
                 gain -= part_s
             rest_s = gain - sum(seen.cpu_s + seen.children_s for seen in gone)
             if rest_s > 1e-9:
                 facts = self._stand_in(self.alive[pid], at_ns)
-                self._used_by(facts, low_ns, at_ns, rest_s, last=True, young=True)
+                self._used_by(CpuRecord(facts, low_ns, at_ns, rest_s, last=True, young=True))
 
     def _stand_in(self, parent: Seen | None, at_ns: int, name: str = "", uid: int | None = None) -> ProcessFacts:
         """The facts of "children of … that came and went"; one for each parent, or for each name without one."""

@@ -1,4 +1,7 @@
-"""CPU seconds of processes on a timeline: what `ledger.use.processes` finds in a table, kept by process and time."""
+"""Use over time, from the tables and channels of a tape: processes (CPU seconds, memory), tenants of GPUs, busy time.
+
+All of it can be given more later, while the tape grows.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.facts import ProcessFacts
-from everywatt.ledger.use.processes import ProcessTable
+from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable
+from everywatt.ledger.use.tenants import GpuTable, Tenant
+from everywatt.tape.columns import load_columns
+from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+HOST_BUSY, HOST_IDLE = "host.cpu_time", "host.idle_time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +107,7 @@ class ProcessUse(ProcessTable):
         for left, right in pairwise(cuts):
             if right > left:
                 part_s = cpu_s * (right - left) / (at_ns - began_ns)
-                self._used_by(facts, left, right, part_s, young=left == began_ns)
+                self._used_by(CpuRecord(facts, left, right, part_s, young=left == began_ns))
 
     def _used(
         self, whose: Sequence[ProcessFacts], low_ns: int, at_ns: int, cpu_s: Sequence[float], cpus: Sequence[int]
@@ -116,22 +123,11 @@ class ProcessUse(ProcessTable):
         young.extend(none)
         cpu.extend(cpus)
 
-    def _used_by(
-        self,
-        facts: ProcessFacts,
-        from_ns: int,
-        to_ns: int,
-        cpu_s: float,
-        *,
-        last: bool = False,
-        young: bool = False,
-        cpu: int = -1,
-    ) -> None:
+    def _used_by(self, use: CpuRecord) -> None:
         place = len(self.edges) - 2
-        while place > 0 and self.edges[place] >= to_ns:
+        while place > 0 and self.edges[place] >= use.to_ns:
             place -= 1
-        row = (place, facts.number, from_ns, to_ns, cpu_s, last, young, cpu)
-        for column, value in zip(self._columns, row, strict=True):
+        for column, value in zip(self._columns, (place, use.facts.number, *use[1:]), strict=True):
             column.append(value)  # type: ignore[attr-defined]
 
     def _holds(self, name: str, facts: ProcessFacts, at_ns: int, value: float) -> None:
@@ -152,3 +148,116 @@ class ProcessUse(ProcessTable):
             amounts = place[order], number[order], from_ns[order], to_ns[order], cpu_s[order]
             self._made = Records(*amounts, *flags, cpu[order])
         return self._made
+
+
+class GpuUse:
+    """Reads frames of `nvml.processes` in order. For each GPU: stretches with the tenants of each."""
+
+    def __init__(self, period_s: float) -> None:
+        self._table = GpuTable(period_s)
+        self.edges: dict[int, list[int]] = {}
+        self.tenants: dict[int, list[tuple[Tenant, ...]]] = {}
+
+    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Take the rows that were told at one instant. A row's use is of the period that ends there."""
+        for gpu, start_ns, end_ns, tenants in self._table.feed(at_ns, rows):
+            self.edges.setdefault(gpu, [start_ns]).append(end_ns)
+            self.tenants.setdefault(gpu, []).append(tenants)
+
+    def at(self, gpu: int, instants_ns: Ints) -> list[tuple[Tenant, ...]]:
+        """Who was there at each instant; the last who were told of are there still."""
+        edges, kept = self.edges.get(gpu), self.tenants.get(gpu)
+        if not edges or not kept:
+            return [()] * len(instants_ns)
+        places = np.searchsorted(edges, instants_ns, side="right") - 1
+        now = self._table.now(gpu)
+        return [() if place < 0 else kept[place] if place < len(kept) else now for place in places.tolist()]
+
+
+class Series:
+    """One channel's finite values with the instants they belong to, oldest first."""
+
+    def __init__(self, group: StoredGroup, name: str) -> None:
+        self.group, self.name = group, name
+        self.at_ns: Ints = np.empty(0, dtype=np.int64)
+        self.values: Floats = np.empty(0)
+        self._rising: Floats = np.empty(0)
+
+    def update(self, tape: Tape) -> None:
+        """Take the rows that came since."""
+        start_ns = int(self.at_ns[-1]) if len(self.at_ns) else None
+        columns = load_columns(tape, self.group.id, [self.name], start_ns, None, tight=True)
+        values = columns.values[self.name]
+        new = np.isfinite(values)
+        if start_ns is not None:
+            new &= columns.published > start_ns
+        if new.any():
+            self.at_ns = np.concatenate((self.at_ns, columns.published[new]))
+            self.values = np.concatenate((self.values, values[new]))
+
+    def rising(self) -> Floats:
+        """A counter's values without steps back: what it had counted in all, a fall counting for nothing."""
+        if len(self._rising) != len(self.values):
+            self._rising = np.concatenate(([0.0], np.cumsum(np.maximum(np.diff(self.values), 0.0))))
+        return self._rising
+
+    def used(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
+        """What a counter counted in each stretch; NaN where it says nothing."""
+        if len(self.at_ns) < 2:
+            return np.full(len(starts_ns), np.nan)
+        counted = self.rising()
+        used = np.interp(ends_ns, self.at_ns, counted) - np.interp(starts_ns, self.at_ns, counted)
+        # Before the first and after the last reading the rate of what is known is taken on.
+        inside = np.clip(ends_ns, self.at_ns[0], self.at_ns[-1]) - np.clip(starts_ns, self.at_ns[0], self.at_ns[-1])
+        whole = ends_ns - starts_ns
+        return np.where(inside > 0.2 * whole, used * whole / np.maximum(inside, 1), np.nan)
+
+    def mean(self, edges_ns: Ints) -> Floats:
+        """A gauge's mean between neighbouring edges, each value held backwards; NaN where it says nothing."""
+        if not len(self.at_ns):
+            return np.full(max(len(edges_ns) - 1, 0), np.nan)
+        sums = np.concatenate(([0.0], np.cumsum(self.values)))
+        at = np.searchsorted(self.at_ns, edges_ns, side="right")
+        count = np.diff(at)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = np.diff(sums[at]) / count
+        nearest = self.values[np.clip(at[1:], 0, len(self.values) - 1)]
+        return np.where(count > 0, means, nearest)
+
+
+def find_series(tape: Tape, name: str) -> Series | None:
+    """The series of a channel, still empty; None where the tape has no such channel."""
+    for group in tape.groups:
+        if any(channel.name == name for channel in group.info.channels):
+            return Series(group, name)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes of each process (by its number): the mean over the windows, and the most at any read in them."""
+
+    mean_bytes: Floats
+    peak_bytes: Floats
+
+
+def memory_held(use: ProcessUse, name: str, windows: Sequence[tuple[int, int]]) -> Held | None:
+    """What processes held of `rss_bytes`, `pss_bytes` or `uss_bytes`; None where it was not recorded.
+
+    A value holds from the read that told it until the next. Many windows are taken as one from first to last.
+    """
+    if name not in use.memory or not windows:
+        return None
+    count = len(use.processes)
+    number, at_ns, value = (np.array(column) for column in use.memory[name])
+    order = np.lexsort((at_ns, number))
+    number, at_ns, value = number[order], at_ns[order], value[order]
+    same = np.append(number[1:] == number[:-1], False)
+    until_ns = np.where(same, np.append(at_ns[1:], 0), windows[-1][1])
+    mean, peak = np.zeros(count), np.zeros(count)
+    hull = windows if len(windows) <= 16 else [(windows[0][0], windows[-1][1])]
+    for start_ns, end_ns in hull:
+        overlap = np.clip(np.minimum(until_ns, end_ns) - np.maximum(at_ns, start_ns), 0, None)
+        mean += np.bincount(number, value * overlap, count)
+        np.maximum.at(peak, number[overlap > 0], value[overlap > 0])
+    return Held(mean / max(sum(end - start for start, end in hull), 1), peak)

@@ -10,14 +10,21 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run, union
-from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, ItemFigures, figures
+from everywatt.batch.figures import (
+    AttemptFigures,
+    BatchFigures,
+    DeviceFigures,
+    ItemFigures,
+    item_table,
+    scaling_table,
+)
 from everywatt.batch.journal import DONE, JOURNAL, read_journal
-from everywatt.batch.tables import headline, item_table, range_of, repeated, scaling_table, stragglers, why
+from everywatt.batch.measuring import figures
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_number
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.use.series import find
+from everywatt.ledger.use.usage import find_series
 from everywatt.report.html.figures import table_view
 from everywatt.report.html.lines import offset_ns_of
 from everywatt.tape.reader import Tape
@@ -54,13 +61,13 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     if found is None:
         return None
     windows, placed = _busy(run), _placed(run)
-    late = stragglers(found)[:MOST_ROWS]
-    lost = [item for item in found.items if item.state.status != DONE and item.attempts]
+    late = found.stragglers()[:MOST_ROWS]
+    lost = found.unfinished()
     items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
     rows = [_device(one, found, windows.get(one.device, [])) for one in found.devices]
     devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
     return {
-        "headline": headline(found),
+        "headline": found.headline,
         "heads": devices["heads"],
         "devices": devices["rows"],
         "heat": _heat(run, found),
@@ -72,7 +79,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "causes": _causes(found),
         "items": [_item(one, placed) for one in found.items[:MOST_ITEMS]],
         "more_items": max(0, len(found.items) - MOST_ITEMS),
-        "notes": [*found.notes, *repeated(found)],
+        "notes": [*found.notes, *found.repeated()],
     }
 
 
@@ -94,7 +101,7 @@ def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[s
         "energy": format_energy(one.energy) if known else None,
         "memory_bytes": None if memory is None else memory.high,
         "power": None if power is None else {"min": power.low, "mean": power.mean, "max": power.high},
-        "why": why(one),
+        "why": one.why,
         "attempts": [_attempt(attempt, placed) for attempt in one.attempts],
     }
 
@@ -135,9 +142,8 @@ def _placed(run: Run) -> dict[str, tuple[float, float]]:
 def _causes(found: BatchFigures) -> list[list[str]]:
     """Items that are not done by cause, the most frequent first: the cause, how many, some of them."""
     causes: dict[str, list[str]] = {}
-    for item in found.items:
-        if item.state.status != DONE and item.attempts:
-            causes.setdefault(why(item) or item.state.status, []).append(item.state.item.id)
+    for item in found.unfinished():
+        causes.setdefault(item.why or item.state.status, []).append(item.state.item.id)
     ordered = sorted(causes.items(), key=lambda one: -len(one[1]))[:MOST_ROWS]
     return [[cause, str(len(ids)), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in ordered]
 
@@ -193,19 +199,9 @@ def _host(tape: Tape) -> str:
 
 def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[Cell]:
     busy_s = sum(end - start for start, end in busy) / NS
-    memory, power = one.use.get("memory"), one.use.get("power")
+    rates: list[Cell] = [one.done / found.duration_s, busy_s / found.duration_s] if found.duration_s else [None, None]
     return [
-        one.device,
-        one.done,
-        one.failed,
-        one.retries,
-        one.done / found.duration_s if found.duration_s else None,
-        busy_s / found.duration_s if found.duration_s else None,
-        max(found.duration_s - busy_s, 0.0),
-        range_of(one.use.get("utilisation"), "%"),
-        None if memory is None else memory.high,
-        None if power is None else power.mean,
-        None if one.energy.joules is None else one.energy,
+        *one.cells(*rates, max(found.duration_s - busy_s, 0.0)),
         one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None,
         None if one.idle is None or one.idle.joules is None else one.idle,
     ]
@@ -225,8 +221,9 @@ def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
         at, values = _readings([tape for tape in run.tapes if not several or _host(tape) == host], name)
         # Not more steps than readings: empty ones would look like something.
         cells_n = min(CELLS, max(FEWEST_CELLS, len(at) // 2))
-        sums, counts = np.zeros(cells_n), np.zeros(cells_n)
-        _add(sums, counts, at - low, values, high - low)
+        known = np.isfinite(values)
+        counts, _ = np.histogram(at[known] - low, cells_n, (0, high - low))
+        sums, _ = np.histogram(at[known] - low, cells_n, (0, high - low), weights=values[known])
         if counts.any():
             cells = [round(float(s / n), 1) if n else None for s, n in zip(sums, counts, strict=True)]
             rows.append({"device": device, "cells": cells})
@@ -238,26 +235,13 @@ def _readings(tapes: Sequence[Tape], device: str) -> tuple[npt.NDArray[np.int64]
     at: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     values: list[npt.NDArray[np.float64]] = [np.empty(0)]
     for tape in tapes:
-        series = find(tape, f"{device}.utilisation")
+        series = find_series(tape, f"{device}.utilisation")
         if series is not None:
             series.update(tape)
             start_ns = tape.extent_ns()[0]
             at.append(series.at_ns + (tape.to_utc_ns(start_ns) - start_ns))
             values.append(series.values)
     return np.concatenate(at), np.concatenate(values)
-
-
-def _add(
-    sums: npt.NDArray[np.float64],
-    counts: npt.NDArray[np.float64],
-    at_ns: npt.NDArray[np.int64],
-    values: npt.NDArray[np.float64],
-    length_ns: int,
-) -> None:
-    known = np.isfinite(values)
-    place = np.clip((at_ns[known] * len(sums)) // length_ns, 0, len(sums) - 1).astype(np.int64)
-    np.add.at(sums, place, values[known])
-    np.add.at(counts, place, 1.0)
 
 
 def _points(found: BatchFigures) -> list[dict[str, Any]]:

@@ -20,11 +20,10 @@ from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.ledger.owners import Ledger
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.figures import MISSING, shown_energy
-from everywatt.report.html.flame import flames
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
-from everywatt.report.html.spans import bands_of, phases_of
+from everywatt.report.html.spans import bands_of, flames, phases_of
 from everywatt.report.ledger_text import method_words
 from everywatt.report.text import certain_cpu_s, warnings
 from everywatt.report.wall import fitted, wall_of

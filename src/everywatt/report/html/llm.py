@@ -13,8 +13,9 @@ import numpy as np
 from everywatt.api.run import Run
 from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.llm.energy import SERVER
-from everywatt.bench.llm.leaderboard import dataset_name, leaderboard, model_name
+from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
+from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
 from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
 from everywatt.bench.llm.values import OK
@@ -43,7 +44,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "model": model_name(plan),
         "dataset": dataset_name(plan),
         "client": plan["client"]["client"],
-        "answer": _answer(found),
+        "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
         "failures": [
@@ -72,8 +73,8 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
         board = leaderboard(chosen)
     except EverywattError as error:
         return {"refused": error.message}
-    scope, boundary = next(iter(board.tables))
-    if len(board.tables) > 1:
+    scope, boundary = next(iter(board.groups))
+    if len(board.groups) > 1:
         return {"refused": "The joules of the runs cover different scopes; everywatt bench leaderboard ranks each."}
     rows = [
         {
@@ -108,6 +109,13 @@ def _answer(found: Sequence[Metrics]) -> str:
         f"{load} {whose} used {format_energy(best.gross)} for {best.queries} queries, {best.answered} of them answered"
         f"{right}: {' and '.join(per)}."
     )
+
+
+def _unsent(plan: Mapping[str, Any], found: Sequence[Metrics]) -> str:
+    """A sentence about queries that were planned and never sent, as where the server died; else nothing."""
+    planned = min(plan["dataset"].get("items") or 0, plan.get("max_queries") or math.inf)
+    sent = min(one.queries for one in found)
+    return f" Only {sent} of {planned} planned queries were sent." if 0 < sent < planned < math.inf else ""
 
 
 def _subjects(found: Sequence[Metrics]) -> dict[str, Any] | None:

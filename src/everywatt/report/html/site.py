@@ -9,7 +9,7 @@ from typing import Any
 
 from everywatt.core.format import format_joules, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import asset, policy
 from everywatt.slurm.site.figures import amount, cells, columns, short
@@ -120,7 +120,7 @@ def _days(month: Month) -> str:
         Table.of("day", "jobs", "energy", rows=[[row["group"], row["jobs"], short(row)] for row in rows], right=(1, 2))
     )
     return (
-        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" role="img" aria-label="Energy by day">'
+        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" class="days" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
         f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
         f"{''.join(bars)}{marks}</svg>"

@@ -23,10 +23,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from everywatt.core.errors import EverywattError
-from everywatt.report.live.board import Line, board
-from everywatt.report.live.snapshot import Snapshot
-from everywatt.report.live.sources import LiveSource
-from everywatt.report.live.view import View
+from everywatt.report.live.board import Line, View, board
+from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 STYLES = {
     "": Style.null(),

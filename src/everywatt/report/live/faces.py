@@ -14,9 +14,16 @@ from everywatt.core.format import format_duration, format_joules
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table
 from everywatt.report.live import format as show
-from everywatt.report.live.board import DEVICE_COLUMNS, MODEL_COLUMNS, OWNER_COLUMNS, WORK_COLUMNS, Column, owner_name
+from everywatt.report.live.board import (
+    DEVICE_COLUMNS,
+    MODEL_COLUMNS,
+    OWNER_COLUMNS,
+    SPECIAL,
+    WORK_COLUMNS,
+    Column,
+    owner_name,
+)
 from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
-from everywatt.report.live.view import SPECIAL
 
 CSV_HEAD = (
     "time",

@@ -15,7 +15,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, RunNotFound, TapeError
-from everywatt.ledger.use.series import find
+from everywatt.ledger.use.usage import find_series
 from everywatt.report.live.gather import HISTORY, Gatherer, left_out
 from everywatt.report.live.owners import LedgerOwners, RunningOwners
 from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
@@ -194,7 +194,7 @@ class _Seen:
     def catch_up(self, tape: Tape, device: str) -> None:
         """What the tape had before anybody looked."""
         for name, place in (("utilisation", 0), ("memory", 1)):
-            series = find(tape, f"{device}.{name}")
+            series = find_series(tape, f"{device}.{name}")
             if series is not None:
                 series.update(tape)
                 for value in series.values[np.isfinite(series.values)].tolist():

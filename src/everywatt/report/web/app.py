@@ -26,7 +26,7 @@ from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard
 from everywatt.net.server import HttpServer, ServerLimits
 from everywatt.net.tls import server_context
 from everywatt.report.html.figures import shown_energy
-from everywatt.report.live.sources import LiveSource
+from everywatt.report.live.snapshot import LiveSource
 from everywatt.report.live.tape_source import TapeSource
 from everywatt.report.web.assets import ICON, Asset, assets, shell
 from everywatt.report.web.live import INTERVAL_S, EventStream, Hubs

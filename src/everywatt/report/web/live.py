@@ -18,8 +18,7 @@ from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import dumps
 from everywatt.net.guard import Message, Receive, Send
 from everywatt.report.live.board import per_token
-from everywatt.report.live.snapshot import Snapshot
-from everywatt.report.live.sources import LiveSource
+from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 INTERVAL_S: Final = 1.0
 GRACE_S: Final = 2.0  # a page that is loaded again is the same viewer

@@ -27,7 +27,7 @@ from everywatt.core.format import format_duration, format_joules, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.site import card, month_cards
 from everywatt.report.web.assets import ICON

@@ -9,11 +9,11 @@ from typing import Any
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.json_device import number
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.pci_cards import short_pci, socket_of
+from everywatt.sensors.sysfs import short_pci, socket_of
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
 FACTS = Facts(quantum=1.0)

@@ -13,7 +13,7 @@ from everywatt.core.errors import SensorError
 from everywatt.sensors.amd.amdsmi import FACTS, device_of, hwmon_cards
 from everywatt.sensors.base import Report, State
 from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
-from everywatt.sensors.pci_cards import short_pci, socket_of
+from everywatt.sensors.sysfs import short_pci, socket_of
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.
 POWER = ("Current Socket Graphics Package Power (W)", "Average Graphics Package Power (W)")

@@ -17,10 +17,8 @@ from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, most_
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
-    Opener,
     entries,
     in_unit,
-    open_readonly,
     read_count,
     read_text,
     watch,
@@ -108,9 +106,8 @@ class Rapl:
     name = "rapl"
     after: Sequence[str] = ()
 
-    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+    def __init__(self, request: Request) -> None:
         self._machine = request.machine
-        self._opener = opener
         self._cpu = Cpu.read(request.machine.proc)
         self._found: list[tuple[Zone, Channel, NumberFile]] | None = None
 
@@ -153,12 +150,12 @@ class Rapl:
         return groups
 
     def _file(self, zone: Zone, missing: dict[str, str]) -> NumberFile:
-        top = read_count(zone.folder / "max_energy_range_uj", self._opener)
+        top = read_count(zone.folder / "max_energy_range_uj")
         if not top:
             missing[f"{zone.id}/max_energy_range_uj"] = (
                 "the range of the counter is unknown, so a wrap looks like a reset"
             )
-        return NumberFile(zone.folder / "energy_uj", most=top or None, opener=self._opener)
+        return NumberFile(zone.folder / "energy_uj", most=top or None)
 
     def _alive(
         self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]
@@ -184,7 +181,7 @@ class Rapl:
         self, alive: list[tuple[Zone, NumberFile]], missing: dict[str, str]
     ) -> Iterator[tuple[Zone, Channel, NumberFile]]:
         """A channel for each zone; zones that count the same joules as an earlier one are its mirrors."""
-        limits = _limits(alive, self._opener)
+        limits = _limits(alive)
         taken: dict[str, tuple[Zone, NumberFile]] = {}
         for zone, file in sorted(alive, key=lambda pair: pair[0].mmio):
             socket, path, mirror_of = _identity(zone, file, taken)
@@ -197,7 +194,7 @@ class Rapl:
                 socket,
                 cpu=self._cpu,
                 scale=MICRO,
-                wrap=read_count(zone.folder / "max_energy_range_uj", self._opener) or None,
+                wrap=read_count(zone.folder / "max_energy_range_uj") or None,
                 max_w=limits[zone.id],
                 path=path,
                 mirror_of=mirror_of,
@@ -259,17 +256,17 @@ def _same_counter(one: Callable[[], float], other: Callable[[], float]) -> bool:
     return a <= b <= c <= d
 
 
-def _limits(alive: list[tuple[Zone, NumberFile]], opener: Opener) -> dict[str, float | None]:
+def _limits(alive: list[tuple[Zone, NumberFile]]) -> dict[str, float | None]:
     """The most power of each zone; core and uncore cannot draw more than their package."""
-    own = {zone.id: _most_power_w(zone.folder, opener) for zone, _ in alive}
+    own = {zone.id: _most_power_w(zone.folder) for zone, _ in alive}
     whole = {zone.package: own[zone.id] for zone, _ in alive if zone.domain is Domain.PACKAGE and own[zone.id]}
     inside = (Domain.CORE, Domain.UNCORE)
     return {z.id: own[z.id] or (whole.get(z.package) if z.domain in inside else None) for z, _ in alive}
 
 
-def _most_power_w(folder: Path, opener: Opener) -> float | None:
+def _most_power_w(folder: Path) -> float | None:
     def watts(ending: str) -> list[float]:
-        counts = (read_count(folder / f"constraint_{n}_{ending}", opener) for n in range(3))
+        counts = (read_count(folder / f"constraint_{n}_{ending}") for n in range(3))
         return [count * MICRO for count in counts if count is not None]
 
     return most_power_w(watts("max_power_uw"), watts("power_limit_uw"))

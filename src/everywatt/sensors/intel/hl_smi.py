@@ -8,7 +8,7 @@ from typing import NamedTuple
 from everywatt.core.channels import NAN, Channel, Domain, Facts, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
-from everywatt.sensors.pci_cards import numbered, short_pci
+from everywatt.sensors.sysfs import numbered, short_pci
 
 # What is asked for, and the channel of each number with its unit and scale. Memory is printed in MiB.
 IDENTITY = ("index", "name", "uuid", "bus_id")

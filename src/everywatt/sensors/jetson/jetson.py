@@ -1,17 +1,251 @@
-"""Jetson boards: the rails that their INA3221 (and Thor's INA238) measure, read from the kernel's own files."""
+"""Jetson boards: the rails that their INA3221 (and Thor's INA238) measure, read from the kernel's own files.
+
+By hwmon (JetPack 5 and later) or iio (JetPack 4). What a rail's watts cover is in its name (`TOTALS`); everything else
+is a rail. The same table serves tegrastats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from everywatt.core.channels import NAN, Channel, GroupInfo
+from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
+from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.jetson.jetson_rails import Rail, facts_of, find_rails, first_the_total, rail_channel, total_note
-from everywatt.sensors.sysfs import Opener, SignedFile, ValueGroup, in_unit, open_readonly, read_text
+from everywatt.sensors.sysfs import (
+    SignedFile,
+    ValueGroup,
+    entries,
+    in_unit,
+    read_count,
+    read_text,
+)
 
 if TYPE_CHECKING:
     from everywatt.sensors.usage.activity import StateGroup
+
+# The input of the module (TX, NX, Nano) or of the whole board (Thor's VIN, measured before the carrier board).
+TOTALS = ("VDD_IN", "POM_5V_IN", "VIN")
+NO_TOTAL = (
+    "no rail of this board is its input: the figure is the sum of the module's rails, without the carrier board and "
+    "what is plugged into it"
+)
+# NVIDIA's start-up script has 512 samples averaged: about 430 ms, so that reading faster repeats values.
+PERIOD_S = 0.43
+# Shunts of the developer kits are 5 mΩ, 1 %. The INA3221 counts 40 µV of shunt voltage and is off by up to 80 µV.
+SHUNT_OHM, STEP_V, OFFSET_V = 0.005, 40e-6, 80e-6
+GAIN_PCT = 2.0
+# The input rail in the series of exporters, by its names on the boards.
+SERIES_TOTALS = ("vdd_in", "pom_5v_in", "vin", "vin_sys_5v0", "5v_in")
+I2C = "perf.sys.bus.i2c."
+SERIES_UNITS = (
+    ("percentage", "%"),
+    ("celcius", "°C"),
+    ("celsius", "°C"),
+    ("_hz", "Hz"),
+    ("bytes", "B"),
+    ("_epoch", "s"),
+)
+_NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
+_CHIP = re.compile(r"ina3221x?")
+_TOTAL_CHIP = "ina238"
+_ADDRESS = re.compile(r"\d+-[0-9a-f]{4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rail:
+    """One measured supply. Either `power` (a file, `power_w` watts for each count), or volts and amps in mV and mA."""
+
+    chip: str
+    label: str
+    power: Path | None
+    power_w: float
+    millivolts: Path | None
+    milliamps: Path | None
+    shunt_ohm: float
+    period_s: float | None
+
+    @property
+    def domain(self) -> Domain:
+        """The whole module (or board), or one rail of it."""
+        return domain_of(self.label)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What is read for one value."""
+        return tuple(path for path in (self.power, self.millivolts, self.milliamps) if path is not None)
+
+
+def domain_of(label: str) -> Domain:
+    """What the watts of a rail of this name cover."""
+    return Domain.SOC if label.upper() in TOTALS else Domain.RAIL
+
+
+def connected(label: str) -> bool:
+    """False for a channel of the chip that the board does not use."""
+    return label.strip().lower() not in _NOT_CONNECTED
+
+
+def word(label: str) -> str:
+    """A label as part of a channel's name."""
+    return re.sub(r"[^\w+-]+", "_", label.strip()).strip("_") or "unnamed"
+
+
+def rail_channel(device: str, label: str, facts: Facts, taken: set[str]) -> Channel:
+    """The power channel of a rail, in watts, under a name that is not taken yet."""
+    stem, number = word(label), 1
+    while (name := f"{device}.{stem}.power") in taken:
+        number += 1
+        stem = f"{word(label)}-{number}"
+    taken.add(name)
+    return Channel(name, "W", Kind.GAUGE, device, domain_of(label), pedigree=Pedigree.INTEGRATED, facts=facts)
+
+
+def first_the_total(labels: Iterable[str]) -> list[str]:
+    """Labels with the input first: the recorder watches the first channel of a group for changes."""
+    return sorted(labels, key=lambda label: label.upper() not in TOTALS)
+
+
+def find_rails(machine: Machine) -> tuple[list[Rail], dict[str, str]]:
+    """Every rail, and channels that are left out with the reason."""
+    left_out: dict[str, str] = {}
+    rails = [rail for folder in hwmon_chips(machine) for rail in _hwmon_rails(folder, left_out)]
+    rails += [rail for folder in _iio_folders(machine.sys) for rail in _iio_rails(folder, left_out)]
+    return rails, left_out
+
+
+def hwmon_chips(machine: Machine) -> list[Path]:
+    """The hwmon folders that are ours: every INA3221, and on a board with one (or a Tegra) the INA238."""
+    found: dict[str, Path] = {}
+    for folder in _hwmon_folders(machine.sys):
+        found.setdefault(folder.name, folder)
+    named = {name: (read_text(folder / "name") or "").lower() for name, folder in found.items()}
+    ours = [folder for name, folder in found.items() if _CHIP.fullmatch(named[name])]
+    if ours or _is_tegra(machine):
+        ours += [folder for name, folder in found.items() if named[name] == _TOTAL_CHIP]
+    return sorted(ours, key=lambda folder: (_address(folder), folder.name))
+
+
+def _hwmon_folders(sys: Path) -> Iterator[Path]:
+    yield from entries(sys / "class" / "hwmon")
+    for bus in ("drivers/ina3221", "drivers/ina3221x", "drivers/ina238", "drivers/ina2xx", "devices"):
+        for device in entries(sys / "bus" / "i2c" / bus):
+            if _ADDRESS.fullmatch(device.name):
+                yield from entries(device / "hwmon")
+
+
+def _is_tegra(machine: Machine) -> bool:
+    places = (machine.proc / "device-tree", machine.sys / "firmware" / "devicetree" / "base")
+    return any("tegra" in (read_text(place / "compatible") or "") for place in places)
+
+
+def _address(folder: Path) -> str:
+    """The place of a chip on its bus (`1-0040`), or its folder's name if unknown."""
+    device = folder / "device"
+    places: list[Path] = [folder.resolve(), *([device.resolve()] if device.exists() else [])]
+    for path in places:
+        for part in reversed(path.parts):
+            if _ADDRESS.fullmatch(part):
+                return part
+    return folder.name
+
+
+def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
+    chip = _address(folder)
+    total = (read_text(folder / "name") or "").lower() == _TOTAL_CHIP
+    period_ms = read_count(folder / "update_interval")
+    period_s = period_ms / 1e3 if period_ms else None if total else PERIOD_S
+    # Channels 4 to 6 of an INA3221 are its shunts' voltages and 7 is their sum: no rails.
+    for index in (1,) if total else (1, 2, 3):
+        told = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
+        label = next(filter(None, told), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
+        power = _there(folder / f"power{index}_input")
+        volts, amps = _there(folder / f"in{index}_input"), _there(folder / f"curr{index}_input")
+        if power is None and (volts is None or amps is None):
+            continue
+        if not connected(label):
+            left_out[f"{chip}/in{index}"] = f"labelled '{label}': not connected"
+        elif read_text(folder / f"in{index}_enable") == "0":
+            left_out[f"{chip}/in{index}"] = f"{label} is switched off (in{index}_enable is 0)"
+        else:
+            micro_ohm = read_count(folder / f"shunt{index}_resistor")
+            shunt_ohm = micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM
+            yield Rail(chip, label, power, 1e-6, *((None, None) if power else (volts, amps)), shunt_ohm, period_s)
+
+
+def _iio_folders(sys: Path) -> list[Path]:
+    """Folders with `rail_name_0`: under the chip's address, else in the class of iio devices."""
+    devices = [
+        device
+        for bus in ("drivers/ina3221x", "drivers/ina3221", "devices")
+        for device in entries(sys / "bus" / "i2c" / bus)
+        if _ADDRESS.fullmatch(device.name)
+    ]
+    found: dict[str, Path] = {}
+    for device in devices:
+        folders = [folder for folder in entries(device) if folder.name.startswith("iio") and _has_rails(folder)]
+        for folder in folders[:1]:  # `iio_device` and `iio:deviceN` are two names of one thing
+            found.setdefault(device.name, folder)
+    if found:
+        return [found[address] for address in sorted(found)]
+    return [folder for folder in entries(sys / "bus" / "iio" / "devices") if _has_rails(folder)]
+
+
+def _has_rails(folder: Path) -> bool:
+    return any((folder / f"rail_name_{index}").exists() for index in range(3))
+
+
+def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
+    chip = _address(folder)
+    for index in range(3):
+        label = read_text(folder / f"rail_name_{index}") or f"rail{index}"
+        power = _there(folder / f"in_power{index}_input")
+        volts, amps = _there(folder / f"in_voltage{index}_input"), _there(folder / f"in_current{index}_input")
+        if power is None and (volts is None or amps is None):
+            continue
+        if not connected(label):
+            left_out[f"{chip}/rail{index}"] = f"labelled '{label}': not connected"
+            continue
+        yield Rail(chip, label, power, 1e-3, *((None, None) if power else (volts, amps)), SHUNT_OHM, PERIOD_S)
+
+
+def _there(path: Path) -> Path | None:
+    return path if path.exists() else None
+
+
+def facts_of(rail: Rail, volts: float) -> Facts:
+    """What the chip's step and offset are at this rail's voltage (5 V unless read)."""
+    amp_step, amp_offset = STEP_V / rail.shunt_ohm, OFFSET_V / rail.shunt_ohm
+    return Facts(
+        period_s=rail.period_s,
+        window_s=rail.period_s,
+        quantum=round(amp_step * volts, 6),
+        gain_pct=GAIN_PCT,
+        offset_w=round(amp_offset * volts, 6),
+    )
+
+
+def total_note(labels: Sequence[str]) -> str | None:
+    """What has to be said of a board without an input rail, None of the others."""
+    return None if any(label.upper() in TOTALS for label in labels) else NO_TOTAL
+
+
+def series_channel(name: str, sensor: str, key: str) -> Channel:
+    """The channel of a series: watts of the board or of a rail, else a state with the unit of its name."""
+    rail = (name.removeprefix(I2C) if name.startswith(I2C) else sensor).lower()
+    watts = name.startswith(I2C) or "wattage_current_milliwatts" in name
+    if watts:
+        total = rail in SERIES_TOTALS
+        channel = "soc.power" if total else f"soc.{rail or 'rail'}.power"
+        domain = Domain.SOC if total else Domain.RAIL
+        scale = 0.001 if "milliwatts" in name else 1.0
+        return Channel(channel, "W", Kind.GAUGE, "soc", domain, scale, Pedigree.INTEGRATED)
+    unit = next((unit for word, unit in SERIES_UNITS if word in name), "")
+    return Channel(key, unit, Kind.GAUGE, "host")
+
 
 _USUAL_V = 5.0
 
@@ -19,9 +253,9 @@ _USUAL_V = 5.0
 class RailReader:
     """One rail's watts: its power file, else volts times amps."""
 
-    def __init__(self, rail: Rail, opener: Opener = open_readonly) -> None:
+    def __init__(self, rail: Rail) -> None:
         self.rail = rail
-        self._files = [SignedFile(path, opener=opener) for path in rail.files]
+        self._files = [SignedFile(path) for path in rail.files]
 
     @property
     def why(self) -> str:
@@ -54,9 +288,8 @@ class Jetson:
     name = "jetson"
     after: Sequence[str] = ()
 
-    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+    def __init__(self, request: Request) -> None:
         self._machine = request.machine
-        self._opener = opener
         self._found: list[tuple[Channel, RailReader]] | None = None
 
     def probe(self) -> Report:
@@ -71,7 +304,7 @@ class Jetson:
         samples: dict[str, float | None] = {}
         denied = False
         for rail in rails:
-            reader = RailReader(rail, self._opener)
+            reader = RailReader(rail)
             watts = reader.read()
             channel = rail_channel("jetson", rail.label, facts_of(rail, reader.volts()), taken)
             reader.close()

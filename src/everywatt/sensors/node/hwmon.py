@@ -14,17 +14,17 @@ from pathlib import Path
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
-from everywatt.sensors.jetson.jetson_rails import hwmon_chips
-from everywatt.sensors.pci_cards import address_of, numbered, socket_of
+from everywatt.sensors.jetson.jetson import hwmon_chips
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
-    Opener,
+    address_of,
     entries,
     in_unit,
-    open_readonly,
+    numbered,
     read_count,
     read_text,
+    socket_of,
     watch,
 )
 
@@ -149,10 +149,9 @@ class Hwmon:
     name = "hwmon"
     after: Sequence[str] = ()
 
-    def __init__(self, request: Request, *, opener: Opener = open_readonly) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self._machine = request.machine
-        self._opener = opener
         self._found: list[tuple[Value, Channel, NumberFile]] | None = None
 
     def probe(self) -> Report:
@@ -163,7 +162,7 @@ class Hwmon:
         if not values:
             why = "No hwmon chip reports power or energy."
             return Report(self.name, State.ABSENT, why=why, missing=missing)
-        files = [NumberFile(value.folder / value.file, opener=self._opener) for value in values]
+        files = [NumberFile(value.folder / value.file) for value in values]
         try:
             first, last = self._watch(values, files)
         finally:
@@ -250,7 +249,7 @@ class Hwmon:
             if value.chip in _CPU_COUNTERS:
                 channels.append(_cpu_channel(value, full, cpu, by_rapl))
             else:
-                channel = _chip_channel(value, full, mirror_of, value in out, self._opener)
+                channel = _chip_channel(value, full, mirror_of, value in out)
                 known = cards.get(socket_of(address_of(value.folder)) or "") if channel.domain is Domain.GPU else None
                 channels.append(replace(channel, device=known[0]) if known else channel)
         return channels
@@ -318,7 +317,7 @@ def _kept_out(values: Sequence[Value]) -> frozenset[Value]:
     return frozenset(inner + (unknown if len({value.device for value in unknown}) > 1 else []))
 
 
-def _chip_channel(value: Value, name: str, mirror_of: str | None, out: bool, opener: Opener) -> Channel:
+def _chip_channel(value: Value, name: str, mirror_of: str | None, out: bool) -> Channel:
     chip = BATTERY if re.fullmatch(r"BAT\w*", value.chip) else CHIPS.get(value.chip, UNKNOWN)
     device, domain = _superchip(value) or (value.device, None if out else chip.labels.get(value.label, chip.rest))
     counter = value.quantity == "energy"
@@ -331,22 +330,22 @@ def _chip_channel(value: Value, name: str, mirror_of: str | None, out: bool, ope
         MICRO,
         Pedigree.COUNTER if counter else Pedigree.INTEGRATED,
         mirror_of,
-        _facts(value, opener),
+        _facts(value),
         in_slot=value.chip in _CARDS and domain is Domain.GPU,
     )
 
 
-def _facts(value: Value, opener: Opener) -> Facts:
+def _facts(value: Value) -> Facts:
     """What the chip says of itself: intervals in milliseconds, accuracy in percent, power in microwatts."""
 
     def count(ending: str) -> int | None:
-        return read_count(value.folder / f"{value.quantity}{value.index}_{ending}", opener)
+        return read_count(value.folder / f"{value.quantity}{value.index}_{ending}")
 
-    update_ms = read_count(value.folder / "update_interval", opener)
+    update_ms = read_count(value.folder / "update_interval")
     interval_ms = count("average_interval") if value.file.endswith("_average") else None
     most_uw = count("rated_max") or count("cap_max")
     # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that was never filled in.
-    accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy", opener) or "")
+    accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy") or "")
     error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
     return Facts(
         period_s=update_ms / 1e3 if update_ms else PERIOD_S if value.chip in _CPU_COUNTERS else None,

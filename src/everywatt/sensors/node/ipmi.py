@@ -11,7 +11,6 @@ import shutil
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
-from everywatt.sensors.json_device import login_of
 from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
 
 _READING = re.compile(
@@ -75,7 +74,7 @@ class Ipmi(CommandMeters):
             return [binary, *_COMMANDS[kind]], environ
         if kind != "ipmitool":
             raise SensorError("A BMC on the network requires ipmitool.", cure="install ipmitool")
-        login = login_of(self.name, self.options, environ)
+        login = self.login()
         if login is None:
             raise SensorError(
                 "A BMC on the network requires user and password_file.", cure=f"[sensor.{self.name}] user"

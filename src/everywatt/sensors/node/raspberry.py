@@ -7,7 +7,7 @@ import re
 from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, State
-from everywatt.sensors.jetson.jetson_rails import rail_channel
+from everywatt.sensors.jetson.jetson import rail_channel
 from everywatt.sensors.meters import CommandMeters, Meter
 from everywatt.sensors.sysfs import read_text
 

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
+from everywatt.core.jsonio import number
 from everywatt.net.url import Login
-from everywatt.sensors.json_device import JsonDevice, good, login_of, number
+from everywatt.sensors.json_device import JsonDevice, good
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
 
 ROOT = "/redfish/v1"
@@ -227,7 +228,7 @@ class Redfish(SlowMeters):
 
     def meters(self) -> list[Meter]:
         """The one BMC."""
-        login = login_of(self.name, self.options, self.machine.environ)
+        login = self.login()
         ca_file = self.options.get("ca_file")
         site = JsonDevice(
             str(self.options["url"]), ca_file=str(ca_file) if ca_file else None, timeout_s=self.timeout_s, keep=True

@@ -21,8 +21,7 @@ from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_device import Identity
 from everywatt.sensors.nvidia.nvml_groups import power_channel
 from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow, canonical, rejected_field
-from everywatt.sensors.pci_cards import short_pci
-from everywatt.sensors.sysfs import entries
+from everywatt.sensors.sysfs import entries, short_pci
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

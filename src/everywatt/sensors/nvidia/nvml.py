@@ -2,54 +2,54 @@
 
 Every metric is tried on its own: on a Jetson NVML loads and each call says Not Supported, so a library that starts
 proves nothing. A GPU that is lost is a gap of its own groups; it is sought again once a second, and others go on.
+
+Scopes: a reading covers the GPU, its memory, or the module with GPU and CPU that both are part of. NVML reads power by
+field and scope. The energy counter has no such choice on every driver: on GH200 the plain counter is that of the whole
+module. So it is compared with the power of both scopes before its joules get a name.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from everywatt.core.channels import Domain, Kind
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.nvidia.gpu_select import Selection, select
-from everywatt.sensors.nvidia.nvml_api import Fields, guarded, refusal, text, words_for
-from everywatt.sensors.nvidia.nvml_device import Device, Identity, identify
-from everywatt.sensors.nvidia.nvml_gpm import Gpm, probe_gpm
+from everywatt.sensors.nvidia.nvml_api import Fields, metric, refusal, text, tried, words_for
+from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples, identify
 from everywatt.sensors.nvidia.nvml_groups import (
     FIELD_AVERAGE,
     FIELD_ENERGY,
     FIELD_INSTANT,
     Found,
+    Gpm,
     PowerGroup,
+    Source,
     StateGroup,
+    probe_gpm,
     probe_power,
     probe_state,
     probe_utilisation,
+    with_mirrors,
     without_counter,
 )
 from everywatt.sensors.nvidia.nvml_processes import ProcessTable, probe_processes
-from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
-from everywatt.sensors.nvidia.nvml_scopes import (
-    LOOK_NS,
-    SCOPE_MODULE,
-    CounterScope,
-    counts_module,
-    has_module,
-    is_beside,
-    modules_of,
-    probe_scopes,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 STUCK_NS = 1_200_000_000  # longer than the slowest counter known takes to move
 PROBE_STEP_NS = 20_000_000
 # Counters (J) by library and UUID as this process last found them: one that differs now has moved, and the program that
 # waits for a recorder need not wait for the card's next publication.
 _last_counters: WeakKeyDictionary[Any, dict[str, float]] = WeakKeyDictionary()
+SCOPE_MODULE, SCOPE_MEMORY = 1, 2
+LOOK_NS = NS // 2  # long enough to tell two powers apart by a counter that publishes every 100 ms
+NEAR = 0.25  # of the distance between the two powers: closer to one of them than this decides
 POWER_FIELDS = (FIELD_INSTANT, FIELD_AVERAGE, (FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE))
 
 
@@ -120,11 +120,8 @@ class Nvml:
         asked = [(field, scope) for field in (FIELD_ENERGY, FIELD_AVERAGE, FIELD_INSTANT) for scope in range(3)]
         for card in self._cards:
             fields = Fields(self._nvml, asked)
-            try:
-                fields.read(card.handle)
-                told = {key: words_for(code) for key, code in fields.errors.items()}
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                told = dict.fromkeys(asked, words_for(error))
+            why = tried(fields.read, card.handle)[1]
+            told = dict.fromkeys(asked, why) if why else {key: words_for(code) for key, code in fields.errors.items()}
             found[f"gpu.{card.device.index}"] = {f"{f}/{s}": told.get((f, s), "ok") for f, s in asked}
         self.close()
         return found
@@ -132,10 +129,7 @@ class Nvml:
     def close(self) -> None:
         """Shut NVML down; `groups` do it by themselves when the last of them is closed."""
         if self._nvml is not None:
-            try:
-                self._nvml.nvmlShutdown()
-            except Exception:  # noqa: BLE001 - it fails where NVML never started, which the probe has reported
-                pass
+            tried(self._nvml.nvmlShutdown)  # it fails where NVML never started, which the probe has reported
 
     def _one_closed(self) -> None:
         self._open -= 1
@@ -164,19 +158,17 @@ class Nvml:
 
     def _inventory(self, count: int) -> tuple[dict[int, Identity], dict[int, Any], dict[int, str]]:
         nvml = self._nvml
-        try:
-            driver = text(nvml.nvmlSystemGetDriverVersion())
-        except Exception:  # noqa: BLE001 - a driver's border; a card whose driver is not known has fewer facts
-            driver = ""
+        driver = text(tried(nvml.nvmlSystemGetDriverVersion)[0] or "")  # without it a card has fewer facts
         known: dict[int, Identity] = {}
         handles: dict[int, Any] = {}
         lost: dict[int, str] = {}
         for index in range(count):
-            try:
-                handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
-                known[index] = identify(nvml, index, handles[index], driver)
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                lost[index] = words_for(error)
+            handles[index], why = tried(nvml.nvmlDeviceGetHandleByIndex, index)
+            if not why:
+                known[index], why = tried(identify, nvml, index, handles[index], driver)
+            if why:
+                lost[index] = why
+                known.pop(index, None)
         return known, handles, lost
 
     def _select(self, known: dict[int, Identity]) -> Selection:
@@ -186,11 +178,11 @@ class Nvml:
     def _probe_cards(self, chosen: list[Identity], handles: dict[int, Any], lost: dict[int, str]) -> list[_Card]:
         cards = []
         for identity in chosen:
-            index = identity.gpu.index
-            try:
-                cards.append(self._probe_card(identity, handles[index]))
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                lost[index] = words_for(error)
+            card, why = tried(self._probe_card, identity, handles[identity.gpu.index])
+            if why:
+                lost[identity.gpu.index] = why
+            else:
+                cards.append(card)
         self._check_counters(cards)
         self._add_scopes(cards)
         self._name_counters([card for card in cards if _counts(card.power) and has_module(card.power)])
@@ -201,18 +193,17 @@ class Nvml:
     def _add_scopes(self, cards: list[_Card]) -> None:
         modules = modules_of({card.device.index: card.device.identity for card in cards}, self._request.machine.sys)
         seen: set[int] = set()
-        inside: dict[int, bool] = {}  # whether the driver reports a module that a GPU is part of
+        inside: dict[int, bool | None] = {}  # whether the driver reports a module that a GPU is part of
         for card in cards:
             index = card.device.index
             module = modules.get(index)
-            try:
-                inside[index] = probe_scopes(card.power, card.device, card.handle, module, first=module not in seen)
-            except Exception as error:  # noqa: BLE001 - a driver's border
-                card.missing[f"gpu.{index}.module"] = words_for(error)
+            inside[index], why = tried(probe_scopes, card.power, card.device, card.handle, module, module not in seen)
+            if why:
+                card.missing[f"gpu.{index}.module"] = why
             if module is not None and has_module(card.power):
                 seen.add(module)
         for card in cards:
-            if any(inside.values()) and inside.get(card.device.index) is False:
+            if any(inside.values()) and inside[card.device.index] is False:
                 is_beside(card.power)
 
     def _name_counters(self, cards: list[_Card]) -> None:
@@ -237,10 +228,10 @@ class Nvml:
 
     def _scoped_w(self, card: _Card) -> tuple[float, float] | None:
         """Watts of GPU and module; None where one of them fails."""
-        try:
-            instant, average, module, module_average = Fields(self._nvml, POWER_FIELDS).read(card.handle)
-        except Exception:  # noqa: BLE001 - a driver's border; without power its counter stays out
+        read, _ = tried(Fields(self._nvml, POWER_FIELDS).read, card.handle)
+        if read is None:
             return None
+        instant, average, module, module_average = read
         gpu_mw = instant if instant == instant else average
         module_mw = module if module == module else module_average
         return (gpu_mw / 1e3, module_mw / 1e3) if gpu_mw + module_mw == gpu_mw + module_mw else None
@@ -258,13 +249,13 @@ class Nvml:
     def _add_utilisation(self, card: _Card) -> None:
         if not card.power.sources:
             return
-        try:
-            if probe_utilisation(card.power, card.device, card.handle):
-                samples = UtilisationSamples(self._nvml, self._clock)
-                if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
-                    card.samples = samples
-        except Exception as error:  # noqa: BLE001 - a driver's border
-            card.missing[f"gpu.{card.device.index}.utilisation"] = words_for(error)
+        found, why = tried(probe_utilisation, card.power, card.device, card.handle)
+        if why:
+            card.missing[f"gpu.{card.device.index}.utilisation"] = why
+        if found:
+            samples = UtilisationSamples(self._nvml, self._clock)
+            if samples.works(card.handle, self._nvml.nvmlDeviceGetUtilizationRates):
+                card.samples = samples
 
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
@@ -295,13 +286,12 @@ class Nvml:
 
     def _counter_j(self, card: _Card) -> float | None:
         source = card.power.sources[0]
-        try:
-            if source.call is not None:
-                return float(guarded(source.call, card.handle)) * source.channel.scale
-            entries = guarded(self._nvml.nvmlDeviceGetFieldValues, card.handle, [FIELD_ENERGY])
-            return float(entries[0].value.ullVal) * source.channel.scale
-        except Exception:  # noqa: BLE001 - it moved away altogether; the first read will say how
-            return None
+        if source.call is not None:
+            raw, _ = tried(source.call, card.handle)
+        else:
+            read, _ = tried(Fields(self._nvml, (FIELD_ENERGY,)).read, card.handle)
+            raw = read and read[0]
+        return None if raw is None or raw != raw else float(raw) * source.channel.scale
 
     def _sum_up(self, known: dict[int, Identity], selection: Selection, lost: dict[int, str]) -> Report:
         samples: dict[str, float | None] = {}
@@ -362,3 +352,103 @@ def _method(card: _Card) -> str:
         if source.channel.domain in (Domain.GPU, Domain.MODULE)
     }
     return ", ".join(f"{device}: {ways[device]}" for device in sorted(ways))
+
+
+def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
+    """The module of each GPU by index: the NUMA node of its processor, or 0 where there is only one GPU."""
+    found: dict[int, int] = {}
+    for index, identity in cards.items():
+        address = identity.gpu.pci_bus_id.lower()[-12:]
+        try:
+            node = int((sys / "bus" / "pci" / "devices" / address / "numa_node").read_text())
+        except (OSError, ValueError):
+            node = -1
+        if node >= 0 or len(cards) == 1:
+            found[index] = max(node, 0)
+    return found
+
+
+def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, first: bool) -> bool:
+    """Add power of module and memory where the driver gives it; True where it gives that of a module.
+
+    `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on
+    it. GPUs of one module all report it, so it is recorded once.
+    """
+    asked = [(FIELD_INSTANT, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MODULE), (FIELD_AVERAGE, SCOPE_MEMORY)]
+    read = metric(Fields(device.nvml, asked).read, handle)
+    if read is None:
+        return False
+    values = dict(zip(asked, read, strict=True))
+    given = [key for key in asked if values[key] == values[key]]
+    memory = [key for key in given if key[1] == SCOPE_MEMORY]
+    whole = [key for key in given if key[1] == SCOPE_MODULE][:1]
+    if whole and module is None:
+        found.missing[f"gpu.{device.index}.module"] = "which GPUs share a module cannot be determined (no NUMA node)"
+    elif whole and first:
+        channel = _gauge(f"module.{module}.power", f"module.{module}", Domain.MODULE)
+        found.add(Source(channel, field_id=whole[0]), values[whole[0]])
+    for key in memory:
+        channel = _gauge(f"gpu.{device.index}.memory.power", f"gpu.{device.index}", Domain.GPU_MEMORY)
+        found.add(Source(channel, field_id=key), values[key])
+    return bool(whole)
+
+
+def is_beside(found: Found) -> None:
+    """Mark what was found as a card in a slot: it is in none of the machine's modules."""
+    found.sources = [replace(source, channel=replace(source.channel, in_slot=True)) for source in found.sources]
+
+
+def _gauge(name: str, device: str, domain: Domain) -> Channel:
+    return Channel(name, "W", Kind.GAUGE, device, domain, 1e-3, Pedigree.INTEGRATED, facts=Facts())
+
+
+def has_module(found: Found) -> bool:
+    """Whether the module's power is among the readings."""
+    return any(source.channel.domain is Domain.MODULE for source in found.sources)
+
+
+@dataclass(slots=True)
+class CounterScope:
+    """Looks at a counter and the power of both scopes, to find out whose joules it counts."""
+
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    gpu_w: list[float] = field(default_factory=list)
+    module_w: list[float] = field(default_factory=list)
+
+    def look(self, now_ns: int, joules: float, gpu_w: float, module_w: float) -> None:
+        """Note what was read at a time; a counter's value counts where it has just changed."""
+        if not self.steps or joules != self.steps[-1][1]:
+            self.steps.append((now_ns, joules))
+        self.gpu_w.append(gpu_w)
+        self.module_w.append(module_w)
+
+    def domain(self) -> Domain | None:
+        """GPU or MODULE; None where its slope fits neither, or both."""
+        if len(self.steps) < 3:
+            return None
+        (start_ns, start_j), (end_ns, end_j) = self.steps[1], self.steps[-1]  # the first value may be old
+        slope_w = (end_j - start_j) / ((end_ns - start_ns) / NS)
+        gpu_w = sum(self.gpu_w) / len(self.gpu_w)
+        module_w = sum(self.module_w) / len(self.module_w)
+        near_w = NEAR * abs(module_w - gpu_w)
+        if abs(slope_w - gpu_w) < near_w:
+            return Domain.GPU
+        return Domain.MODULE if abs(slope_w - module_w) < near_w else None
+
+
+def counts_module(found: Found) -> None:
+    """Give the counter, the first reading, to the module; the GPU's own energy is then its power, integrated."""
+    counter, *others = found.sources
+    module = next(source.channel.device for source in others if source.channel.domain is Domain.MODULE)
+    found.samples[f"{module}.energy"] = found.samples.pop(counter.channel.name)
+    found.missing[counter.channel.name] = f"the driver's counter is that of the whole module ({module})"
+    channel = replace(
+        counter.channel, name=f"{module}.energy", device=module, domain=Domain.MODULE, facts=_of_module(counter)
+    )
+    found.sources = with_mirrors([replace(counter, channel=channel), *others])
+
+
+def _of_module(counter: Source) -> Facts:
+    """What is known of the counter's publication holds for the module; gain, offset and limit are the GPU's."""
+    known = counter.channel.facts
+    return Facts(period_s=known.period_s, quantum=known.quantum)

@@ -11,7 +11,6 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import NAN
-from everywatt.core.errors import SensorError
 from everywatt.sensors.base import State
 
 if TYPE_CHECKING:
@@ -94,14 +93,12 @@ def refusal(error: BaseException, device_files: bool) -> tuple[State, str, str |
     return State.UNUSABLE, f"NVML does not start: {words_for(error)}.", None
 
 
-def guarded(call: Callable[..., Any], *arguments: Any) -> Any:
-    """`call`'s result. Whatever it raises becomes a SensorError; NVML and what stands in for it may raise anything."""
+def tried(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+    """`call`'s result and "", or None and why there is none: NVML and what stands in for it may raise anything."""
     try:
-        return call(*arguments)
-    except SensorError:
-        raise
-    except Exception as error:
-        raise SensorError(words_for(error)) from error
+        return call(*arguments), ""
+    except Exception as error:  # noqa: BLE001 - the driver's border
+        return None, words_for(error)
 
 
 def attempt(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:

@@ -4,6 +4,9 @@ Cost: a fast read is one call (the fields), plus one of utilisation every 160 ms
 fields do, and is worth it: it is the second witness of what a card did inside a cell of its power sensor. Drivers
 publish it every 170 to 200 ms, so asking more often shows nothing new. Where fields do not work, energy and power are
 single calls, the others than the first when a new value was published, else every 90 ms.
+
+GPM metrics (Hopper and later) are the share of SMs, warps, tensor pipes and DRAM bandwidth that was in use: the mean
+between two samples, so each read takes one new sample and compares it with the one before.
 """
 
 from __future__ import annotations
@@ -17,12 +20,10 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
-from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, words_for
+from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, tried, words_for
 
 if TYPE_CHECKING:
-    from everywatt.sensors.nvidia.nvml_device import Device, Identity
-    from everywatt.sensors.nvidia.nvml_gpm import Gpm
-    from everywatt.sensors.nvidia.nvml_samples import UtilisationSamples
+    from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -421,3 +422,56 @@ def _try(found: Found, source: Source, handle: Any) -> bool:
     found.add(source, value)
     found.missing.pop(name, None)
     return True
+
+
+METRICS = {
+    "sm_active": "NVML_GPM_METRIC_SM_UTIL",
+    "sm_occupancy": "NVML_GPM_METRIC_SM_OCCUPANCY",
+    "tensor_active": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
+    "dram_active": "NVML_GPM_METRIC_DRAM_BW_UTIL",
+}
+
+
+class Gpm:
+    """Two samples and one request, made once. `channels` are percent."""
+
+    def __init__(self, nvml: Any, index: int, handle: Any) -> None:
+        self._nvml = nvml
+        self.channels = [Channel(f"gpu.{index}.{name}", "%", Kind.GAUGE, f"gpu.{index}", scale=1.0) for name in METRICS]
+        self._older, self._newer = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+        self._request = nvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(METRICS)
+        for place, constant in enumerate(METRICS.values()):
+            self._request.metrics[place].metricId = getattr(nvml, constant)
+        nvml.nvmlGpmSampleGet(handle, self._older)
+
+    def read(self, handle: Any) -> list[float]:
+        """Percent since the last read, NaN where a metric failed. Raises where the device is lost."""
+        why = attempt(self._sample, handle)[1]
+        if why:
+            return [NAN] * len(METRICS)
+        self._older, self._newer = self._newer, self._older
+        entries = [self._request.metrics[place] for place in range(len(METRICS))]
+        return [NAN if entry.nvmlReturn else float(entry.value) for entry in entries]
+
+    def _sample(self, handle: Any) -> None:
+        self._nvml.nvmlGpmSampleGet(handle, self._newer)
+        self._request.sample1, self._request.sample2 = self._older, self._newer
+        self._nvml.nvmlGpmMetricsGet(self._request)
+
+    def close(self) -> None:
+        """Free both samples."""
+        for sample in (self._older, self._newer):
+            tried(self._nvml.nvmlGpmSampleFree, sample)  # it fails for a lost GPU, whose reads have reported that
+
+
+def probe_gpm(nvml: Any, index: int, handle: Any) -> tuple[Gpm | None, dict[str, str]]:
+    """The GPM reader of a GPU, or None with the reason for each of its channels."""
+    supported, why = attempt(lambda: nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
+    if supported:
+        gpm, why = attempt(Gpm, nvml, index, handle)
+        if gpm is not None:
+            return gpm, {}
+    why = f"GPM metrics: {why}" if why else "this GPU has no GPM metrics (available from Hopper on)"
+    return None, {f"gpu.{index}.{name}": why for name in METRICS}

@@ -23,7 +23,7 @@ from everywatt.core.device import Device
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State, TableGroup
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.pci_cards import short_pci, socket_of
+from everywatt.sensors.sysfs import short_pci, socket_of
 
 YOUNG_NS = 60 * NS
 ROUND = 10  # reads in which every process is looked at once

@@ -15,8 +15,7 @@ from typing import Any, Final
 from everywatt.core.channels import Domain
 from everywatt.core.errors import MissingExtra, SensorError
 from everywatt.sensors.base import Request
-from everywatt.sensors.json_device import secret
-from everywatt.sensors.meters import Meter, SlowMeters, power_channel
+from everywatt.sensors.meters import Meter, SlowMeters, power_channel, secret
 
 INTEGER, OCTETS, NULL, OID, SEQUENCE, GET, RESPONSE = 0x02, 0x04, 0x05, 0x06, 0x30, 0xA0, 0xA2
 _WHOLE = (INTEGER, 0x41, 0x42, 0x43, 0x46)  # Integer, Counter32, Gauge32, TimeTicks, Counter64

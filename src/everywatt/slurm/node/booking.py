@@ -18,14 +18,14 @@ from everywatt.core.device import is_gpu
 from everywatt.core.energy import join_labels
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger.build import ledger
+from everywatt.ledger.engine import UJ, apportion, microjoules
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
-from everywatt.ledger.split.amounts import UJ, apportion, microjoules
 from everywatt.ledger.use.account import tape_use
-from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.tape_use import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
+from everywatt.slurm.node.state import Account
+from everywatt.slurm.node.tapes import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
 from everywatt.slurm.schema import SUMMED, NodeHour
 from everywatt.tape.reader import Tape
 

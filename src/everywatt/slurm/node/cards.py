@@ -14,8 +14,7 @@ from typing import Final
 
 from everywatt.core.machine import Machine
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.pci_cards import address_of, socket_of
-from everywatt.sensors.sysfs import entries
+from everywatt.sensors.sysfs import address_of, entries, socket_of
 from everywatt.slurm.lists import expand
 
 DEFAULT_CONF: Final = Path("/etc/slurm/slurm.conf")

@@ -31,8 +31,7 @@ from everywatt.slurm.node.hooks import (
     not_called,
     slurm_conf_lines,
 )
-from everywatt.slurm.node.presence import AGENT, NODE, holder
-from everywatt.slurm.node.spool import quarantined
+from everywatt.slurm.node.spool import AGENT, NODE, holder, quarantined
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store, safe_node
 

@@ -13,7 +13,7 @@ import time
 from typing import Final
 
 from everywatt.core.format import format_percent, format_quantity, print_quantity
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.users import person

@@ -12,15 +12,14 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.cgroup_names import PlaceKind, places
+from everywatt.core.cgroup_names import Job, PlaceKind, places
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
-from everywatt.core.jobs import Job, user_name
 from everywatt.core.machine import Machine
+from everywatt.core.platforms import user_name
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
-from everywatt.slurm.node.presence import AGENT, holder, leave, take_place
-from everywatt.slurm.node.spool import read_events
+from everywatt.slurm.node.spool import AGENT, holder, leave, read_events, take_place
 
 STATE: Final = "node.json"
 PLACE_NS: Final = 10 * NS

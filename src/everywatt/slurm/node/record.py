@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from everywatt.core.budget import Bound, Budget
 from everywatt.core.device import is_gpu
-from everywatt.ledger.split.amounts import UJ
-from everywatt.slurm.node.account import Account
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.state import State
+from everywatt.slurm.node.state import Account, State
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, StepEnergy
 
 # What a record has of its job as it is.

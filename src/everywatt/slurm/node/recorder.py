@@ -17,7 +17,6 @@ from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import addable, sources, splittable
 from everywatt.ledger.use.account import PROCESSES
 from everywatt.slurm.node import scontrol
-from everywatt.slurm.node.account import Account
 from everywatt.slurm.node.booking import (
     SCRAP_S,
     book,
@@ -32,9 +31,8 @@ from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.record import record
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
-from everywatt.slurm.node.state import STATE, State
-from everywatt.slurm.node.tape_use import gpu_uuids, name_processes
-from everywatt.slurm.node.tapes import bridged, first_look_ns
+from everywatt.slurm.node.state import STATE, Account, State
+from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape

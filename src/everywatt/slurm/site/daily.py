@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replace_text
 from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, hours_of, in_all, with_factors
 from everywatt.slurm.site.monthly import plain
-from everywatt.slurm.site.store import Store, day_bounds_s, replace_text
+from everywatt.slurm.site.store import Store, day_bounds_s
 from everywatt.slurm.site.totals import node_sums
 from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
 

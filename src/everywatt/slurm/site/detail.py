@@ -17,7 +17,7 @@ from everywatt.core.format import (
     format_watts,
 )
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.figures import COVERED, energy_of, percent, short
 from everywatt.slurm.site.store import FOREVER_S, Store

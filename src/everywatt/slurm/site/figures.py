@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from everywatt.core.format import format_count, format_joules, format_percent, format_watts, print_quantity
 from everywatt.core.tables import Cell, Column, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 

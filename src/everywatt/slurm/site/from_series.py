@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from everywatt.core.errors import EverywattError, NetworkError, UsageError
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.net.client import Client, Limits
 from everywatt.slurm.site.totals import Wanted
 

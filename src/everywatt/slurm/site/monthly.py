@@ -23,7 +23,7 @@ from everywatt.core.format import (
 )
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table

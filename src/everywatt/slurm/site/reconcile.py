@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from everywatt.core.format import format_count, format_percent
 from everywatt.core.tables import Cell, Column, Quantity, Table
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
 from everywatt.slurm.site.store import Store, day_of

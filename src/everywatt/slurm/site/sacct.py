@@ -18,7 +18,7 @@ from everywatt.core.foreign import text_lines
 from everywatt.core.format import format_count
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.slurm.lists import expand
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store

@@ -13,7 +13,6 @@ where they are read and compacted pyarrow and DuckDB are needed. Earlier version
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, SUMMED, JobOnNode, NodeHour, arrow, hour_schema, job_schema
@@ -75,9 +75,7 @@ class Store:
         path = self.path / QUARANTINE / f"{safe_node(node)}.json"
         if names:
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.{os.getpid()}.part")
-            part.write_text(json.dumps(list(names)), encoding="utf-8")
-            part.replace(path)
+            replace_text(path, json.dumps(list(names)))
         else:
             path.unlink(missing_ok=True)
 
@@ -230,7 +228,7 @@ def _why_broken(path: Path, schema: Any) -> str | None:
 
 
 def safe_node(node: str) -> str:
-    """A node's name as a part of a file name. UsageError where it is none."""
+    """A node's name as a part of a file name. UsageError where it is not a valid one."""
     if not re.fullmatch(r"[\w-][\w.-]{0,200}", node):
         raise UsageError(f"'{node}' is not a valid node name.", cure="use letters, digits, - and .")
     return node
@@ -373,38 +371,17 @@ def _names(schema: Any) -> str:
 def replace_parquet(path: Path, table: Any) -> None:
     """A Parquet file that appears whole or not at all."""
     _, pq = arrow()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as part:
         pq.write_table(table, part, compression="zstd", row_group_size=131_072)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """A text file that appears whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A file of JSON lines that appears whole or not at all, and is on disk then."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            for row in rows:
-                file.write(json.dumps(_finite(row), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replacing(path, durable=True) as part, part.open("wb") as file:
+        for row in rows:
+            file.write(json.dumps(_finite(row), ensure_ascii=False).encode("utf-8", "replace") + b"\n")
 
 
 def _finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity, and no number that is none."""
+    """JSON has neither infinity nor NaN."""
     return {name: None if isinstance(value, float) and not isfinite(value) else value for name, value in row.items()}

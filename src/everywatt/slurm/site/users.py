@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from everywatt.core.errors import UsageError
+from everywatt.core.files import replacing
 
 if TYPE_CHECKING:
     from everywatt.slurm.schema import JobOnNode
@@ -103,14 +104,10 @@ def put(who: Person, path: Path, content: bytes) -> None:
     """Write a file in a user's folder, whole or not at all, 0600, with that user's rights."""
     with as_person(who):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with replacing(path) as part:
             handle = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

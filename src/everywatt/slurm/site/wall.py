@@ -22,7 +22,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.format import format_count
 from everywatt.core.tables import Column, Table
 from everywatt.energy.sources import sources
-from everywatt.ledger.split.amounts import UJ
+from everywatt.ledger.engine import UJ
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.files import blocks_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.ledger.split.amounts import apportion, microjoules
+from everywatt.ledger.engine import apportion, microjoules
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=50).filter(lambda w: sum(w) > 1e-9)
 

@@ -1,0 +1,38 @@
+"""Files that are replaced whole: whoever reads one, and a kill at any moment, sees the old file or the new one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """A path beside `path` to write to, which takes its place when the block ends; after an error it is removed.
+
+    With `durable` the new content is on disk before.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        if durable:
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def replace_text(path: Path, text: str, *, mode: int | None = None, durable: bool = False) -> None:
+    """Replace a text file (UTF-8)."""
+    with replacing(path, durable=durable) as part:
+        part.write_text(text, encoding="utf-8")
+        if mode is not None:
+            part.chmod(mode)
