@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everywatt.energy.edge_times import straighten
+from everywatt.energy.publication_times import straighten
 from everywatt.sim.curves import parse_curve
 
 

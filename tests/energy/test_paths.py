@@ -77,6 +77,20 @@ def test_a_moving_average_that_is_published_often(product, tmp_path, known):
         assert answers.holds() >= HONEST_FEW, (length, answers)
 
 
+@pytest.mark.parametrize(
+    ("period_s", "window_s", "load", "length"),
+    [
+        (0.02, 0.01, "bursts 7 of 33 ms", 3.0),  # every other recording has pauses of 7 ms instead
+        (0.1, 0.08, "rare spikes", 0.25),
+        (0.02, 1.0, "rare spikes", 0.25),
+    ],
+)
+def test_sensors_of_other_periods_and_windows(product, tmp_path, period_s, window_s, load, length):
+    sensor = product.Sensor(period_s=period_s, window_s=window_s)
+    answers = asked(product, tmp_path, load, sensor, lengths=(length,))[length]
+    assert answers.holds() >= HONEST_FEW, answers
+
+
 @pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 60 ms", "bursts 7 of 33 ms"])
 def test_spans_of_a_ledger_hold_as_those_that_are_asked_alone(product, tmp_path, load):
     sensor = product.SENSORS["gauge 25 of 100 ms"]

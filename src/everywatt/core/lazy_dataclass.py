@@ -69,11 +69,11 @@ class _Init:
 
 
 def _compile_init(cls: Any) -> Callable[..., None]:
-    """One assignment for each field, in the order of the fields."""
+    """It assigns the fields in their order."""
     scope: dict[str, Any] = {"_factory": _FACTORY, "_set": object.__setattr__}
     positional: list[str] = ["self"]
     named: list[str] = []
-    body: list[str] = []
+    values: dict[str, str] = {}
     for number, each in enumerate(dataclasses.fields(cls)):
         parameter = value = each.name
         if each.default is not dataclasses.MISSING:
@@ -89,8 +89,15 @@ def _compile_init(cls: Any) -> Callable[..., None]:
             continue  # `__post_init__` gives it
         if each.init:
             (named if each.kw_only else positional).append(parameter)
-        frozen = cls.__dataclass_params__.frozen
-        body.append(f"_set(self, {each.name!r}, {value})" if frozen else f"self.{each.name} = {value}")
+        values[each.name] = value
+    if "__slots__" in cls.__dict__ and values:
+        # One line takes half as long to compile as one for each field, and nearly as short to run.
+        scope["_puts"] = [getattr(cls, name).__set__ for name in values]
+        body = [f"for _put, _value in zip(_puts, ({', '.join(values.values())},)): _put(self, _value)"]
+    elif cls.__dataclass_params__.frozen:
+        body = [f"_set(self, {name!r}, {value})" for name, value in values.items()]
+    else:
+        body = [f"self.{name} = {value}" for name, value in values.items()]
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     given = ", ".join([*positional, *(["*", *named] if named else [])])

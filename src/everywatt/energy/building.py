@@ -12,9 +12,8 @@ from everywatt.core.channels import Channel, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.counters import difference
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.edge_times import straighten
 from everywatt.energy.medians import median
-from everywatt.energy.publication_times import retime
+from everywatt.energy.publication_times import retime, straighten
 from everywatt.energy.ticks import Flags, Floats, Ints, Ticks
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s
 from everywatt.tape.columns import Columns
@@ -38,8 +37,6 @@ LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
-# So many rows are placed by their neighbours around the ends of one window.
-FEW_PLACED = 16
 NONE = np.array([], dtype=np.intp)
 
 

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Kind
+from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import Raw, joined, kept_rows, moved, raw_of, ticks_of
@@ -49,7 +49,7 @@ APART_S = 1.0
 class Around:
     """Rows of one channel around a window, and the utilisation of the same device.
 
-    `wide` are the rows from further around of which `pieces` are a part.
+    `edges` are the inline reads among them, `wide` the rows from further around of which `pieces` are a part.
     """
 
     pieces: list[Columns]
@@ -57,6 +57,7 @@ class Around:
     expected_s: float
     tracked: bool
     witness: Witness | None
+    edges: list[tuple[Row, float]]
     wide: Sequence[Columns] = ()
 
 

@@ -11,8 +11,8 @@ sign; the inner error is common to all windows of one load.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -257,32 +257,34 @@ def place_steps(cells: Cells) -> Cells:
     at = cells.start_s[found] + share * length
     blunt = BLUNT * np.abs(before - after) * share * (1 - share) * length
 
-    twice = np.ones(len(cells.mean_w), dtype=np.intp)
-    twice[found] = 2
-    order = np.repeat(np.arange(len(twice)), twice)
-    place = found + np.arange(len(found))
-
-    def split(values: Array, first: Array, second: Array) -> Array:
-        out = values[order]
-        out[place], out[place + 1] = first, second
-        return out
-
-    same = {name: getattr(cells, name)[found] for name in ("restless_w", "toggle_w", "common_w")}
     slip = np.hypot(cells.slip_j[found], blunt)
     zero = np.zeros(len(found))
-    return Cells(
-        split(cells.start_s, cells.start_s[found], at),
-        split(cells.end_s, at, cells.end_s[found]),
-        split(cells.mean_w, before, after),
-        split(cells.swing_w, zero, zero),
-        split(cells.restless_w, same["restless_w"], same["restless_w"]),
-        split(cells.toggle_w, same["toggle_w"], same["toggle_w"]),
-        cells.loose,
-        split(cells.random_j, cells.random_j[found], zero),
-        split(cells.common_w, same["common_w"], same["common_w"]),
-        split(cells.slip_j, slip, slip),
-        None if cells.slip_start_j is None else split(cells.slip_start_j, cells.slip_start_j[found], slip),
+    starts = {} if cells.slip_start_j is None else {"slip_start_j": (cells.slip_start_j[found], slip)}
+    return split_cells(
+        cells,
+        found,
+        at,
+        mean_w=(before, after),
+        swing_w=(zero, zero),
+        random_j=(cells.random_j[found], zero),
+        slip_j=(slip, slip),
+        **starts,
     )
+
+
+def split_cells(cells: Cells, which: npt.NDArray[np.intp], at_s: Array, **halves: tuple[Array, Array]) -> Cells:
+    """The same cells, those numbered `which` in two at `at_s`; `halves` has the fields that differ between the two."""
+    halves |= {"start_s": (cells.start_s[which], at_s), "end_s": (at_s, cells.end_s[which])}
+    order = np.sort(np.concatenate((np.arange(len(cells.mean_w)), which)))
+    first = which + np.arange(len(which))
+    columns: dict[str, Any] = {}
+    for each in fields(cells):
+        column = getattr(cells, each.name)
+        if isinstance(column, np.ndarray):
+            columns[each.name] = column[order]
+            if each.name in halves:
+                columns[each.name][first], columns[each.name][first + 1] = halves[each.name]
+    return replace(cells, **columns)
 
 
 def _isolated(cells: Cells) -> npt.NDArray[np.intp]:

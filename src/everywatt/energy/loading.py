@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from everywatt.core.channels import Channel, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import (
-    FEW_PLACED,
     GAP_PERIODS,
     NONE,
     Raw,
@@ -46,7 +44,7 @@ BESIDE = 4
 MOST_PLACED = 4096
 
 
-_keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Kept]] = WeakKeyDictionary()
+_keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Rows]] = WeakKeyDictionary()
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
@@ -54,7 +52,7 @@ def load_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
     """All ticks between two instants, and some beside them; None where the channel gave nothing."""
     if _keeps(source):
         return _kept(source).ticks()
-    return _Kept(_read(source, start_ns, end_ns, whole=True)).ticks()
+    return _read(source, start_ns, end_ns, whole=True).ticks()
 
 
 def load_readings(asked: Sequence[Source], start_ns: int, end_ns: int) -> list[Reading | None]:
@@ -62,20 +60,18 @@ def load_readings(asked: Sequence[Source], start_ns: int, end_ns: int) -> list[R
 
     Ticks carry what accumulated since the tape's start, so those near the two ends are enough.
     """
-    found: list[Ticks | _Loaded | None] = []
-    for one in asked:
-        if _keeps(one):
-            found.append(_kept(one).ticks((start_ns, end_ns)))
-        else:
-            found.append(_read(one, start_ns, end_ns, ends=one.channel.kind is Kind.COUNTER))
-    plain = [one for one in found if isinstance(one, _Loaded) and not one.edges]
-    by_ends = readings_by_ends([one.around for one in plain], start_ns, end_ns)
+    found = [
+        _kept(one) if _keeps(one) else _read(one, start_ns, end_ns, ends=one.channel.kind is Kind.COUNTER)
+        for one in asked
+    ]
+    plain = [rows for one, rows in zip(asked, found, strict=True) if not _keeps(one) and not rows.around.edges]
+    by_ends = readings_by_ends([rows.around for rows in plain], start_ns, end_ns)
     known = dict(zip(map(id, plain), by_ends, strict=True))
     readings: list[Reading | None] = []
-    for entry in found:
-        reading = known.get(id(entry))
-        ticks = entry.ticks((start_ns, end_ns)) if isinstance(entry, _Loaded) and reading is None else entry
-        readings.append(ticks.between(start_ns, end_ns) if isinstance(ticks, Ticks) else reading)
+    for rows in found:
+        reading = known.get(id(rows))
+        ticks = rows.ticks((start_ns, end_ns)) if reading is None else None
+        readings.append(reading if ticks is None else ticks.between(start_ns, end_ns))
     return readings
 
 
@@ -155,7 +151,7 @@ def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | No
         ticks = kept.ticks() if kept else _read(source, *window_ns).ticks(window_ns)
         return (None, 0.0) if ticks is None else ticks.roughly(*window_ns)
     reach_ns = int(REACH * group.expected_period_s * NS)
-    pieces = kept.pieces if kept else _pieces(source, [channel.name], start_ns, end_ns, ends=True)
+    pieces = kept.around.pieces if kept else _pieces(source, [channel.name], start_ns, end_ns, ends=True)
     ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
     found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
     if found[0] is not None and found[1] is not None and end_ns > start_ns:
@@ -218,7 +214,7 @@ def _keeps(source: Source) -> bool:
     return (last_ns - first_ns) / NS < SMALL_ROWS * group.expected_period_s
 
 
-def _kept(source: Source) -> _Kept:
+def _kept(source: Source) -> _Rows:
     tape = source.tape
     known = _keeper.setdefault(tape, {})
     key = (source.group.id, source.channel, tape.version)
@@ -226,31 +222,30 @@ def _kept(source: Source) -> _Kept:
         for old in [old for old in known if old[:2] == key[:2] and old != key]:
             del known[old]
     if key not in known:
-        known[key] = _Kept(_read(source, *tape.extent_ns()))
+        known[key] = _read(source, *tape.extent_ns())
     return known[key]
 
 
-class _Kept:
-    """All ticks of one channel of a short tape, or between two instants of a long one.
+class _Rows:
+    """Rows of one channel: all of a short tape, or those around a window of a long one; and the ticks that they are.
 
     Rows that a program read itself are placed by their neighbours, which takes time: those near the instants that are
     asked for, or all. A row's place follows from what was recorded around it and not from what is asked.
     """
 
-    def __init__(self, loaded: _Loaded) -> None:
-        self.pieces = loaded.around.pieces
-        self._loaded = loaded
+    def __init__(self, around: Around) -> None:
+        self.around = around
         self._ticks: Ticks | None = None
 
     @cached_property
     def _raw(self) -> Raw:
-        rows = self._loaded.around
-        return merged_rows(rows.pieces, self._loaded.edges, rows.channel, rows.tracked)
+        rows = self.around
+        return merged_rows(rows.pieces, rows.edges, rows.channel, rows.tracked)
 
     @cached_property
     def _near(self) -> npt.NDArray[np.intp]:
         """Numbers of the rows to place by their neighbours."""
-        edges = self._loaded.edges
+        edges = self.around.edges
         near = near_reads(self._raw, [row.read_ns for row, _ in edges]) if edges else NONE
         return near if len(near) <= MOST_PLACED else NONE
 
@@ -265,26 +260,10 @@ class _Kept:
         if self._ticks is None or np.count_nonzero(wanted) > np.count_nonzero(self._placed):
             self._placed = wanted
             which = self._near[wanted]
-            self._ticks = self._loaded.finished(placed(self._raw, which) if len(which) else self._raw)
+            self._ticks = self._finished(placed(self._raw, which) if len(which) else self._raw)
         return self._ticks
 
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """Rows of one channel around a window, and the inline reads among them."""
-
-    around: Around
-    edges: list[tuple[Row, float]]
-
-    def ticks(self, asked_ns: tuple[int, ...]) -> Ticks | None:
-        """All of them as ticks, with inline reads at the instants `asked_ns` placed by their neighbours."""
-        rows = self.around
-        raw = merged_rows(rows.pieces, self.edges, rows.channel, rows.tracked)
-        near = near_reads(raw, [row.read_ns for row, _ in self.edges]) if self.edges else NONE
-        which = near[_beside(near, raw, asked_ns)]
-        return self.finished(placed(raw, which) if 0 < len(which) <= FEW_PLACED else raw)
-
-    def finished(self, raw: Raw) -> Ticks | None:
+    def _finished(self, raw: Raw) -> Ticks | None:
         """Ticks of rows whose times are settled."""
         rows = self.around
         ticks = ticks_of(raw, rows.channel, rows.expected_s)
@@ -298,7 +277,7 @@ def _beside(near: npt.NDArray[np.intp], raw: Raw, asked_ns: tuple[int, ...]) -> 
     return np.asarray((np.abs(near - places[:, None]) <= BESIDE).any(axis=0))
 
 
-def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Loaded:
+def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, ends: bool = False) -> _Rows:
     """Rows around a window: all (`whole`), or those near its two ends where it is long; with `ends` only what a counter
     needs there."""
     tape, group, channel = source.tape, source.group, source.channel
@@ -325,7 +304,7 @@ def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, en
     wide = pieces if ends else []
     if ends:
         pieces = _near(group, pieces, start_ns, end_ns)
-    return _Loaded(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness, wide), edges)
+    return _Rows(Around(pieces, channel, group.expected_period_s, group.info.tracked, witness, edges, wide))
 
 
 def _near(group: StoredGroup, wide: list[Columns], start_ns: int, end_ns: int) -> list[Columns]:

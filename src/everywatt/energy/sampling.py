@@ -6,7 +6,7 @@ A power reading is the mean over `window_s` before its publication:
 - window < period: the sensor looks at a part of each period. What it did not see lies between the reading before and
   this one, unless utilisation says that the load toggled inside: then the two levels of the load, weighted with the
   busy share, count as much as the readings, because readings may beat with such a load for seconds;
-- window > period: a moving average, which is undone (energy.moving).
+- window > period: a moving average, which is undone (energy.averaging).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps
+from everywatt.energy.averaging import STEADY, unmove
+from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps, split_cells
 from everywatt.energy.medians import median
-from everywatt.energy.moving import STEADY, unmove
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
@@ -59,6 +59,8 @@ LONE_ERROR = 0.1
 # for the sensor to show their level.
 BLURRED = 2.0
 FEWEST_BEATS = 10
+# What the sensors see of their period for which PULSE_EDGE was found.
+PULSE_SEEN = 0.25
 # Readings of one beat from which on they show the load's own course.
 RESOLVED = 3.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
@@ -75,6 +77,8 @@ UNSEEN_SWING = 0.5
 # A moving average changes little from one reading to the next where these come often, however much its ripple is: steps
 # between readings are looked at a tenth of the averaging window apart.
 STEPS_A_WINDOW = 10
+# And toggling that it hides is taken to be no faster than that of the usual sensor, once in 100 ms.
+TOGGLING_S = 0.1
 # Power of a counter is told over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
@@ -250,7 +254,7 @@ def _partial(
     common = recurring(y, random) / np.maximum(length, 1e-9)
     below = above = None
     if beside.state is not None:
-        found = _levels(mean, y, beside, median(length), common)
+        found = _levels(mean, y, beside, median(length), common, window / median(length))
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(beside.state.maybe, found.toggle, toggle)
         common = np.where(beside.state.sure, found.doubt, common)
@@ -264,35 +268,20 @@ def _partial(
 
 def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
     """Some cells in two: what was not seen belongs half to the reading before it and half to its own."""
-    twice = np.ones(len(cells.mean_w), dtype=np.intp)
-    twice[which] = 2
-    order = np.repeat(np.arange(len(twice)), twice)
-    first = which + np.arange(len(which))
-
-    def both(values: Array, left: Array, right: Array) -> Array:
-        out = values[order]
-        out[first], out[first + 1] = left[which], right[which]
-        return out
-
-    middle = cells.start_s + cut_s
+    cut, length = cut_s[which], (cells.end_s - cells.start_s)[which]
     # A load that toggles or is restless does so in the whole cell: what it may take over an edge stays as large.
-    length = cells.end_s - cells.start_s
-    one, other = length / np.maximum(cut_s, 1e-9), length / np.maximum(length - cut_s, 1e-9)
+    one, other = length / np.maximum(cut, 1e-9), length / np.maximum(length - cut, 1e-9)
+    restless, toggle = cells.restless_w[which], cells.toggle_w[which]
     # Where in the unseen part power changed adds its doubt evenly from its start to its end.
-    random = cells.random_j / np.sqrt(2)
-    return Cells(
-        both(cells.start_s, cells.start_s, middle),
-        both(cells.end_s, middle, cells.end_s),
-        both(cells.mean_w, before, after),
-        cells.swing_w[order],
-        both(cells.restless_w, one * cells.restless_w, other * cells.restless_w),
-        both(cells.toggle_w, one * cells.toggle_w, other * cells.toggle_w),
-        cells.loose,
-        both(cells.random_j, random, random),
-        cells.common_w[order],
-        cells.slip_j[order],
-        below_w=None if cells.below_w is None else cells.below_w[order],
-        above_w=None if cells.above_w is None else cells.above_w[order],
+    random = cells.random_j[which] / np.sqrt(2)
+    return split_cells(
+        cells,
+        which,
+        cells.start_s[which] + cut,
+        mean_w=(before[which], after[which]),
+        restless_w=(one * restless, other * restless),
+        toggle_w=(one * toggle, other * toggle),
+        random_j=(random, random),
     )
 
 
@@ -330,10 +319,11 @@ class _Levels:
     above: Array
 
 
-def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: Array) -> _Levels:
+def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: Array, seen: float) -> _Levels:
     """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
 
-    `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it.
+    `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it;
+    `seen` the share of each period at which the sensor looks.
     """
     state = beside.state
     assert state is not None
@@ -363,14 +353,17 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: 
         weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
         plain, plain_sd, beats = _plain(wide[part], among[part])
         plain_sd = np.where(lone, np.inf, plain_sd)
-        # Pulses shorter than the averaging window never show their upper level: weighted with the busy share, what they
-        # show counts it twice. Where readings do not keep pace with the load, their mean tells by how much.
+        # Pulses shorter than the averaging window never show their upper level, pauses shorter than it never the lower
+        # one: weighted with the busy share, what they show counts it twice. Where readings do not keep pace with the
+        # load, their mean tells by how much.
         same = (all_by_share[part] * among[part]).sum(axis=1) / np.maximum(among[part].sum(axis=1), 1.0)
         beyond = np.where(np.isfinite(plain_sd), (plain - same) / np.hypot(plain_sd, weighted_sd), 0.0)
-        blurred = (beyond > BLURRED) & (beats >= FEWEST_BEATS)
+        blurred = (np.abs(beyond) > BLURRED) & (beats >= FEWEST_BEATS)
         plain_sd = np.hypot(plain_sd, recurring_w[part] / Z95)
-        grown = np.where(blurred, (plain - least) / np.maximum(same - least, 1e-9), 1.0)
-        weighted = least + grown * (weighted - least)
+        shown = np.where(beyond > 0, least, high)
+        off = np.where(np.abs(same - shown) > 1e-9, same - shown, np.inf)
+        grown = np.where(blurred, (plain - shown) / off, 1.0)
+        weighted = shown + grown * (weighted - shown)
         weighted_sd = np.where(blurred, np.hypot(weighted_sd, plain_sd), weighted_sd)
         # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
         # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
@@ -389,7 +382,9 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: 
         # Readings that come so often that they follow the load show how slow it is, up to what utilisation averages.
         beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
         slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
-        found.toggle[part] = state.swing[part] * (high - low) * slower
+        # Of a short pulse readings show its joules over the averaging window: the longer that is, the less.
+        blunt = np.where(state.pulsed[part], max(seen / PULSE_SEEN, 1.0), 1.0)
+        found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
         # what they show to the board's limit.
@@ -447,7 +442,10 @@ def _moving(
     if beside.state is not None:
         pulses = beside.state.swing / 2 * np.maximum(y - float(y.min()), 0.0) / np.clip(beside.state.share, IDLE, 1.0)
         toggle = np.where(beside.state.maybe, np.maximum(toggle, pulses), toggle)
-    return Cells(start, t, found.mean_w, own_swing(found.mean_w) / 2, zero, toggle, False, zero, found.common_w, slip)
+    # Readings of an average do not show how fast the load toggles: in short cells more slowly than once a cell.
+    slower = max(1, round(min(window, TOGGLING_S) / median(t - start)))
+    swing, toggle, loose = own_swing(found.mean_w) / 2, slower * toggle, slower > 1
+    return Cells(start, t, found.mean_w, swing, zero, toggle, loose, zero, found.common_w, slip)
 
 
 def _nearby_w(t: Array, count: Array) -> Array:

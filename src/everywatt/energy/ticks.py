@@ -11,7 +11,7 @@ import numpy.typing as npt
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.averaging_window import possible_windows
+from everywatt.energy.averaging import possible_windows
 from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
 from everywatt.energy.medians import publishing_s, spacing_s
 from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve

@@ -33,7 +33,7 @@ IDLE, BUSY = 0.02, 0.98
 PULSED = 0.18
 # Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
 # off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
-# twice as much because readings blunt the pulse and may miss it.
+# twice as much because readings blunt the pulse and may miss it; for a sensor that looks at a quarter of its period.
 PULSE_EDGE = 10.0
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
@@ -76,8 +76,8 @@ class Witness:
 class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
-    `slow` where the share changes from look to look, all around: readings can follow such a load. `swing` is the sd of
-    power inside the cell for levels one watt apart.
+    `slow` where the share changes from look to look, all around: readings can follow such a load. `pulsed` where it is
+    busy for a little of each look at most. `swing` is the sd of power inside the cell for levels one watt apart.
     """
 
     share: Array
@@ -85,6 +85,7 @@ class Toggling:
     sure: Flags
     maybe: Flags
     slow: Flags
+    pulsed: Flags
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
@@ -103,6 +104,7 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         sure,
         np.asarray(between.any(axis=0)),
         sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
+        pulsed,
     )
 
 

@@ -20,7 +20,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
-from everywatt.energy.moving import climbs
+from everywatt.energy.averaging import climbs
 from everywatt.energy.publications import publications
 from everywatt.energy.tolerance import likely_limit_w
 from everywatt.meters.series import (
