@@ -58,7 +58,7 @@ def test_two_totals_and_their_difference(both):
 def test_the_report_prints_the_offset_of_the_clocks(both, tmp_path):
     view = wall_view(both)
     assert view["clock_offset_s"] == pytest.approx(-3.7, abs=0.1)
-    slope = float(re.search(r"\(([\d.]+) ±", view["overhead"])[1])
+    slope = float(re.search(r"\(([\d.]+)( ±|\) ×)", view["overhead"])[1])
     assert slope == pytest.approx(1.1, abs=0.03)
     out = tmp_path / "r.html"
     assert dispatch(["report", str(both.path), "--out", str(out)]) == 0
