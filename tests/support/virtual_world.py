@@ -68,12 +68,15 @@ class VirtualWorld:
         patch.chdir(self.folder)
         patch.setattr(everywatt.recorder.launch, "start", self._start_recorder)
         patch.setattr(everywatt.api.meter, "provenance", _provenance)
+        # Meters of programs that were killed here stay open: in another test, measure() would be a span of theirs.
+        patch.setattr(everywatt.api.meter, "_open", [])
         enter(self.time.everywhere())
         self.io = enter(watch(self.time, self.folder))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        everywatt.api.meter._current.set(None)
         virtual_machine.here = None
 
     # Time.
