@@ -29,13 +29,11 @@ EDGES_J = 3 * 610  # a scrape is up to a period and a read old at both ends; the
 
 
 def of_process(pid: int) -> tuple[int, int, int]:
-    """Resident bytes, open descriptors and threads."""
+    """Resident bytes, open descriptors and threads; not the files of /proc, of which there is one for each process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return (
-        pages * os.sysconf("SC_PAGE_SIZE"),
-        len(os.listdir(f"/proc/{pid}/fd")),
-        len(os.listdir(f"/proc/{pid}/task")),
-    )
+    files = [os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir() if file.is_symlink()]
+    opened = sum(not name.startswith("/proc/") for name in files)
+    return pages * os.sysconf("SC_PAGE_SIZE"), opened, len(os.listdir(f"/proc/{pid}/task"))
 
 
 def series(device: str) -> str:
