@@ -199,7 +199,7 @@ class Result:
         return [Table.of(*SIZE_COLUMNS, rows=rows, notes=self.lines())]
 
     def lines(self) -> list[str]:
-        """The largest size, and the cheapest one with those that cannot be told from it."""
+        """The largest size, and the cheapest one with those that cannot be distinguished from it."""
         found = [self._largest()]
         if self.cheapest is not None:
             near = f"; indistinguishable: {', '.join(map(str, self.undecided))}" if self.undecided else ""

@@ -4,7 +4,7 @@ While it records, the recorder knows a publication only from what it saw before.
 speak for all its publications (`retime`, for a tracked group): publication k happens at `start + k·period`, and one
 straight line has to pass through every bracket. The widest corridor between them is found for stretches of up to 40 s,
 short enough for clocks not to bend. Brackets through which no line passes show the publisher's jitter, or a clock that
-was set anew: then the stretch is cut in two.
+was set again: then the stretch is cut in two.
 
 A read of a RAPL counter says that its value was published within the millisecond before, and there is no clock to
 follow (`straighten`). Where power is steady around a read, one straight line of energy over time passes through all
