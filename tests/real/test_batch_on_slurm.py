@@ -13,6 +13,10 @@ import everywatt
 from everywatt.batch.journal import read_journal
 
 WORK = 'echo "$1 $CUDA_VISIBLE_DEVICES" >> seen; sleep 0.4'
+TOGETHER = """: > "began-$SLURM_ARRAY_TASK_ID"
+n=0
+while [ "$(ls began-* | wc -l)" -lt 2 ] && [ "$n" -lt 600 ]; do sleep 0.1; n=$((n + 1)); done
+"""  # no task ends before the other has begun, whenever the controller starts them
 
 
 class Here:
@@ -67,7 +71,7 @@ def check_script(file):
 
 def test_an_array_comes_back_as_one_batch_and_no_joule_counts_twice(here):
     words = ["--executor", "slurm", "--tasks", "2", "--sbatch=--gres=gpu:1", "--json"]
-    out, err = here.batch(*words, here.items(6), "--", here.script(WORK), "{input}")
+    out, err = here.batch(*words, here.items(6), "--", here.script(TOGETHER + WORK), "{input}")
     found = json.loads(out)
     assert "Submitted as job" in err
     assert found["counts"] == {"items": 6, "done": 6, "failed": 0, "left": 0}

@@ -119,12 +119,12 @@ def test_parts_and_dies_share_the_package(sim_machine, inside):
     code = """
 import json
 r = lambda z: int(open(f"/sys/class/powercap/intel-rapl:{z}/energy_uj").read())
-print(json.dumps([r("0"), r("1"), r("0:0"), r("1:1")]))
+print(json.dumps([r("0"), r("1"), r("0:0"), r("1:1"), r("0")]))
 """
-    first, second, core, dram = inside(lab, code)
-    assert second == pytest.approx(first, rel=0.1)
-    assert core == pytest.approx(0.7 * first, rel=0.1)
-    assert dram == pytest.approx(0.2 * first, rel=0.1)
+    first, second, core, dram, last = inside(lab, code)
+    slack = 100_000  # two milliseconds of a die: the counters go on between the reads, in whole milliseconds
+    for reading, share in ((second, 1.0), (core, 0.7), (dram, 0.2)):
+        assert share * first - slack <= reading <= share * last + slack, share
 
 
 def test_it_wraps_at_its_range(sim_machine, inside):
