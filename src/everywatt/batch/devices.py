@@ -12,6 +12,7 @@ from typing import Any
 
 from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import SensorError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
 from everywatt.sensors.nvidia.nvml_device import identify
@@ -32,8 +33,10 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(ToDict):
     """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape."""
+
+    JSON = "device=name name=title uuid memory_bytes"
 
     name: str
     visible: str = ""
@@ -54,10 +57,6 @@ class Device:
     def environment(self) -> dict[str, str]:
         """What a command there has to see: this device alone."""
         return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"device": self.name, "name": self.title, "uuid": self.uuid, "memory_bytes": self.memory_bytes}
 
 
 CPU = Device("cpu", title="CPU")

@@ -10,6 +10,7 @@ from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, State
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_count, format_duration, format_quantity
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import median
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
@@ -23,17 +24,15 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class During:
+class During(ToDict):
     """Lowest, mean and highest reading inside an attempt; `samples` is how many there were."""
+
+    JSON = "min=low mean max=high samples"
 
     low: float
     mean: float
     high: float
     samples: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain data for JSON."""
-        return {"min": self.low, "mean": self.mean, "max": self.high, "samples": self.samples}
 
 
 def plain_use(use: Mapping[str, During | None]) -> dict[str, Any]:
@@ -157,8 +156,13 @@ class ItemFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFigures:
+class DeviceFigures(ToDict):
     """All attempts that ran on one device. `idle` is what the device itself drew outside of items."""
+
+    JSON = (
+        "device name=title done failed attempts retries busy_s energy microjoules energy_own=own energy_own_idle=idle "
+        "during=use"
+    )
 
     device: str
     title: str
@@ -189,23 +193,6 @@ class DeviceFigures:
             None if self.energy.joules is None else self.energy,
             None if self.idle is None or self.idle.joules is None else self.idle,
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "device": self.device,
-            "name": self.title,
-            "done": self.done,
-            "failed": self.failed,
-            "attempts": self.attempts,
-            "retries": self.retries,
-            "busy_s": self.busy_s,
-            "energy": self.energy.to_dict(),
-            "microjoules": self.microjoules,
-            "energy_own": None if self.own is None else self.own.to_dict(),
-            "energy_own_idle": None if self.idle is None else self.idle.to_dict(),
-            "during": plain_use(self.use),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 
 INPUT_COLUMNS = ("input", "path", "file", "source_path", "filename")
 ID_COLUMNS = ("id", "chunk_id", "name")
@@ -24,7 +25,7 @@ MOST_ODD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(ToDict):
     """One piece of work. `index` counts from 0 in the manifest; `id` is unique in it; `size` orders the work."""
 
     index: int
@@ -32,10 +33,6 @@ class Item:
     input: str
     row: Mapping[str, str] = field(default_factory=dict)
     size: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"index": self.index, "id": self.id, "input": self.input, "row": dict(self.row), "size": self.size}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:

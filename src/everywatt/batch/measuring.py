@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_ratio
+from everywatt.core.jsonio import ToDict
 from everywatt.core.spans import Span
 from everywatt.core.stats import deviation, mean
 from everywatt.energy.sources import sources
@@ -237,7 +237,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(ToDict):
     """One figure of a batch over the baseline's: 1 is no change. `drifted`: surely beyond the tolerance."""
 
     name: str
@@ -245,10 +245,6 @@ class Drift:
     low: float
     high: float
     drifted: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"name": self.name, "ratio": self.ratio, "low": self.low, "high": self.high, "drifted": self.drifted}
 
     def __str__(self) -> str:
         word = "DRIFT" if self.drifted else "steady"

@@ -21,6 +21,7 @@ from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean
 from everywatt.core.tables import Cell, Column, Table
 
@@ -134,11 +135,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeFigures:
+class SizeFigures(ToDict):
     """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run.
 
     `error_j` is the standard error of the mean over several runs, 0 where there was one: then nothing is known of it.
     """
+
+    JSON = (
+        "size fits reason trials runtime_s peak_memory_bytes=peak_bytes energy standard_error_j joules_per_unit "
+        "units_per_s"
+    )
 
     size: int
     fits: bool
@@ -150,6 +156,11 @@ class SizeFigures:
     error_j: float = 0.0
 
     @property
+    def standard_error_j(self) -> float | None:
+        """The standard error; None where it is not known."""
+        return self.error_j if self.trials > 1 else None
+
+    @property
     def joules_per_unit(self) -> float | None:
         """Joules of one run over its size."""
         return None if self.energy.joules is None or not self.fits else self.energy.joules / self.size
@@ -159,25 +170,12 @@ class SizeFigures:
         """How much of it is done in a second."""
         return self.size / self.runtime_s if self.fits and self.runtime_s else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "size": self.size,
-            "fits": self.fits,
-            "reason": self.reason,
-            "trials": self.trials,
-            "runtime_s": self.runtime_s,
-            "peak_memory_bytes": self.peak_bytes,
-            "energy": self.energy.to_dict(),
-            "standard_error_j": self.error_j if self.trials > 1 else None,
-            "joules_per_unit": self.joules_per_unit,
-            "units_per_s": self.units_per_s,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(ToDict):
     """What the probe found. `undecided` are sizes whose interval reaches below the cheapest one's upper end."""
+
+    JSON = "run device ended largest=largest.fits smallest_that_fails=largest.fails cheapest undecided sizes"
 
     run: str
     device: Device
@@ -218,19 +216,6 @@ class Result:
         if fits >= MOST_UNASKED:
             return f"largest size that fits: {fits}, the largest tried. Does the command use its size?"
         return f"largest size that fits: {fits}, the upper limit of the search"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        return {
-            "run": self.run,
-            "device": self.device.to_dict(),
-            "ended": self.ended,
-            "largest": self.largest.fits,
-            "smallest_that_fails": self.largest.fails,
-            "cheapest": self.cheapest,
-            "undecided": list(self.undecided),
-            "sizes": [one.to_dict() for one in self.sizes],
-        }
 
 
 @dataclass(slots=True)

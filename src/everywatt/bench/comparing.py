@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
@@ -17,6 +16,7 @@ from everywatt.bench.verdict import of_candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
 FEWEST = 3
@@ -64,8 +64,10 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(ToDict):
     """What came out. `ended` is why it ended: `decided`, `trials`, `time`, `failures` or `interrupted`."""
+
+    JSON = "run ended target=plan.target candidates=found order notes"
 
     plan: Plan
     candidates: tuple[Candidate, ...]
@@ -95,6 +97,12 @@ class Result:
                 lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
         return lines
 
+    @property
+    def order(self) -> list[str]:
+        """The labels of the candidates in the order in which their trials ran."""
+        trials = sorted((t for one in self.found for t in one.trials), key=lambda t: (t.block, t.place))
+        return [self.candidates[trial.candidate].label for trial in trials]
+
     def tables(self) -> list[Table]:
         """One row for each candidate, with the verdicts as notes; CPU time leads where energy is modelled from it."""
         first = self.found[0]
@@ -117,18 +125,6 @@ class Result:
     def to_csv(self) -> str:
         """One line for each candidate, plain numbers."""
         return csv_text(COLUMNS, [one.to_row() for one in self.found])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        order = sorted((t for one in self.found for t in one.trials), key=lambda t: (t.block, t.place))
-        return {
-            "run": self.run,
-            "ended": self.ended,
-            "target": self.plan.target,
-            "candidates": [one.to_dict() for one in self.found],
-            "order": [self.candidates[trial.candidate].label for trial in order],
-            "notes": list(self.notes),
-        }
 
 
 Watcher = Callable[[Progress], None]

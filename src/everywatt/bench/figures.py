@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from everywatt.bench.candidates import Candidate
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
@@ -13,6 +12,7 @@ from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite,
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(ToDict):
     """A mean over trials with its 95 % interval; the ends are infinite with fewer than three trials."""
 
     value: float
@@ -49,14 +49,16 @@ class Mean:
         sd = self.sd if math.isfinite(self.sd) else 0.0
         return Quantity(self.value, "s", sd, sd) if math.isfinite(self.value) else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: finite(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(ToDict):
     """One candidate: its means, its trials, and how it stands beside the first candidate."""
+
+    JSON = (
+        "label=candidate.label command=candidate.text params=candidate.params trials energy energy_net=net seconds "
+        "cpu_s power_w max_rss_bytes energy_delay_js=edp_js failures outliers verdict notes ratio=gross.ends "
+        "comparison_gross=gross comparison_net=above_idle comparison_time=time comparison_cpu=cpu"
+    )
 
     candidate: Candidate
     trials: tuple[Trial, ...]
@@ -129,31 +131,6 @@ class Figures:
             *(*_ends(self.energy), *_ends(self.net), *_ratio_ends(self.gross), *_ratio_ends(self.above_idle)),
             *(self.seconds.value, self.power_w, self.max_rss_bytes, self.edp_js, self.verdict),
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data: dict[str, Any] = {
-            "label": self.candidate.label,
-            "command": self.candidate.text,
-            "params": dict(self.candidate.params),
-            "trials": [trial.to_dict() for trial in self.trials],
-            "energy": None if self.energy is None else self.energy.to_dict(),
-            "energy_net": None if self.net is None else self.net.to_dict(),
-            "seconds": self.seconds.to_dict(),
-            "cpu_s": None if self.cpu_s is None else self.cpu_s.to_dict(),
-            "power_w": self.power_w,
-            "max_rss_bytes": self.max_rss_bytes,
-            "energy_delay_js": self.edp_js,
-            "failures": self.failures,
-            "outliers": list(self.outliers),
-            "verdict": self.verdict,
-            "notes": list(self.notes),
-        }
-        data["ratio"] = None if self.gross is None else self.gross.to_dict()["ratio"]
-        compared = {"gross": self.gross, "net": self.above_idle, "time": self.time, "cpu": self.cpu}
-        for name, found in compared.items():
-            data[f"comparison_{name}"] = None if found is None else found.to_dict()
-        return data
 
 
 def quantity(mean: Mean | None, unit: str) -> Quantity | None:

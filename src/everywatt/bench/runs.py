@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from everywatt.api.run import Run
 from everywatt.bench.verdict import change, of_candidate
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigures:
+class RunFigures(ToDict):
     """One run beside the first one."""
+
+    JSON = "label=name energy energy_net=net duration_s ratio=gross ratio_net=above_idle verdict"
 
     name: str
     energy: Energy
@@ -26,18 +28,6 @@ class RunFigures:
     gross: Ratio | None = None
     above_idle: Ratio | None = None
     verdict: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "label": self.name,
-            "energy": self.energy.to_dict(),
-            "energy_net": self.net.to_dict(),
-            "duration_s": self.duration_s,
-            "ratio": None if self.gross is None else self.gross.to_dict(),
-            "ratio_net": None if self.above_idle is None else self.above_idle.to_dict(),
-            "verdict": self.verdict,
-        }
 
 
 def folder_of(run: Run) -> Path:
@@ -56,8 +46,10 @@ SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class RunsCompared:
+class RunsCompared(ToDict):
     """Finished runs, each beside the first."""
+
+    JSON = "candidates=found target"
 
     found: tuple[RunFigures, ...]
     target: float
@@ -99,10 +91,6 @@ class RunsCompared:
             for one in self.found
         ]
         return csv_text(COLUMNS, rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        return {"candidates": [one.to_dict() for one in self.found], "target": self.target}
 
 
 def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> RunsCompared:

@@ -12,6 +12,7 @@ from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
@@ -23,16 +24,14 @@ SETTING_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(ToDict):
     """The settings that nothing beats in both energy and time, by label, and the one to take."""
+
+    JSON = "pareto recommended=best why"
 
     pareto: tuple[str, ...]
     best: str | None
     why: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"pareto": list(self.pareto), "recommended": self.best, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)

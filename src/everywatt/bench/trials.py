@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from everywatt.api.run import Run
 from everywatt.bench.candidates import Candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
+from everywatt.core.jsonio import ToDict
 from everywatt.core.platforms import own_peak_bytes
 from everywatt.core.spans import Span
 from everywatt.energy.sources import addable, sources
@@ -27,7 +28,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
 @dataclass(frozen=True, slots=True)
-class PowerSamples:
+class PowerSamples(ToDict):
     """What the sensors read during a trial, summed over the devices: watts, how many readings of the slowest sensor,
     and how many of them came in a second."""
 
@@ -39,14 +40,12 @@ class PowerSamples:
     samples: int
     rate_hz: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(ToDict):
     """What is known of one trial. `energy`, `net` and `power` are None until the tape has all of it."""
+
+    JSON = "candidate block place exit_code seconds cpu_s max_rss_bytes warmup energy energy_net=net power"
 
     candidate: int
     block: int
@@ -70,22 +69,6 @@ class Trial:
     def joules(self) -> float | None:
         """Its energy where there is a figure."""
         return None if self.energy is None else self.energy.joules
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "candidate": self.candidate,
-            "block": self.block,
-            "place": self.place,
-            "exit_code": self.exit_code,
-            "seconds": self.seconds,
-            "cpu_s": self.cpu_s,
-            "max_rss_bytes": self.max_rss_bytes,
-            "warmup": self.warmup,
-            "energy": None if self.energy is None else self.energy.to_dict(),
-            "energy_net": None if self.net is None else self.net.to_dict(),
-            "power": None if self.power is None else self.power.to_dict(),
-        }
 
 
 class Execute(Protocol):

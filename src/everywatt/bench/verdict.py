@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from everywatt.core.energy import Ratio
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean, median, student_factor
 
 ALPHA = 0.05  # probability that an interval ever misses the truth
@@ -119,7 +119,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(ToDict):
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
     The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed; if the
@@ -127,6 +127,8 @@ class Comparison:
     `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
     decided or the number cannot be estimated.
     """
+
+    JSON = "ratio=ends answer trials target detection_floor=floor more_trials"
 
     ratio: float
     low: float
@@ -158,18 +160,11 @@ class Comparison:
         """The ratio for a table."""
         return Ratio(self.ratio, self.low, self.high)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+    @property
+    def ends(self) -> dict[str, float | None]:
+        """The ratio for JSON; without ends where these trials cannot tell."""
         known = math.isfinite(self.high)
-        ends = {"low": finite(self.low) if known else None, "high": finite(self.high)}
-        return {
-            "ratio": {"value": self.ratio, **ends},
-            "answer": self.answer.value,
-            "trials": self.trials,
-            "target": self.target,
-            "detection_floor": finite(self.floor),
-            "more_trials": self.more_trials,
-        }
+        return {"value": self.ratio, "low": self.low if known else None, "high": self.high if known else None}
 
 
 def change(ratio: float, low: float, high: float) -> str:

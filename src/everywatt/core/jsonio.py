@@ -7,7 +7,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 SCHEMA = "everywatt/1"
 CUT = "…"  # stands for what was left out
@@ -24,6 +24,40 @@ def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
 def dumps(data: Any, *, indent: int | None = None) -> str:
     """JSON text. NaN and infinity become null, paths and dataclasses plain data."""
     return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+class ToDict:
+    """A value whose JSON form is declared: `JSON` lists what is in it, as `name` or `name=attribute.of.it`.
+
+    Without `JSON` that is every field. An attribute of None is None.
+    """
+
+    __slots__ = ()
+    JSON: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        found = {}
+        for word in self.JSON.split() or vars(type(self))["__dataclass_fields__"]:
+            name, _, path = word.partition("=")
+            value: Any = self
+            for part in (path or name).split("."):
+                value = None if value is None else getattr(value, part)
+            found[name] = as_data(value)
+        return found
+
+
+def as_data(value: Any) -> Any:
+    """A value as its own `to_dict` says, also in lists and mappings; None for a number that JSON does not have."""
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: as_data(one) for key, one in value.items()}
+    return [as_data(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def number(value: Any) -> float | None:

@@ -19,13 +19,14 @@ from everywatt.bench.precision.result import Result, Row
 from everywatt.bench.trials import Trial
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import csv_text
 
 TRIAL_KEYS = {"precision", "total_energy_j", "num_iters", "batch_size"}
 
 
 @dataclass(frozen=True, slots=True)
-class OldFigure:
+class OldFigure(ToDict):
     """One line of an old file. Energies are joules of a batch and of a sample; None where the file does not say."""
 
     precision: str
@@ -42,13 +43,9 @@ class OldFigure:
     size_mb: float | None = None
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
-class OldLayer:
+class OldLayer(ToDict):
     """One layer of an old file: where the time went, or what the layer's loss did to the answers.
 
     `share` is of the time; `change` is the drop of accuracy (positive: worse) or the change of perplexity; `impact` is
@@ -66,10 +63,6 @@ class OldLayer:
     change: float | None = None
     impact: float | None = None
     note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 OldLine = OldFigure | OldLayer

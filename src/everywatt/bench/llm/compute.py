@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure, over_energy
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 
 # Dense 16-bit floating-point peak in TFLOP/s, from the makers' data sheets.
 PEAK_TFLOPS: Sequence[tuple[str, float]] = (
@@ -37,7 +38,7 @@ PER_MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(ToDict):
     """What is known of model and hardware. `parameters` are those that a token uses: the active ones of a mixture.
 
     `token_price` is for a million input and a million output tokens. `peak_from` and `parameters_from` say who said so.
@@ -49,10 +50,6 @@ class Facts:
     peak_from: str = ""
     token_price: tuple[float, float] | None = None
     currency: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the record."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Facts:

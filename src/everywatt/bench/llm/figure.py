@@ -13,23 +13,20 @@ import numpy.typing as npt
 
 from everywatt.core.energy import Energy
 from everywatt.core.format import Printed, format_percent, print_quantity
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean, mean_half_width, wilson
 
 PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Share(ToDict):
     """A share with its 95 % interval, of `n`."""
 
     value: float
     low: float
     high: float
     n: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"value": self.value, "low": self.low, "high": self.high, "n": self.n}
 
     @classmethod
     def of(cls, hits: int, n: int) -> Share | None:

@@ -21,7 +21,7 @@ from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import plain
+from everywatt.core.jsonio import ToDict, as_data, plain
 from everywatt.core.tables import Cell, Table, csv_text
 
 ORDERS: Mapping[str, tuple[str, int]] = {
@@ -54,9 +54,11 @@ TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(ToDict):
     """One run at one load. `refused` says why it has no energy. `rank` is shared by places that are `tied`: their
     intervals of what they are ranked by overlap that of the first of them."""
+
+    JSON = "rank tied run model level queries answered pedigree scope boundary hardware ttft_p50_s=ttft_s accuracy"
 
     run: str
     model: str
@@ -80,23 +82,8 @@ class Place:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "rank": self.rank,
-            "tied": self.tied,
-            "run": self.run,
-            "model": self.model,
-            "level": self.level,
-            "queries": self.queries,
-            "answered": self.answered,
-            "pedigree": self.pedigree,
-            "scope": self.scope,
-            "boundary": self.boundary,
-            "hardware": self.hardware,
-            "ttft_p50_s": self.ttft_s,
-            "accuracy": self.accuracy.to_dict(),
-            **{name: figure.to_dict() for name, figure in self.figures.items()},
-            **({} if self.refused is None else {"refused": self.refused}),
-        }
+        more = {} if self.refused is None else {"refused": self.refused}
+        return {**super().to_dict(), **as_data(self.figures), **more}
 
     def row(self) -> list[Cell]:
         """For a table with the columns of `HEADERS`."""

@@ -13,7 +13,7 @@ from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replacing
-from everywatt.core.jsonio import dumps
+from everywatt.core.jsonio import ToDict, dumps
 
 QUERIES = "queries.jsonl"
 SCORES = "scores.jsonl"
@@ -24,13 +24,15 @@ SERVER_PHASES = "server_phases"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(ToDict):
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
     `asked` is what the item was: prompt, reference, scorer, rules and the data set's columns; None in records of older
     versions. `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
     `earlier` are attempts at the same item that failed before the run was resumed: their joules belong to this query.
     """
+
+    JSON = "id level group span score asked answer"
 
     id: str
     level: str
@@ -60,18 +62,6 @@ class Record:
     def judged(self) -> bool:
         """Whether there is a verdict: a judge that did not answer gave none."""
         return self.score is not None and self.score["verdict"] != "unevaluated"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a line."""
-        return {
-            "id": self.id,
-            "level": self.level,
-            "group": self.group,
-            "span": self.span,
-            "score": None if self.score is None else dict(self.score),
-            "asked": None if self.asked is None else dict(self.asked),
-            "answer": self.answer.to_dict(),
-        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:

@@ -16,6 +16,7 @@ from typing import Any
 
 from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.plugins import LLM_SCORERS, load_plugin, registered
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -183,16 +184,12 @@ MOST_TEXT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(ToDict):
     """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
 
     verdict: str
     found: str | None = None
     how: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return {"verdict": self.verdict, "found": self.found, "how": self.how}
 
 
 Scorer = Callable[[str, Item], Score]

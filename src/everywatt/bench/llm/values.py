@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from everywatt.core.clocks import NS
+from everywatt.core.jsonio import ToDict
 
 OK = "ok"
 REFUSED = "refused"  # by the server: 4xx
@@ -51,7 +52,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(ToDict):
     """What came back. Times are CLOCK_MONOTONIC nanoseconds, as they were read when each piece arrived.
 
     `status` is `ok`, `timeout`, `refused` (the server said no: 4xx), `failed` (5xx, no connection) or `broken` (the
@@ -107,10 +108,6 @@ class Answer:
     def e2e_s(self) -> float:
         """Seconds for the whole answer."""
         return (self.ended_ns - self.sent_ns) / NS
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Answer:

@@ -19,6 +19,7 @@ from everywatt.bench.verdict import of_candidate
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
 COST = (
@@ -51,7 +52,7 @@ TRIALS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(ToDict):
     """Seconds of one batch over all timed loops."""
 
     mean_s: float
@@ -72,10 +73,6 @@ class Latency:
         p50, p95, p99 = (float(value) for value in np.quantile(array, (0.5, 0.95, 0.99)))
         sd = float(array.std(ddof=1)) if len(array) > 1 else 0.0
         return cls(float(array.mean()), sd, p50, p95, p99, float(array.min()), float(array.max()), len(array))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True)

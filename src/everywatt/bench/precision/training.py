@@ -17,6 +17,7 @@ from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import wilson
 from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
 
@@ -36,8 +37,12 @@ def _loss(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(ToDict):
     """One epoch: from its start to the start of the next, validation included."""
+
+    JSON = (
+        "epoch=number seconds steps train_loss val_loss val_accuracy energy energy_per_step=per_step step_joules losses"
+    )
 
     number: int
     seconds: float
@@ -70,25 +75,12 @@ class Epoch:
             *(self.train_loss, self.val_loss, self.val_accuracy),
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "epoch": self.number,
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "train_loss": self.train_loss,
-            "val_loss": self.val_loss,
-            "val_accuracy": self.val_accuracy,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": self.per_step.to_dict(),
-            "step_joules": list(self.step_joules),
-            "losses": list(self.losses),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(ToDict):
     """One training of one precision: its epochs, which fill it from its start to its end."""
+
+    JSON = "precision trial failure cure emulated seconds energy energy_per_step=per_step ratio accuracy epochs"
 
     precision: str
     epochs: tuple[Epoch, ...]
@@ -117,12 +109,12 @@ class Trained:
         return sum_energies(parts) / steps
 
     @property
-    def accuracy(self) -> tuple[float, float, float] | None:
+    def accuracy(self) -> Ratio | None:
         """After the last epoch, with Wilson's interval."""
         if not self.epochs or not self.held_out:
             return None
         right = round(self.epochs[-1].val_accuracy * self.held_out)
-        return right / self.held_out, *wilson(right, self.held_out)
+        return Ratio(right / self.held_out, *wilson(right, self.held_out))
 
     def row(self, *, several: bool) -> list[Cell]:
         """For a table."""
@@ -131,26 +123,8 @@ class Trained:
         return [
             *(self.precision, str(self.trial) if several else "all", self.energy, self.seconds),
             *(sum(epoch.steps for epoch in self.epochs), self.per_step, *losses),
-            "" if known is None else Quantity(known[0], "%", known[0] - known[1], known[2] - known[0]),
+            "" if known is None else Quantity(known.value, "%", known.value - known.low, known.high - known.value),
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        known = self.accuracy
-        step = self.per_step
-        return {
-            "precision": self.precision,
-            "trial": self.trial,
-            "failure": self.failure,
-            "cure": self.cure,
-            "emulated": self.emulated,
-            "seconds": self.seconds,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": None if step is None else step.to_dict(),
-            "ratio": None if self.ratio is None else self.ratio.to_dict(),
-            "accuracy": None if known is None else dict(zip(("value", "low", "high"), known, strict=True)),
-            "epochs": [epoch.to_dict() for epoch in self.epochs],
-        }
 
 
 MODULE = "everywatt.bench.precision.train_worker"
