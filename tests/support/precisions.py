@@ -56,6 +56,7 @@ def precision_result(*, run: str | None = None, count: int = 6) -> Result:
                 beside=beside,
                 layers=layers(JOULES[name]) if name != "bf16" else (),
                 hooks=0,
+                batch_size=SIZE,
             )
         )
     rows.append(Row("fp16", failure="this CPU has no fp16", cure="bf16"))

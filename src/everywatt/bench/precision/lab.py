@@ -436,6 +436,7 @@ class PrecisionLab:
                 self._window(arm, run),
                 arm.hooks if arm.trials else None,
                 batches=tuple(map(len, loops)),
+                batch_size=self.job.batch_size,
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))

@@ -15,6 +15,7 @@ from everywatt.bench.precision.layers import LayerRow, Ranking, by_part
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
+from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
@@ -119,8 +120,15 @@ def _half(energy: Energy, *, shared: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(ToDict):
     """One precision. `failure` says why there is no figure; then most of the rest is None."""
+
+    JSON = (
+        "precision failure cure notes computed emulated iters batch_size seq_length latency throughput "
+        "energy_per_batch energy_per_sample energy_net_per_batch=figures.net power_w=figures.power_w "
+        "ratio=figures.gross.ends verdict score paired=beside samples_per_joule accuracy_per_joule peak_bytes hooks "
+        "loop_s=window.seconds loop_needed_s=window.needed_s trials layers"
+    )
 
     precision: str
     failure: str | None = None
@@ -139,36 +147,50 @@ class Row:
     hooks: int | None = None
     layers: tuple[LayerRow, ...] = ()
     batches: tuple[int, ...] = ()
+    batch_size: int = 1
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Its trials, each as energy and seconds of one batch."""
+        return () if self.figures is None else self.figures.trials
+
+    @property
+    def verdict(self) -> str | None:
+        """What its trials say of it beside the baseline; None where they say nothing."""
+        return None if self.figures is None else self.figures.verdict or None
 
     @property
     def energy_per_batch(self) -> Mean | None:
         """Joules of one batch."""
         return None if self.figures is None else self.figures.energy
 
-    def energy_per_sample(self, batch_size: int) -> Mean | None:
+    @property
+    def energy_per_sample(self) -> Mean | None:
         """Joules of one item: a batch's over its size."""
-        mean = self.energy_per_batch
-        if mean is None:
-            return None
-        return Mean(
-            mean.value / batch_size, mean.low / batch_size, mean.high / batch_size, mean.sd / batch_size, mean.n
-        )
+        mean, size = self.energy_per_batch, self.batch_size
+        return mean and Mean(mean.value / size, mean.low / size, mean.high / size, mean.sd / size, mean.n)
 
-    def samples_per_joule(self, batch_size: int) -> float | None:
+    @property
+    def samples_per_joule(self) -> float | None:
         """Items that a joule pays for."""
         mean = self.energy_per_batch
-        return None if mean is None or mean.value <= 0 else batch_size / mean.value
+        return None if mean is None or mean.value <= 0 else self.batch_size / mean.value
 
-    def accuracy_per_joule(self, batch_size: int) -> float | None:
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers; None where the score is another."""
+        return self.score.value if self.score is not None and self.score.metric == "accuracy" else None
+
+    @property
+    def accuracy_per_joule(self) -> float | None:
         """Right answers that a joule pays for."""
-        each = self.samples_per_joule(batch_size)
-        if each is None or self.score is None or self.score.metric != "accuracy":
-            return None
-        return each * self.score.value
+        each, right = self.samples_per_joule, self.accuracy
+        return None if each is None or right is None else each * right
 
-    def throughput(self, batch_size: int) -> float | None:
+    @property
+    def throughput(self) -> float | None:
         """Items a second."""
-        return None if self.latency is None else batch_size / self.latency.mean_s
+        return None if self.latency is None else self.batch_size / self.latency.mean_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +226,11 @@ class Result:
         notes = [*self.failures(), *self.verdicts(), *self.computed_lines()]
         if not rows:
             return [Table.of("precision", rows=[], notes=notes)]
-        best, size = self.pareto(), self.job.batch_size
-        shares = [(row.precision, percent(row, self.baseline, size)) for row in rows]
+        best = self.pareto()
+        shares = [(row.precision, percent(row, self.baseline)) for row in rows]
         return [
-            Table.of(*COST, rows=[_cost(row, size) for row in rows]),
-            Table.of(*WORTH, rows=[_worth(row, size, row.precision in best) for row in rows]),
+            Table.of(*COST, rows=map(_cost, rows)),
+            Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
                 "% of the baseline",
                 *(Column(name, "") for name in SHARES),
@@ -221,7 +243,7 @@ class Result:
         """Every trial with how its power varied, by how many readings, and how often they came."""
         rows: list[list[Cell]] = []
         for row in self.rows:
-            for number, trial in enumerate(() if row.figures is None else row.figures.trials, start=1):
+            for number, trial in enumerate(row.trials, start=1):
                 seen = trial.power
                 told = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
                 rows.append([row.precision, number, trial.seconds, trial.joules, *told])
@@ -237,8 +259,7 @@ class Result:
 
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the baseline."""
-        said = [(row.precision, row.figures.verdict) for row in self.rows if row.figures is not None]
-        return [of_candidate(name, text) for name, text in said if text]
+        return [of_candidate(row.precision, row.verdict) for row in self.rows if row.verdict]
 
     def remarks(self) -> list[str]:
         """What else there is to know: of the run, of each precision, and whether its loops were long enough."""
@@ -278,11 +299,11 @@ class Result:
         """A line for each precision, plain numbers."""
         records = []
         for row in self.rows:
-            told = row_dict(row, self.job.batch_size)
+            told = row.to_dict()
             flat = {key: value for key, value in told.items() if not isinstance(value, dict | list)}
             for name in ("energy_per_batch", "energy_per_sample", "energy_net_per_batch", "ratio", "score", "latency"):
                 flat |= {f"{name}_{key}": value for key, value in (told[name] or {}).items()}
-            flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline, self.job.batch_size).items()}
+            flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline).items()}
             seen = row.computed
             flat |= {"disk_bytes": seen and seen.disk_bytes, "memory_bytes": seen and seen.memory_bytes}
             records.append(flat)
@@ -297,10 +318,7 @@ class Result:
             "ended": self.ended,
             "job": self.job.to_dict(),
             "baseline": None if base is None else base.precision,
-            "precisions": [
-                row_dict(row, self.job.batch_size) | {"percent": percent(row, base, self.job.batch_size)}
-                for row in self.rows
-            ],
+            "precisions": [row.to_dict() | {"percent": percent(row, base)} for row in self.rows],
             "pareto": best,
             "order": list(self.order),
             "notes": list(self.notes),
@@ -323,41 +341,7 @@ def _time_ratio(row: Row, base: Row | None) -> float | None:
     return None if row.figures is None or row.figures.time is None else row.figures.time.ratio
 
 
-def row_dict(row: Row, batch_size: int) -> dict[str, Any]:
-    """Plain data of one row."""
-    figures, sample = row.figures, row.energy_per_sample(batch_size)
-    return {
-        "precision": row.precision,
-        "failure": row.failure,
-        "cure": row.cure,
-        "notes": list(row.notes),
-        "computed": None if row.computed is None else row.computed.to_dict(),
-        "emulated": row.emulated,
-        "iters": row.iters,
-        "batch_size": batch_size,
-        "seq_length": row.seq_length,
-        "latency": None if row.latency is None else row.latency.to_dict(),
-        "throughput": row.throughput(batch_size),
-        "energy_per_batch": None if figures is None or figures.energy is None else figures.energy.to_dict(),
-        "energy_per_sample": None if sample is None else sample.to_dict(),
-        "energy_net_per_batch": None if figures is None or figures.net is None else figures.net.to_dict(),
-        "power_w": None if figures is None else figures.power_w,
-        "ratio": None if figures is None or figures.gross is None else figures.gross.to_dict()["ratio"],
-        "verdict": None if figures is None else figures.verdict or None,
-        "score": None if row.score is None else row.score.to_dict(),
-        "paired": None if row.beside is None else row.beside.to_dict(),
-        "samples_per_joule": row.samples_per_joule(batch_size),
-        "accuracy_per_joule": row.accuracy_per_joule(batch_size),
-        "peak_bytes": row.peak_bytes,
-        "hooks": row.hooks,
-        "loop_s": None if row.window is None else row.window.seconds,
-        "loop_needed_s": None if row.window is None else row.window.needed_s,
-        "trials": [] if figures is None else [trial.to_dict() for trial in figures.trials],
-        "layers": [one.to_dict() for one in row.layers],
-    }
-
-
-def percent(row: Row, base: Row | None, batch_size: int) -> dict[str, float | None]:
+def percent(row: Row, base: Row | None) -> dict[str, float | None]:
     """Each figure in percent of the baseline's; None where one of them is missing.
 
     Energy, mean time and what follows from them are paired ratios, over the blocks in which both ran.
@@ -372,7 +356,7 @@ def percent(row: Row, base: Row | None, batch_size: int) -> dict[str, float | No
     mine, theirs = _plain(row), _plain(base)
     found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
     right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
-    known = base.accuracy_per_joule(batch_size) is not None and energy
+    known = base.accuracy_per_joule is not None and energy
     found |= {
         "energy_per_sample": _share(energy, 1.0),
         "latency_mean": _share(time, 1.0),
@@ -402,22 +386,22 @@ def _share(mine: float | None, theirs: float | None) -> float | None:
     return 100 * mine / theirs
 
 
-def _cost(row: Row, size: int) -> list[Cell]:
+def _cost(row: Row) -> list[Cell]:
     latency, figures = row.latency, row.figures
     times = (None,) * 4 if latency is None else (latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s)
     return [
         row.precision,
         0 if figures is None else len(figures.trials),
-        quantity(row.energy_per_sample(size), "J"),
+        quantity(row.energy_per_sample, "J"),
         quantity(row.energy_per_batch, "J"),
         None if figures is None else figures.power_w,
         *times,
-        row.throughput(size),
-        row.samples_per_joule(size),
+        row.throughput,
+        row.samples_per_joule,
     ]
 
 
-def _worth(row: Row, size: int, best: bool) -> list[Cell]:
+def _worth(row: Row, best: bool) -> list[Cell]:
     seen, beside = row.computed, row.beside
     return [
         row.precision,
@@ -426,7 +410,7 @@ def _worth(row: Row, size: int, best: bool) -> list[Cell]:
         None if beside is None else beside.agreement,
         None if seen is None else seen.disk_bytes,
         None if seen is None else seen.memory_bytes,
-        row.accuracy_per_joule(size),
+        row.accuracy_per_joule,
         "yes" if best else "",
     ]
 
