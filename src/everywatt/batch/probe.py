@@ -10,13 +10,12 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import MIB, Device, GpuNow
+from everywatt.batch.devices import MIB, Device, GpuNow, Lane
 from everywatt.batch.figures import BatchFigures, ItemFigures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.measuring import added, figures
 from everywatt.batch.runner import Runner, Settings
-from everywatt.batch.worker_handle import Lane
 from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import Device, Lane
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker import MARK
-from everywatt.batch.worker_handle import Lane
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.recorder.client import Mark, Recording
 

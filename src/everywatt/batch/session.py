@@ -8,13 +8,12 @@ from pathlib import Path
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import Device, Lane
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file, end_batch
-from everywatt.batch.worker_handle import Lane
 from everywatt.core.errors import EverywattError, UsageError
 
 Watcher = Callable[[Event, Progress], None]

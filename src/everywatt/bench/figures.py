@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everywatt.bench.candidates import Candidate
-from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
+from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
 from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite, fixed_interval, interval, outliers
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies

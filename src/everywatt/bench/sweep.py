@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
+from everywatt.bench.trials import Candidate
 from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core.errors import UsageError
 
 SIZE = 1000

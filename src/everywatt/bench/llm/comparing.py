@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run
+from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.llm.rows import HEADERS, figure_row
-from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_number
 from everywatt.core.jsonio import ToDict

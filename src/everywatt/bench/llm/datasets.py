@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import border
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core import foreign
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered

@@ -19,8 +19,7 @@ from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.http import Stream, count
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer, Ask
+from everywatt.bench.llm.records import OK, Answer, Ask, Record
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 

@@ -10,12 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.bench.llm.compute import Facts, compute_figures
-from everywatt.bench.llm.conditions import Conditions
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.figure import Figure, Share, over_energy, percentiles, regression, trimmed_mean
-from everywatt.bench.llm.records import Record, scored
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.figure import (
+    Facts,
+    Figure,
+    Share,
+    compute_figures,
+    over_energy,
+    percentiles,
+    regression,
+    trimmed_mean,
+)
+from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
@@ -30,6 +36,8 @@ FORMULAS: Mapping[str, str] = {
     "e2e_s": "whole answer received − request sent",
 }
 BOUNDS = ("ttft", "tpot", "e2e")
+Conditions = Mapping[str, Mapping[str, Any]]
+"""By device and quantity: `{"gpu.0": {"power_w": {"min": …, "mean": …, "max": …, "samples": …}}}`."""
 
 
 def latencies(records: Sequence[Record]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.core.plugins import LLM_SCORERS, load_plugin, registered

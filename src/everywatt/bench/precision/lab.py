@@ -12,7 +12,6 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
@@ -21,9 +20,21 @@ from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, pl
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.variants import ANSWERS, Arm, Journal, available_bytes, crowded, read_journal, trial_of
-from everywatt.bench.precision.workers import ISA_VARIABLE, Worker, WorkerFailed, load_data_without_torch, next_isa
-from everywatt.bench.trials import Trial, with_energy, with_power
+from everywatt.bench.precision.variants import (
+    ANSWERS,
+    ISA_VARIABLE,
+    Arm,
+    Journal,
+    Worker,
+    WorkerFailed,
+    available_bytes,
+    crowded,
+    load_data_without_torch,
+    next_isa,
+    read_journal,
+    trial_of,
+)
+from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
 
 FEWEST = 3

@@ -8,12 +8,11 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
-from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.bench.trials import Trial
+from everywatt.bench.precision.variants import Worker, WorkerFailed
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import Journal, Record, write_plan
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Journal, Record, write_plan
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
