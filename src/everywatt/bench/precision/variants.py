@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -268,47 +268,14 @@ class Journal:
     def __init__(self, folder: Path | None) -> None:
         self._lines = None if folder is None else Lines(folder / FILE)
 
-    def request(self, job: Mapping[str, Any], conduct: Any) -> None:
-        """What is asked for."""
-        self._write("request", job=dict(job), conduct=asdict(conduct))
-
-    def checked(self, arm: Arm, told: Mapping[str, Any]) -> None:
-        """A precision was set up, looked at and scored; `told` is what its worker said was computed."""
-        self._write(
-            "checked",
-            precision=arm.precision,
-            told=dict(told),
-            seq_length=arm.seq_length,
-            notes=list(arm.notes),
-            memory_bytes=arm.memory_bytes,
-        )
-
-    def timed(self, arm: Arm, trial: Trial, told: Mapping[str, Any]) -> None:
-        """A timed loop ended."""
-        self._write(
-            "timed",
-            precision=arm.precision,
-            block=trial.block,
-            place=trial.place,
-            span=trial.span,
-            seconds=trial.seconds,
-            told={name: told[name] for name in ("latency_ns", "cpu_s", "peak_bytes", "hooks")},
-        )
-
-    def layers(self, arm: Arm) -> None:
-        """Where the time of a precision goes."""
-        self._write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
-
-    def sensitivity(self, layers: Sequence[Any], plan: Sequence[str], first_block: int) -> None:
-        """What each layer alone does, the plan from it, and the block with which its trials begin."""
-        self._write("sensitivity", layers=[asdict(one) for one in layers], plan=list(plan), first_block=first_block)
-
     def close(self) -> str:
         """Close the file; gives a sentence where something could not be written."""
         lines, self._lines = self._lines, None
         return "" if lines is None else lines.close()
 
-    def _write(self, kind: str, **data: Any) -> None:
+    def write(self, kind: str, **data: Any) -> None:
+        """A line: what is asked for (`request`), a precision that was set up, looked at and scored (`checked`), a timed
+        loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does (`sensitivity`)."""
         if self._lines is not None:
             self._lines.write({"kind": kind, **data})
 

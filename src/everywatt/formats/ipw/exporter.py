@@ -26,8 +26,9 @@ from everywatt.bench.llm.records import Answer, Item, Record, read_plan, read_re
 from everywatt.bench.llm.result import conditions, known_facts, owed_by, placed
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
-from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import dumps, plain
+from everywatt.core.plugins import library
 from everywatt.tape.run_store import slug
 
 _STATISTICS = {"avg": "mean", "max": "max", "median": "median", "min": "min"}
@@ -46,10 +47,7 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
 
     UsageError where something else is there, or it is no such run.
     """
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pa = library("pyarrow", "analysis")
     folder = folder_of(run)
     out = out or Path(folder_name(run))
     plan, records = read_plan(folder), read_records(folder)
