@@ -105,9 +105,19 @@ class Figure:
     refused: str | None = None
 
     @classmethod
-    def none(cls, unit: str, formula: str, why: str) -> Figure:
+    def none(cls, unit: str, formula: str, why: str | None) -> Figure:
         """No figure, and here is why."""
         return cls(None, None, None, unit, formula, why)
+
+    @classmethod
+    def bare(cls, value: float | None, unit: str, formula: str, why: str | None = None) -> Figure:
+        """A number without an interval, or why there is none."""
+        return cls(value, None, None, unit, formula, why)
+
+    @classmethod
+    def share(cls, share: Share | None, formula: str, why: str) -> Figure:
+        """A share with its interval, or why there is none."""
+        return cls.none("", formula, why) if share is None else cls(share.value, share.low, share.high, "", formula)
 
     def printed(self) -> Printed:
         """The words for value, unit and interval; `refused` where there is no value."""
@@ -229,7 +239,7 @@ def compute_figures(
             found["flops"] = Figure.none("FLOP", formula, "token counts are unknown")
         else:
             flops = 2.0 * facts.parameters * tokens
-            found["flops"] = Figure(flops, None, None, "FLOP", formula)
+            found["flops"] = Figure.bare(flops, "FLOP", formula)
             found["flops_per_joule"] = over_energy(flops, energy, "FLOP/J", "FLOPs / gross J")
         found["mfu"] = _mfu(facts, found["flops"], seconds)
     if facts.token_price is not None:
@@ -244,7 +254,7 @@ def _mfu(facts: Facts, flops: Figure, seconds: float) -> Figure:
     formula = f"{formula} ({facts.peak_flops:.4g}, {facts.peak_from})"
     if flops.value is None or not seconds:
         return Figure.none("", formula, flops.refused or "no query took measurable time")
-    return Figure(flops.value / seconds / facts.peak_flops, None, None, "", formula)
+    return Figure.bare(flops.value / seconds / facts.peak_flops, "", formula)
 
 
 def _token_cost(facts: Facts, inputs: int | None, outputs: int | None) -> Figure:
@@ -254,4 +264,4 @@ def _token_cost(facts: Facts, inputs: int | None, outputs: int | None) -> Figure
     if inputs is None or outputs is None:
         return Figure.none(unit, formula, "token counts are unknown")
     cost = (inputs * facts.token_price[0] + outputs * facts.token_price[1]) / PER_MILLION
-    return Figure(cost, None, None, unit, formula)
+    return Figure.bare(cost, unit, formula)

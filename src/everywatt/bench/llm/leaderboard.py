@@ -268,13 +268,8 @@ def hardware_name(run: Run) -> str:
 
 
 def _place(run: Run, model: str, one: Metrics) -> Place:
-    share = one.accuracy
     formula = "correct / scored queries, failed ones included; Wilson"
-    accuracy = (
-        Figure.none("", formula, "no answer was scored")
-        if share is None
-        else Figure(share.value, share.low, share.high, "", formula)
-    )
+    accuracy = Figure.share(one.accuracy, formula, "no answer was scored")
     figures = {name: one.figures[name] for name in FIGURES}
     ttft = one.latency.get("ttft_s")
     return Place(

@@ -261,9 +261,9 @@ def _sum(records: Sequence[Record], name: str) -> int | None:
 
 def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str) -> Figure:
     if energy.joules is None:
-        return Figure(None, None, None, unit, formula, energy.refused)
+        return Figure.none(unit, formula, energy.refused)
     if not count:
-        return Figure(None, None, None, unit, formula, why)
+        return Figure.none(unit, formula, why)
     low, high = energy.low or 0.0, energy.high or 0.0
     # An interval that is wider than the figure ends at nothing: none of these can be less.
     return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
@@ -318,7 +318,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     total = math.fsum(joules)
     if not bill.gross.joules or accuracy is None or not total > 0:
         why = bill.gross.refused or ("no query has energy" if judged else "no answer was scored")
-        return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
+        return {name: Figure.none(unit, formula, why) for name, (unit, formula) in names.items()}
     some = _of(n, len(judged), "queries")
     names = {name: (unit, formula + some) for name, (unit, formula) in names.items()}
     spread = bootstrap_ratio([bool(r.right) for r in covered], joules, [r.group for r in covered])
@@ -337,8 +337,8 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
     return {
         "energy_per_correct_answer": correct,
-        "accuracy_per_joule_mean": _figure(value, low, high, names["accuracy_per_joule_mean"]),
-        "accuracy_per_joule_total": _figure(value / n, low / n, high / n, names["accuracy_per_joule_total"]),
+        "accuracy_per_joule_mean": Figure(value, low, high, *names["accuracy_per_joule_mean"]),
+        "accuracy_per_joule_total": Figure(value / n, low / n, high / n, *names["accuracy_per_joule_total"]),
         "accuracy_per_watt": Figure(
             accuracy.value * bill.seconds / bill.gross.joules,
             accuracy.low * bill.seconds / high_j,
@@ -346,10 +346,6 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
             *names["accuracy_per_watt"],
         ),
     }
-
-
-def _figure(value: float, low: float, high: float, about: tuple[str, str]) -> Figure:
-    return Figure(value, low, high, *about)
 
 
 def _wider(value: float, spread: tuple[float, float], energy: Energy) -> tuple[float, float]:
@@ -364,53 +360,35 @@ def _speed_figures(
 ) -> dict[str, Figure]:
     seconds, energy = bill.seconds, bill.gross
     no_time = None if seconds else "no query took measurable time"
+    unknown = "output tokens are unknown" if outputs is None else None
     rate = outputs / seconds if outputs is not None and seconds else None
+    per_joule = "output tokens / s / W = output tokens / gross J"
     found = {
-        "output_tokens_per_second": Figure(
-            rate, None, None, "1/s", "output tokens / seconds with a query open", no_time or _unknown(outputs)
+        "output_tokens_per_second": Figure.bare(
+            rate, "1/s", "output tokens / seconds with a query open", no_time or unknown
         ),
-        "requests_per_second": Figure(
-            len(answered) / seconds if seconds else None,
-            None,
-            None,
-            "1/s",
-            "answered queries / seconds with a query open",
-            no_time,
+        "requests_per_second": Figure.bare(
+            len(answered) / seconds if seconds else None, "1/s", "answered queries / seconds with a query open", no_time
         ),
-        "tokens_per_second_per_watt": _inverse(energy, outputs),
+        "tokens_per_second_per_watt": Figure.none("1/J", per_joule, energy.refused or unknown)
+        if outputs is None
+        else over_energy(outputs, energy, "1/J", per_joule),
         "energy_delay_product": _edp(energy, answered),
     }
     if bounds:
         kept = sum(within(record.answer, bounds) for record in answered)
         text = ", ".join(f"{name} ≤ {most:g} s" for name, most in bounds.items())
-        found["goodput"] = Figure(
-            kept / seconds if seconds else None, None, None, "1/s", f"queries with {text} / seconds", no_time
-        )
-        found["goodput_share"] = _share(Share.of(kept, len(answered)), f"queries with {text} / answered queries")
+        rate = kept / seconds if seconds else None
+        found["goodput"] = Figure.bare(rate, "1/s", f"queries with {text} / seconds", no_time)
+        shares = Share.of(kept, len(answered)), f"queries with {text} / answered queries"
+        found["goodput_share"] = Figure.share(*shares, "no query was answered")
     return found
-
-
-def _unknown(outputs: int | None) -> str | None:
-    return "output tokens are unknown" if outputs is None else None
-
-
-def _share(share: Share | None, formula: str) -> Figure:
-    if share is None:
-        return Figure(None, None, None, "", formula, "no query was answered")
-    return Figure(share.value, share.low, share.high, "", formula)
-
-
-def _inverse(energy: Energy, outputs: int | None) -> Figure:
-    unit, formula = "1/J", "output tokens / s / W = output tokens / gross J"
-    if outputs is None:
-        return Figure.none(unit, formula, energy.refused or "output tokens are unknown")
-    return over_energy(outputs, energy, unit, formula)
 
 
 def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
     unit, formula = "J s", "gross J / answered queries × mean seconds of an answer"
     if energy.joules is None or not answered:
-        return Figure(None, None, None, unit, formula, energy.refused or "no query was answered")
+        return Figure.none(unit, formula, energy.refused or "no query was answered")
     mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
     scale = mean_s / len(answered)
     return Figure(
@@ -428,8 +406,8 @@ PHASE_FORMULAS = {
 def _server_times(phases: Mapping[str, tuple[float, float]]) -> dict[str, Figure]:
     """Mean seconds of a request in each phase, by the server's own count; none where it counts none."""
     return {
-        f"server_{name}_time": Figure(
-            seconds / requests, None, None, "s", f"mean of {requests:g} requests, by the server's own count (/metrics)"
+        f"server_{name}_time": Figure.bare(
+            seconds / requests, "s", f"mean of {requests:g} requests, by the server's own count (/metrics)"
         )
         for name, (seconds, requests) in phases.items()
     }
@@ -450,7 +428,7 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
                 f"sensor{every}: energy cannot be resolved between two readings"
             )
         if why is not None:
-            found[f"{name}_energy"] = Figure(None, None, None, "J", f"{formula}, of all queries", why)
+            found[f"{name}_energy"] = Figure.none("J", f"{formula}, of all queries", why)
             continue
         formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
         joules = math.fsum(one for _, one in covered)

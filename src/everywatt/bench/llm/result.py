@@ -237,9 +237,7 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
     theirs = {record.id: record for record in reference if record.ok}
     pairs = [(record, theirs[record.id]) for record in records if record.ok and record.id in theirs]
     share = Share.of(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
-    if share is None:
-        return Figure.none("", formula, "the two runs have no item in common")
-    return Figure(share.value, share.low, share.high, "", formula)
+    return Figure.share(share, formula, "the two runs have no item in common")
 
 
 def _said(record: Record) -> str:

