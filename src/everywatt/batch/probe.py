@@ -337,7 +337,7 @@ class Probe:
             now_ns, run = self._clock.monotonic_ns(), self._experiment.live()
             end_ns = None if run is None else {one.id: one.end_ns for one in run.spans}.get(span)
             late = now_ns > deadline_ns
-            if run is not None and end_ns is not None and (late or _reached(run, end_ns)):
+            if run is not None and end_ns is not None and (late or run.tapes[-1].extent_ns()[1] > end_ns + REACHED_NS):
                 return run.energy(span).joules
             if late:
                 return None
@@ -360,10 +360,6 @@ class Probe:
             energy or Energy.refuse("it never ran"),
             deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
         )
-
-
-def _reached(run: Run, end_ns: int) -> bool:
-    return run.tapes[-1].extent_ns()[1] > end_ns + REACHED_NS
 
 
 def _so_far(tried: Mapping[int, _Tried]) -> Largest:

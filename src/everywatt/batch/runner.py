@@ -326,18 +326,14 @@ class Runner:
         ended = {**told, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
         if lane.item is not None and self._settings.wraps(lane.item):
             ended["wrapped"] = True
-        if told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
-            self._heed()
+        if self._stop is None and told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
+            # Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment.
+            self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
         if self._stop == KILL and (told.get("killed") or told["exit_code"]):
             status = INTERRUPTED
         else:
             status = DONE if told["exit_code"] == 0 and not told.get("timed_out") else FAILED
         self._settle(lane, status, ended, mark)
-
-    def _heed(self) -> None:
-        """Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment."""
-        if self._stop is None:
-            self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
 
     def _bury(self, lane: Lane) -> None:
         """The worker has died, and with it what it ran; another takes its place."""

@@ -115,7 +115,8 @@ def work_off(
         for state in history.late if history is not None else ():
             last = state.attempts[-1]
             journal.end(state.item, last.number, DONE, last.ended, final=True, device=last.device)
-        journal.batch(settings.command, work.new, _described(devices), options=settings.options, source=settings.source)
+        told = [device.to_dict() for device in {(one.name, one.visible): one for one in devices}.values()]
+        journal.batch(settings.command, work.new, told, options=settings.options, source=settings.source)
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
             states, devices, settings, journal, meter.recording, watch=watch, pace=pace, lane=lane
@@ -144,8 +145,3 @@ def _states(work: Work, history: History | None) -> list[State]:
         state.item = item
         states.append(state)
     return states
-
-
-def _described(devices: Sequence[Device]) -> list[dict[str, object]]:
-    seen = {(device.name, device.visible): device for device in devices}
-    return [device.to_dict() for device in seen.values()]

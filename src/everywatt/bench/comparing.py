@@ -34,6 +34,7 @@ from everywatt.core.tables import Cell, Column, Table, csv_text
 
 FEWEST = 3
 LOOK_AGAIN_S = 1.0
+MOST_COMMAND = 40  # characters of a command in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,9 @@ class Result(ToDict):
         ]
         rows: list[list[Cell]] = []
         for one in self.found:
-            row: list[Cell] = [one.candidate.label, _short(one.candidate.text), one.trial_count]
+            text = one.candidate.text
+            shown = text if len(text) <= MOST_COMMAND else f"{text[: MOST_COMMAND - 1]}…"
+            row: list[Cell] = [one.candidate.label, shown, one.trial_count]
             if modelled:
                 row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
             row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
@@ -283,10 +286,6 @@ def _whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
     """Trials of blocks that are complete with their energies, so that every candidate has the same number."""
     open_blocks = {trial.block for trial in trials if trial.energy is None}
     return [trial for trial in trials if trial.block not in open_blocks]
-
-
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _must(command: str | None, name: str) -> None:

@@ -176,10 +176,13 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     joules = [energy.value for energy in energies]
     whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
     notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
+    mean = _mean_energy(energies, anytime)
+    if mean is not None and -math.inf < mean.low < 0:
+        mean = replace(mean, low=0.0)  # energy is not below zero, however trials scatter; energy above idle may be
     return Figures(
         candidate,
         trials,
-        _never_negative(_mean_energy(energies, anytime)),
+        mean,
         _mean_energy(nets, anytime),
         mean_of(seconds, anytime=anytime),
         math.fsum(joules) / whole_s if whole_s else None,
@@ -213,11 +216,6 @@ def _mean_energy(energies: Sequence[Energy], anytime: bool) -> Mean | None:
     below, above = sum_energies(map(shared, energies)).sides()
     count = len(energies)
     return mean_of([energy.value for energy in energies], (below / count, above / count), anytime=anytime)
-
-
-def _never_negative(mean: Mean | None) -> Mean | None:
-    """Energy is not below zero, whatever a few trials that scatter say; energy above idle may be."""
-    return replace(mean, low=0.0) if mean is not None and -math.inf < mean.low < 0 else mean
 
 
 def shared(energy: Energy) -> Energy:

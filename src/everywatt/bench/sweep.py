@@ -50,18 +50,16 @@ class Sweep:
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
         found = self.result.found
+        words = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
-                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), self._word(one.candidate.label)),
+                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), words.get(one.candidate.label, "")),
             ]
             for one in found
         ]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*SETTING_COLUMNS, rows=rows, notes=notes)]
-
-    def _word(self, label: str) -> str:
-        return "recommended" if label == self.choice.best else "yes" if label in self.choice.pareto else ""
 
     def to_csv(self) -> str:
         """One line for each setting, plain numbers."""

@@ -64,7 +64,9 @@ def candidates(
         used = [key for key in params if "{" + key + "}" in command]
         for values in itertools.product(*(params[key] for key in used)):
             chosen = dict(zip(used, values, strict=True))
-            text = _filled(command, chosen)
+            text = command
+            for key, value in chosen.items():
+                text = text.replace("{" + key + "}", value)
             label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
             found.append(Candidate(len(found), label, text, words_of(text, shell=shell), chosen))
     return tuple(found)
@@ -110,12 +112,6 @@ def parse_values(text: str) -> list[str]:
     if not all(values):
         raise UsageError(f"'{text}' has an empty value.")
     return values
-
-
-def _filled(command: str, chosen: Mapping[str, str]) -> str:
-    for key, value in chosen.items():
-        command = command.replace("{" + key + "}", value)
-    return command
 
 
 TRIAL = "trial"

@@ -207,7 +207,10 @@ def compare(
         return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
     sample = Sample.of(logs)
     ends = interval(sample) if anytime else fixed_interval(sample)
-    low, high = _widened(*ends, sample.mean, systematic)
+    low, high = ends
+    if systematic:
+        low = sample.mean - math.hypot(sample.mean - low, systematic)
+        high = sample.mean + math.hypot(high - sample.mean, systematic)
     if high - sample.mean > math.log(ENDLESS):
         low, high = -math.inf, math.inf
     answer = _answer(low, high, target)
@@ -222,12 +225,6 @@ def compare(
         math.expm1(high - sample.mean),
         more,
     )
-
-
-def _widened(low: float, high: float, mean: float, systematic: float) -> tuple[float, float]:
-    if not systematic:
-        return low, high
-    return mean - math.hypot(mean - low, systematic), mean + math.hypot(high - mean, systematic)
 
 
 def _answer(low: float, high: float, target: float) -> Answer:

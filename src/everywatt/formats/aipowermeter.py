@@ -162,7 +162,8 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
     options = options or {}
     cards = sorted({card for line in log.lines if line for card in _cards(line[1])})
     counted = any(key in section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
-    machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
+    counters = [Channel(name, "J", Kind.COUNTER, device, domain) for _, name, device, domain in CPU]
+    machine = Table(group("cpu", "aipowermeter", counters))
     tables = {}
     for card in cards:
         facts, why = card_facts(card, cards, options)
@@ -260,10 +261,6 @@ def segments_of(log: Log) -> list[tuple[int, int]]:
         else:
             found[-1][1] = max(found[-1][1], line[0])
     return [(start, end) for start, end in found if end > start]
-
-
-def _counter(name: str, device: str, domain: Domain) -> Channel:
-    return Channel(name, "J", Kind.COUNTER, device, domain)
 
 
 def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:

@@ -254,7 +254,7 @@ def row_of(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[
     if job.energy_uj is None or length_s <= 0:
         return None
     cards = [part for part in job.devices if part.domain == "gpu" or is_gpu(part.device)]
-    gpu_wh = _wh(cards)
+    gpu_wh = sum(map(_total, cards)) / UJ_PER_WH
     # What is of no card is of the machine; a record without parts by device is of the machine as a whole.
     cpu_wh = (job.energy_uj + (job.idle_uj or 0)) / UJ_PER_WH - gpu_wh
     used = job.cpu_s / (job.cpus * length_s) if job.cpu_s is not None and job.cpus else None
@@ -318,10 +318,6 @@ def _read(path: Path, generation: str) -> list[list[str]]:
         cure = f"--to labia-csv{'-co2' if other == 'co2' else ''}" if other else "another folder"
         raise UsageError(f"{path} has different columns.", cure=cure)
     return [row for row in rows[1:] if len(row) > DATE]
-
-
-def _wh(parts: Iterable[DeviceEnergy]) -> float:
-    return sum(part.energy_uj + part.idle_uj for part in parts) / UJ_PER_WH
 
 
 def _gigabytes(size_bytes: int | None) -> str:

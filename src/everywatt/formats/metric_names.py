@@ -231,7 +231,11 @@ def _samples(line: TegraLine, updated_unix_s: float) -> Iterator[Sample]:
         yield "tegra_mts_fg_percentage", "", line.mts_percent[0]
         yield "tegra_mts_bg_percentage", "", line.mts_percent[1]
     for sensor, celsius in line.temperatures_c.items():
-        yield "tegra_temperature_celcius", _sensor(sensor), _single(celsius)
+        yield (
+            "tegra_temperature_celcius",
+            _sensor(sensor),
+            struct.unpack("f", struct.pack("f", celsius))[0],
+        )  # a 32-bit float
     for rail in line.rails:
         yield "tegra_wattage_current_milliwatts", _sensor(rail.label), rail.current_mw
         if rail.average_mw is not None:
@@ -261,11 +265,6 @@ def _memory_samples(line: TegraLine) -> Iterator[Sample]:
 
 def _sensor(name: str) -> str:
     return f'{{sensor="{name.lower()}"}}'
-
-
-def _single(value: float) -> float:
-    """A number as a 32-bit float holds it."""
-    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _number(value: float) -> str:

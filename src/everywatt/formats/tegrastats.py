@@ -83,7 +83,7 @@ def _times(
         if stamp is None:
             placed += [(next_ns + n * interval_ns, line) for n, line in enumerate(group)]
             continue
-        at_ns = _utc_ns(group[0]) - shift_ns + correction_ns
+        at_ns = round(stamp.replace(tzinfo=UTC).timestamp()) * NS - shift_ns + correction_ns
         if placed and not placed[-1][0] < at_ns < placed[-1][0] + PAUSE_NS:
             steps, correction_ns, at_ns = steps + 1, correction_ns + next_ns - at_ns, next_ns
         placed += [(at_ns + n * NS // len(group), line) for n, line in enumerate(group)]
@@ -95,8 +95,3 @@ def _start_ns(count: int, path: Path, interval_ns: int, options: Mapping[str, An
     if options.get("start") is not None:
         return parse_utc_ns(str(options["start"]), "iso", "start")
     return path.stat().st_mtime_ns - interval_ns * (count - 1)
-
-
-def _utc_ns(line: TegraLine) -> int:
-    assert line.time is not None
-    return round(line.time.replace(tzinfo=UTC).timestamp()) * NS

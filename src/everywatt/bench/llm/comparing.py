@@ -195,9 +195,9 @@ def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str],
         charged, some = covered(judged)
         if charged:
             own = _sums(first, other, charged)
-            figures["accuracy_per_joule_ratio"] = _with_measurement(
-                _figure(own, _accuracy_per_joule, f"accuracy per joule / the first's{some}; {DRAWN}"), first, other
-            )
+            formula = f"accuracy per joule / the first's{some}; {DRAWN}"
+            ratio = _figure(own, lambda s: s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"], formula)
+            figures["accuracy_per_joule_ratio"] = _with_measurement(ratio, first, other)
     charged, some = covered(both)
     if charged:
         sums = _sums(first, other, charged)
@@ -262,10 +262,6 @@ def _sums(
     drawn = resampled_sums(clustered(table, groups))
     whole = table.sum(axis=0)
     return dict(zip(names, drawn.T, strict=True)), {name: float(v) for name, v in zip(names, whole, strict=True)}
-
-
-def _accuracy_per_joule(s: Mapping[str, Any]) -> Any:
-    return s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"]
 
 
 def _figure(sums: tuple[dict[str, Floats], dict[str, float]], of: Callable[[Any], Any], formula: str) -> Figure:

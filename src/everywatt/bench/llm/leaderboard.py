@@ -144,15 +144,17 @@ class Board:
 
     def to_csv(self) -> str:
         """A line for each place, plain numbers with the ends of their intervals."""
-        return csv_text(COLUMNS, [self._line(place) for place in self.places])
-
-    def _line(self, place: Place) -> list[Any]:
-        figures = [place.accuracy, *(place.figures[name] for name in FIGURES)]
-        return [
-            *(place.rank, place.tied, place.model, place.level, place.answered, place.queries),
-            *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
-            *(place.ttft_s, place.hardware, place.scope, place.boundary, place.pedigree, self.dataset, place.run),
-        ]
+        rows: list[list[Any]] = []
+        for one in self.places:
+            figures = [one.accuracy, *(one.figures[name] for name in FIGURES)]
+            rows.append(
+                [
+                    *(one.rank, one.tied, one.model, one.level, one.answered, one.queries),
+                    *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
+                    *(one.ttft_s, one.hardware, one.scope, one.boundary, one.pedigree, self.dataset, one.run),
+                ]
+            )
+        return csv_text(COLUMNS, rows)
 
 
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:

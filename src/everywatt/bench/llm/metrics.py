@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
 from everywatt.bench.llm.figure import (
     Facts,
     Figure,
@@ -220,6 +220,8 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
     times of its pieces are in the record."""
     owed, answer, asked = bill.queries.get(record.span or ""), record.answer, record.asked or {}
     joules = {} if owed is None else owed.devices
+    # Of a phase that the sensor saw too little of, the joules are not known.
+    phases = {} if owed is None else {name: owed.phase(name) for name in PHASE_FORMULAS}
     devices = {name: {"joules": joules.get(name), **during.get(name, {})} for name in dict.fromkeys((*joules, *during))}
     return {
         "id": record.id,
@@ -241,16 +243,10 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
         "reference": asked.get("reference"),
         "answer": answer.text,
         "columns": dict(asked.get("columns") or {}),
-        "phases": {} if owed is None else _phases(owed),
+        "phases": {f"{name}_j": found if seen else None for name, (found, seen) in phases.items()},
         "devices": devices,
         "server": dict(answer.server),
     }
-
-
-def _phases(owed: QueryEnergy) -> dict[str, float | None]:
-    """Joules of each phase of a query; None where the sensor saw too little of it."""
-    found = {name: owed.phase(name) for name in PHASE_FORMULAS}
-    return {f"{name}_j": joules if seen else None for name, (joules, seen) in found.items()}
 
 
 def _sum(records: Sequence[Record], name: str) -> int | None:

@@ -195,9 +195,10 @@ def figure_rows(one: Metrics) -> list[Row]:
     """Every figure of a load: accuracy, energies, what follows from them, and times."""
     rows: list[Row] = []
     of = ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
+    judged = sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
     if (share := one.accuracy) is not None:
         shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
-        failed = f", {share.n - judged} failed" if (judged := _judged(one)) < share.n else ""
+        failed = f", {share.n - judged} failed" if judged < share.n else ""
         rows.append(row_of("accuracy", shown, f"correct / scored queries ({of}{failed}); Wilson"))
     elif of:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({of})"))
@@ -218,10 +219,6 @@ def figure_rows(one: Metrics) -> list[Row]:
             tail = f"p90 {format_duration(seconds['p90'])}, p99 {format_duration(seconds['p99'])}"
             rows.append((f"{name.removesuffix('_s')} p50", format_duration(seconds["p50"]), tail, FORMULAS[name]))
     return rows
-
-
-def _judged(one: Metrics) -> int:
-    return sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
 
 
 def figure_row(name: str, figure: Figure) -> Row:

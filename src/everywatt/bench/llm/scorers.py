@@ -137,10 +137,6 @@ def _object(data: dict[str, Any], schema: Mapping[str, Any], at: str) -> list[st
     return wrong
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
-
-
 def _is_json_with(text: str, keys: Iterable[str]) -> bool:
     try:
         data = json.loads(text)
@@ -152,7 +148,7 @@ def _is_json_with(text: str, keys: Iterable[str]) -> bool:
 CHECKS: Mapping[str, Callable[[str, Any], bool]] = {
     "words_exactly": lambda text, n: len(text.split()) == n,
     "words_at_most": lambda text, n: 0 < len(text.split()) <= n,
-    "lines_exactly": lambda text, n: len(_lines(text)) == n,
+    "lines_exactly": lambda text, n: sum(bool(line.strip()) for line in text.split("\n")) == n,
     "contains": lambda text, word: str(word).casefold() in text.casefold(),
     "lacks_letter": lambda text, letter: str(letter).casefold() not in text.casefold(),
     "ends_with": lambda text, end: text.rstrip().endswith(str(end)),
@@ -255,11 +251,7 @@ def numeric(text: str, item: Item) -> Score:
     if value is None:
         return Score(UNPARSED)
     near = Fraction(str(item.rules.get("tolerance", 0)))
-    return Score(RIGHT if abs(value - wanted) <= near else WRONG, _shown(value), how)
-
-
-def _shown(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+    return Score(RIGHT if abs(value - wanted) <= near else WRONG, str(value), how)
 
 
 def find_number(text: str) -> tuple[Fraction | None, str]:

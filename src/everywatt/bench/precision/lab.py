@@ -190,8 +190,11 @@ class PrecisionLab:
         while arm.worker is None:
             others = [one for one in self.arms if one is not arm and one.worker is not None]
             if others and (self._short or crowded(self.arms, available_bytes())):
-                self._let_go(others)
-                others = []
+                for one in others:
+                    one.rest()
+                others, self._short = [], True
+                if SHORT not in self._remarks:
+                    self._remarks.append(SHORT)
             arm.worker = self._worker(arm.environ)
             try:
                 told = self._step(
@@ -199,18 +202,12 @@ class PrecisionLab:
                 )
             except WorkerFailed as error:
                 arm.rest()
-                if not others or not _out_of_memory(error):
+                no_memory = error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
+                if not others or not no_memory:
                     raise
                 self._short = True
                 continue
             arm.seq_length = told["seq_length"]
-
-    def _let_go(self, others: Sequence[Arm]) -> None:
-        for one in others:
-            one.rest()
-        self._short = True
-        if SHORT not in self._remarks:
-            self._remarks.append(SHORT)
 
     def _warm(self, arm: Arm) -> None:
         told = self._step(arm, "warmup", iters=self.job.warmup)
@@ -474,10 +471,6 @@ class PrecisionLab:
             return None
         energy = with_energy(arm.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
         return Window.of(energy, arm.trials[-1].seconds)
-
-
-def _out_of_memory(error: WorkerFailed) -> bool:
-    return error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
 
 
 def _divided(trial: Trial, iters: int) -> Trial:

@@ -165,7 +165,7 @@ class TorchBackend:
             "disk_bytes": _disk_bytes(self.model),
             "memory_bytes": memory,
             "parameters": parameter_count(self.model),
-            "device": _device_name(self.device),
+            "device": str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else "cpu",
             "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
         }
 
@@ -189,7 +189,9 @@ class TorchBackend:
     def _call(self, model: Any, prepared: Any) -> Any:
         if set(prepared) == {"inputs"}:
             inputs = prepared["inputs"]
-            return model(inputs.to(_float_of(model)) if inputs.is_floating_point() else inputs)
+            # The floating type of the model's own parameters; float32 where it has none, as all are quantised.
+            own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+            return model(inputs.to(own) if inputs.is_floating_point() else inputs)
         return model(**prepared)
 
     def _output(self, out: Any, prepared: Any) -> Any:
@@ -255,15 +257,6 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
-
-
-def _device_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
-
-
-def _float_of(model: Any) -> torch.dtype:
-    """The floating type of the model's own parameters; float32 where it has none (all are quantised)."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _disk_bytes(model: Any) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,31 +166,31 @@ def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> di
         },
         "latency_metrics": _latency(answer, seconds),
         "memory_metrics": {
-            "cpu_mb": _block(during, lambda device: device.kind == "host", "memory_bytes", 1e-6),
-            "gpu_mb": _block(during, _is_gpu, "memory_bytes", 1e-6),
+            "cpu_mb": _block(during, "host", "memory_bytes", 1e-6),
+            "gpu_mb": _block(during, "gpu", "memory_bytes", 1e-6),
         },
         "power_metrics": {
             **{
-                name: {"per_query_watts": _block(during, wanted, "power_w"), "total_watts": _block({}, wanted, "")}
-                for name, wanted in (("gpu", _is_gpu), ("cpu", _is_cpu), ("ane", _is_none))
+                kind: {"per_query_watts": _block(during, kind, "power_w"), "total_watts": _block({}, kind, "")}
+                for kind in ("gpu", "cpu", "ane")
             },
             "soc": {
-                "per_query_watts": {**_block({}, _is_none, ""), "avg": watts},
-                "total_watts": _block({}, _is_none, ""),
+                "per_query_watts": {**_block({}, "soc", ""), "avg": watts},
+                "total_watts": _block({}, "soc", ""),
             },
             "basis": "gpu, cpu: readings of the devices while the query was open; soc: joules / seconds",
         },
-        "temperature_metrics": _block(during, _is_gpu, "temperature_c", together=False),
+        "temperature_metrics": _block(during, "gpu", "temperature_c", together=False),
         "token_metrics": {"input": inputs, "output": outputs, "total": total},
         "phase_metrics": _phases(answer, owed),
         "hardware_utilization": {
             "gpu": {
                 **dict.fromkeys(_GPU_USE),
-                "compute_utilization_pct": _block(during, _is_gpu, "utilisation_pct", together=False)["avg"],
-                "memory_bandwidth_utilization_pct": _block(during, _is_gpu, "memory_utilisation_pct", together=False)[
+                "compute_utilization_pct": _block(during, "gpu", "utilisation_pct", together=False)["avg"],
+                "memory_bandwidth_utilization_pct": _block(during, "gpu", "memory_utilisation_pct", together=False)[
                     "avg"
                 ],
-                "memory_used_gb": _block(during, _is_gpu, "memory_bytes", 1e-9)["avg"],
+                "memory_used_gb": _block(during, "gpu", "memory_bytes", 1e-9)["avg"],
             },
             "derived": {"mfu": mfu, "mbu": None, "arithmetic_intensity": None},
         },
@@ -206,25 +206,17 @@ def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> di
     }
 
 
-def _is_gpu(device: Device) -> bool:
-    return device.is_gpu
-
-
-def _is_cpu(device: Device) -> bool:
-    return device.is_cpu
-
-
-def _is_none(device: Device) -> bool:
-    return False
+def _kind(label: str) -> str:
+    """`gpu`, `cpu` or what else a device is."""
+    device = Device.parse(label)
+    return "gpu" if device.is_gpu else "cpu" if device.is_cpu else device.kind
 
 
 def _by_kind(devices: Mapping[str, float]) -> dict[str, float]:
     """Joules of GPUs, of processors, and of all devices; a kind that was not measured is absent."""
     found: dict[str, float] = {}
     for label, joules in devices.items():
-        device = Device.parse(label)
-        kinds = ("all", "gpu") if device.is_gpu else ("all", "cpu") if device.is_cpu else ("all",)
-        for kind in kinds:
+        for kind in ("all", _kind(label)):
             found[kind] = found.get(kind, 0.0) + joules
     return found
 
@@ -234,10 +226,10 @@ def _per_query(joules: Mapping[str, float]) -> float | None:
 
 
 def _block(
-    during: Conditions, wanted: Callable[[Device], bool], name: str, scale: float = 1.0, *, together: bool = True
+    during: Conditions, kind: str, name: str, scale: float = 1.0, *, together: bool = True
 ) -> dict[str, float | None]:
     """That tool's block of statistics over some devices: their sum, or, for what does not add up, their mean."""
-    told = [one[name] for device, one in during.items() if wanted(Device.parse(device)) and name in one]
+    told = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
     found: dict[str, float | None] = dict.fromkeys(("avg", "max", "median", "min"))
     if told:
         share = scale if together else scale / len(told)
