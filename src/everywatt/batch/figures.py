@@ -12,14 +12,18 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_count, format_duration, format_quantity
 from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.stats import median
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.tables import Cell, Column, Table, csv_of
 
 OUTSIDE = "outside items"
 SLOW = 3.0  # times the median runtime: a straggler
+ITEM = (
+    "id=state.item.id index=state.item.index input=state.item.input size=state.item.size status=state.status "
+    "attempts=attempt_count device=state.device exit_code=last.attempt.exit_code runtime_s"
+)
 CSV_COLUMNS = (
-    *("id", "index", "input", "size", "status", "attempts", "device", "exit_code", "runtime_s"),
-    *("energy_j", "energy_low_j", "energy_high_j"),
-    *("use_mean", "memory_max_bytes", "power_min_w", "power_mean_w", "power_max_w", "why"),
+    f"{ITEM} energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high use_mean=use.utilisation.mean "
+    "memory_max_bytes=use.memory.high power_min_w=use.power.low power_mean_w=use.power.mean "
+    "power_max_w=use.power.high why"
 )
 
 
@@ -71,11 +75,7 @@ class AttemptFigures:
 class ItemFigures(ToDict):
     """An item with all its attempts; its energy is that of all of them."""
 
-    JSON = (
-        "id=state.item.id index=state.item.index input=state.item.input size=state.item.size status=state.status "
-        "attempts=attempt_count device=state.device exit_code=last.attempt.exit_code runtime_s energy during=use "
-        "file=state.file tries=attempts"
-    )
+    JSON = f"{ITEM} energy during=use file=state.file tries=attempts"
 
     state: State
     attempts: tuple[AttemptFigures, ...]
@@ -131,19 +131,6 @@ class ItemFigures(ToDict):
             self.runtime_s,
             None if self.energy.joules is None else self.energy,
             range_of(self.use.get("utilisation"), "%"),
-            self.why,
-        ]
-
-    def numbers(self) -> list[object]:
-        """For CSV, in the order of `CSV_COLUMNS`."""
-        data = self.to_dict()
-        busy, memory, power = (self.use.get(name) for name in ("utilisation", "memory", "power"))
-        return [
-            *(data[name] for name in CSV_COLUMNS[:9]),
-            *(self.energy.joules, self.energy.low, self.energy.high),
-            None if busy is None else busy.mean,
-            None if memory is None else memory.high,
-            *((None, None, None) if power is None else (power.low, power.mean, power.high)),
             self.why,
         ]
 
@@ -312,7 +299,7 @@ class BatchFigures:
 
     def to_csv(self) -> str:
         """A line for each item; what is not known is an empty cell."""
-        return csv_text(CSV_COLUMNS, [one.numbers() for one in self.items])
+        return csv_of(CSV_COLUMNS, self.items)
 
     def to_markdown(self, drift: Sequence[str] = ()) -> str:
         """The batch for notes: the headline, the table by device, what failed, who was slow."""

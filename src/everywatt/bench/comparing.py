@@ -30,7 +30,7 @@ from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.tables import Cell, Column, Table, csv_of
 
 FEWEST = 3
 LOOK_AGAIN_S = 1.0
@@ -140,7 +140,7 @@ class Result(ToDict):
 
     def to_csv(self) -> str:
         """One line for each candidate, plain numbers."""
-        return csv_text(COLUMNS, [one.to_row() for one in self.found])
+        return csv_of(COLUMNS, self.found)
 
 
 Watcher = Callable[[Progress], None]
@@ -312,9 +312,10 @@ class RunFigures(ToDict):
 
 
 RUN_COLUMNS = (
-    "label", "energy_j", "energy_low_j", "energy_high_j", "net_j", "net_low_j", "net_high_j", "ratio", "ratio_low",
-    "ratio_high", "ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "verdict",
-)  # fmt: skip
+    "label=name energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high net_j=net.joules "
+    "net_low_j=net.low net_high_j=net.high ratio=gross.value ratio_low=gross.low ratio_high=gross.high "
+    "ratio_net=above_idle.value ratio_net_low=above_idle.low ratio_net_high=above_idle.high seconds=duration_s verdict"
+)
 SHOWN = (
     *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
     *(Column("ratio", ""), Column("ratio above idle", "")),
@@ -349,24 +350,7 @@ class RunsCompared(ToDict):
 
     def to_csv(self) -> str:
         """One line for each run, plain numbers, in the columns of a comparison of commands."""
-
-        def ends(energy: Energy) -> tuple[float | None, ...]:
-            return (None,) * 3 if energy.joules is None else (energy.joules, energy.low, energy.high)
-
-        def of(ratio: Ratio | None) -> tuple[float | None, ...]:
-            return (None,) * 3 if ratio is None else (ratio.value, ratio.low, ratio.high)
-
-        rows = [
-            [
-                *(one.name, *ends(one.energy), *ends(one.net)),
-                *of(one.gross),
-                *of(one.above_idle),
-                one.duration_s,
-                one.verdict,
-            ]
-            for one in self.found
-        ]
-        return csv_text(RUN_COLUMNS, rows)
+        return csv_of(RUN_COLUMNS, self.found)
 
 
 def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> RunsCompared:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
-from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite, fixed_interval, interval, outliers
+from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
@@ -19,10 +19,11 @@ SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (
-    *("label", "command", "trials", "failures", "energy_j", "energy_low_j", "energy_high_j"),
-    *("net_j", "net_low_j", "net_high_j", "ratio", "ratio_low", "ratio_high"),
-    *("ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "power_w", "max_rss_bytes", "energy_delay_js"),
-    "verdict",
+    "label=candidate.label command=candidate.text trials=trials_done failures energy_j=energy.value "
+    "energy_low_j=energy.low energy_high_j=energy.high net_j=net.value net_low_j=net.low net_high_j=net.high "
+    "ratio=gross.ratio ratio_low=gross.low ratio_high=gross.high ratio_net=above_idle.ratio "
+    "ratio_net_low=above_idle.low ratio_net_high=above_idle.high seconds=seconds.value power_w max_rss_bytes "
+    "energy_delay_js=edp_js verdict"
 )
 
 
@@ -94,6 +95,11 @@ class Figures(ToDict):
         return bool(self.trials) and all(t.exit_code in (NOT_FOUND, NOT_EXECUTABLE) for t in self.trials)
 
     @property
+    def trials_done(self) -> int:
+        """How many trials there are."""
+        return len(self.trials)
+
+    @property
     def trial_count(self) -> str:
         """How many trials there are, for a table: `5 (1 failed)`."""
         return str(len(self.trials)) + (f" ({self.failures} failed)" if self.failures else "")
@@ -123,26 +129,10 @@ class Figures(ToDict):
             return self.gross.cell
         return 1 if self is first and self.energy is not None else None
 
-    def to_row(self) -> list[object]:
-        """Plain numbers, in the order of `COLUMNS`."""
-        return [
-            *(self.candidate.label, self.candidate.text, len(self.trials), self.failures),
-            *(*_ends(self.energy), *_ends(self.net), *_ratio_ends(self.gross), *_ratio_ends(self.above_idle)),
-            *(self.seconds.value, self.power_w, self.max_rss_bytes, self.edp_js, self.verdict),
-        ]
-
 
 def quantity(mean: Mean | None, unit: str) -> Quantity | None:
     """A mean over trials as a cell."""
     return None if mean is None else mean.quantity(unit)
-
-
-def _ends(mean: Mean | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if mean is None else (mean.value, finite(mean.low), finite(mean.high))
-
-
-def _ratio_ends(found: Comparison | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if found is None else (found.ratio, found.low, finite(found.high))
 
 
 def figures(

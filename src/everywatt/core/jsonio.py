@@ -26,25 +26,31 @@ def dumps(data: Any, *, indent: int | None = None) -> str:
     return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
-class ToDict:
-    """A value whose JSON form is declared: `JSON` lists what is in it, as `name` or `name=attribute.of.it`.
+def declared(value: Any, names: str) -> dict[str, Any]:
+    """What `names` lists of a value: `name` is its attribute, `name=attribute.of.it` one under another name.
 
-    Without `JSON` that is every field. An attribute of None is None.
+    Parts of a path may be keys of a mapping. What None or a mapping does not have is None.
     """
+    found = {}
+    for word in names.split():
+        name, _, path = word.partition("=")
+        at = value
+        for part in (path or name).split("."):
+            at = at.get(part) if isinstance(at, Mapping) else None if at is None else getattr(at, part)
+        found[name] = at
+    return found
+
+
+class ToDict:
+    """A dataclass whose JSON form is declared: `JSON` names what is in it, as for `declared`; empty: every field."""
 
     __slots__ = ()
     JSON: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        found = {}
-        for word in self.JSON.split() or vars(type(self))["__dataclass_fields__"]:
-            name, _, path = word.partition("=")
-            value: Any = self
-            for part in (path or name).split("."):
-                value = None if value is None else getattr(value, part)
-            found[name] = as_data(value)
-        return found
+        names = self.JSON or " ".join(vars(type(self))["__dataclass_fields__"])
+        return {name: as_data(value) for name, value in declared(self, names).items()}
 
 
 def as_data(value: Any) -> Any:

@@ -22,7 +22,7 @@ from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import ToDict, as_data, plain
-from everywatt.core.tables import Cell, Table, csv_text
+from everywatt.core.tables import Cell, Table, csv_of
 
 ORDERS: Mapping[str, tuple[str, int]] = {
     "accuracy-per-joule": ("accuracy_per_joule_mean", -1),
@@ -44,11 +44,16 @@ FIGURES = (
     "accuracy_per_watt",
     "output_tokens_per_second",
 )
-COLUMNS = (
-    *("rank", "tied", "model", "load", "answered", "asked"),
-    *(f"accuracy{end}" for end in ("", "_low", "_high")),
-    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
-    *("ttft_p50_s", "hardware", "scope", "boundary", "pedigree", "dataset", "run"),
+COLUMNS = " ".join(
+    [
+        "rank tied model load=level answered asked=queries",
+        "accuracy=accuracy.value accuracy_low=accuracy.low accuracy_high=accuracy.high",
+        *(
+            f"{name}=figures.{name}.value {name}_low=figures.{name}.low {name}_high=figures.{name}.high"
+            for name in FIGURES
+        ),
+        "ttft_p50_s=ttft_s hardware scope boundary pedigree dataset run",
+    ]
 )
 TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
 
@@ -75,6 +80,7 @@ class Place(ToDict):
     ttft_s: float | None = None
     rank: int | None = None
     tied: bool = False
+    dataset: str = ""
 
     def figure(self, name: str) -> Figure:
         """A figure by name."""
@@ -144,17 +150,7 @@ class Board:
 
     def to_csv(self) -> str:
         """A line for each place, plain numbers with the ends of their intervals."""
-        rows: list[list[Any]] = []
-        for one in self.places:
-            figures = [one.accuracy, *(one.figures[name] for name in FIGURES)]
-            rows.append(
-                [
-                    *(one.rank, one.tied, one.model, one.level, one.answered, one.queries),
-                    *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
-                    *(one.ttft_s, one.hardware, one.scope, one.boundary, one.pedigree, self.dataset, one.run),
-                ]
-            )
-        return csv_text(COLUMNS, rows)
+        return csv_of(COLUMNS, self.places)
 
 
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:
@@ -172,7 +168,7 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
         asked.setdefault((dataset_name(plan), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
-            place = _place(run, model_name(plan), one)
+            place = _place(run, plan, one)
             if place.refused is None:
                 tables.setdefault((place.scope, place.boundary), []).append(place)
             else:
@@ -269,14 +265,14 @@ def hardware_name(run: Run) -> str:
     return str(run.meta.get("host", {}).get("cpu") or "")
 
 
-def _place(run: Run, model: str, one: Metrics) -> Place:
+def _place(run: Run, plan: Mapping[str, Any], one: Metrics) -> Place:
     formula = "correct / scored queries, failed ones included; Wilson"
     accuracy = Figure.share(one.accuracy, formula, "no answer was scored")
     figures = {name: one.figures[name] for name in FIGURES}
     ttft = one.latency.get("ttft_s")
     return Place(
         run.name,
-        model,
+        model_name(plan),
         one.level,
         one.queries,
         one.answered,
@@ -288,4 +284,5 @@ def _place(run: Run, model: str, one: Metrics) -> Place:
         one.boundary,
         hardware_name(run),
         None if ttft is None else ttft["p50"],
+        dataset=dataset_name(plan),
     )
