@@ -25,6 +25,7 @@ from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.stats import bootstrap_ratio
 from everywatt.core.units import parse_duration_s
 
@@ -76,8 +77,13 @@ def within(answer: Answer, bounds: Mapping[str, float]) -> bool:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class Metrics(ToDict):
     """Everything about the queries of one load."""
+
+    JSON = (
+        "level queries answered statuses failures verdicts accuracy accuracy_by_group=subjects input_tokens "
+        "output_tokens tokens_counted_by=counted duration_s=seconds energy=gross energy_net=net energy_others=others"
+    )
 
     level: str
     queries: int
@@ -109,23 +115,9 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
-            "level": self.level,
-            "queries": self.queries,
-            "answered": self.answered,
-            "statuses": dict(self.statuses),
-            "failures": [dict(one) for one in self.failures],
-            "verdicts": dict(self.verdicts),
-            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
-            "accuracy_by_group": {name: share.to_dict() for name, share in self.subjects.items()},
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "tokens_counted_by": self.counted,
-            "duration_s": self.seconds,
-            "energy": self.gross.to_dict(),
-            "energy_net": self.net.to_dict(),
-            "energy_others": self.others.to_dict(),
+            **super().to_dict(),
             "boundary": {"name": self.boundary, "about": self.about},
-            **{name: figure.to_dict() for name, figure in self.figures.items()},
+            **as_data(self.figures),
             "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
             "regression": dict(self.regressions),
             "notes": list(self.notes),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,36 +51,38 @@ class Unsupported(Exception):
     """The model or the runtime cannot do this precision; the message says why."""
 
 
-class Backend(Protocol):
-    """A model at one precision."""
+class Backend(ABC):
+    """A model at one precision. One whose layers are not visible has no hooks, and `blind` says why."""
 
+    blind = "{} requires the torch runtime"
+
+    @abstractmethod
     def prepare(self, batch: Arrays) -> Any:
         """The batch as the model takes it, on its device, so that the timed loop does nothing but run."""
-        ...
 
+    @abstractmethod
     def run(self, prepared: Any) -> Any:
         """One forward pass, finished when it returns."""
-        ...
 
+    @abstractmethod
     def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
         """Run and give what can be scored: `outputs` (vectors or logits), or `loss` and `tokens` of each item."""
-        ...
 
+    @abstractmethod
     def facts(self, prepared: Any) -> dict[str, Any]:
         """The fields of `computed.Computed`, from a separate pass under the profiler."""
-        ...
 
     def hooks(self) -> int:
         """How many hooks the model's modules have now."""
-        ...
+        return 0
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         """For each module its own time, and the seconds of a pass, from passes with hooks that are gone afterwards."""
-        ...
+        raise Unsupported(self.blind.format("energy by layer"))
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
         """Answers when only one layer is int8, by the layer's name."""
-        ...
+        raise Unsupported(self.blind.format("sensitivity by layer"))
 
 
 def make(job: Job, precision: str, calibration: Sequence[Arrays], int8_layers: Sequence[str] | None) -> Backend:
@@ -117,8 +120,10 @@ def entry_function(entry: str) -> tuple[Callable[..., Any], Mapping[str, inspect
     return function, inspect.signature(function).parameters
 
 
-class PlainBackend:
+class PlainBackend(Backend):
     """Any callable that takes arrays by name and gives logits: measured and scored, but not looked into."""
+
+    blind = "a plain callable has no visible layers"
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self._model = model
@@ -134,12 +139,3 @@ class PlainBackend:
 
     def facts(self, prepared: Any) -> dict[str, Any]:
         return {"visible": False}
-
-    def hooks(self) -> int:
-        return 0
-
-    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
-        raise Unsupported("a plain callable has no visible layers")
-
-    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
-        raise Unsupported("a plain callable has no visible layers")

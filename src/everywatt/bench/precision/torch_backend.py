@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from everywatt.bench.precision.backend import Unsupported, build, converts, load_model, pooled
+from everywatt.bench.precision.backend import Backend, Unsupported, build, converts, load_model, pooled
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
 from everywatt.core.stats import median
@@ -121,7 +121,7 @@ class _Stopwatch:
 PRODUCTS = ("addmm", "mm", "bmm", "linear", "matmul", "baddbmm", "conv", "scaled_dot_product")
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """A torch module in inference mode."""
 
     def __init__(
