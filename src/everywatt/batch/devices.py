@@ -13,8 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,6 @@ MIB = 2**20
 SMI_TIMEOUT_S = 30.0
 _LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
-
-
-class Why(StrEnum):
-    """Why there is no GPU."""
-
-    DENIED = "denied"
-    NO_TOOL = "no tool"
-    NO_DEVICE = "no device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +65,13 @@ CPU = Device("cpu", title="CPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The GPUs that may be used, or the reason why there are none; `note` is what a reader has to know of the mask."""
-
-    devices: tuple[Device, ...]
-    why: Why | None = None
-    message: str = ""
-    cure: str | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Inventory:
-    """All GPUs of the machine, whoever may use them, with their memory by index."""
+    """All GPUs of the machine, whoever may use them, with their memory by index; or why there are none."""
 
-    gpus: tuple[Gpu, ...]
-    memory: Mapping[int, float | None]
-    why: Why | None = None
+    gpus: tuple[Gpu, ...] = ()
+    memory: Mapping[int, float | None] = field(default_factory=dict)
     message: str = ""
-    cure: str | None = None
-
-
-def find(environ: Mapping[str, str], wanted: Sequence[str] | None = None, *, nvml: Any = None) -> Found:
-    """The GPUs that `environ`'s CUDA_VISIBLE_DEVICES leaves, and of those the `wanted` ones (indices or UUIDs).
-
-    Raises UsageError where one is wanted that is not among them: a mask is never widened.
-    """
-    inventory = take_inventory(environ, nvml=nvml)
-    if not inventory.gpus:
-        return Found((), inventory.why, inventory.message, inventory.cure)
-    mask = environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
-    devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
-    if not devices:
-        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' hides all {len(inventory.gpus)} GPUs."
-        return Found((), Why.NO_DEVICE, message)
-    if wanted is not None:
-        devices = _wanted(devices, wanted, mask)
-    return Found(tuple(devices), note=chosen.note)
+    denied: bool = False
 
 
 def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
@@ -143,7 +103,7 @@ def _by_nvml(nvml: Any) -> Inventory:
         count = int(nvml.nvmlDeviceGetCount())
         driver = text(nvml.nvmlSystemGetDriverVersion())
     except Exception as error:  # noqa: BLE001 - a driver's border
-        return Inventory((), {}, Why.NO_DEVICE, f"NVML lists no GPU: {words_for(error)}.")
+        return Inventory(message=f"NVML lists no GPU: {words_for(error)}.")
     for index in range(count):
         try:
             found = identify(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index), driver)
@@ -158,26 +118,25 @@ def _by_nvml(nvml: Any) -> Inventory:
     if denied:
         return _denied(failures[0])
     why = failures[0] if failures else "the NVIDIA driver is running but lists no GPU"
-    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {why}.")
+    return Inventory(message=f"No GPU is available: {why}.")
 
 
 def _denied(detail: str) -> Inventory:
     message = f"NVIDIA GPUs are present, but you have no permission to use them ({detail})."
-    cure = "check ls -l /dev/nvidia* and join the owning group, or use --gpus none to run on the CPU"
-    return Inventory((), {}, Why.DENIED, message, cure)
+    return Inventory(message=message, denied=True)
 
 
 def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     """By `nvidia-smi -L`, where NVML cannot be used from here."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
-        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
+        return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
     try:
         done = subprocess.run(
             [program, "-L"], env=dict(environ), capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
+        return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
     said = (done.stdout + done.stderr).strip()
     if "insufficient permission" in said.lower():
         return _denied("nvidia-smi: Insufficient Permissions")
@@ -185,7 +144,7 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
     reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
-    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {nvml}; nvidia-smi: {reason}")
+    return Inventory(message=f"No GPU is available: {nvml}; nvidia-smi: {reason}")
 
 
 def parse_listing(listing: str) -> tuple[Gpu, ...]:
@@ -241,28 +200,35 @@ def lay_out(
 ) -> Lanes:
     """The lanes: `per_gpu` for each GPU, first one of each, then the CPU's; without a GPU at least one on the CPU.
 
-    `gpus` are the wanted ones, () for none. Raises UsageError where a wanted one is not there, and SensorError where
+    GPUs are those that CUDA_VISIBLE_DEVICES leaves, and of those `gpus`, the wanted ones (indices or UUIDs; () for
+    none): a mask is never widened. Raises UsageError where a wanted one is not there, and SensorError where
     there are GPUs that may not be used: a batch that quietly ran on the CPU would be worse.
     """
     cpu = [CPU] * (cpu_workers or 0)
     if gpus is not None and not gpus:
         return Lanes(tuple(cpu or [CPU]))
-    found = find(environ, gpus)
-    notes = [found.note] if found.note else []
-    if found.devices:
-        return Lanes((*found.devices * per_gpu, *cpu), tuple(notes))
-    if found.why is Why.DENIED:
-        raise SensorError(found.message, cure=found.cure)
+    inventory, mask = take_inventory(environ), environ.get("CUDA_VISIBLE_DEVICES")
+    message = inventory.message
+    if inventory.denied:
+        cure = "check ls -l /dev/nvidia* and join the owning group, or use --gpus none to run on the CPU"
+        raise SensorError(message, cure=cure)
+    if inventory.gpus:
+        chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
+        devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
+        if devices:
+            devices = devices if gpus is None else _wanted(devices, gpus, mask)
+            return Lanes((*devices * per_gpu, *cpu), (chosen.note,) if chosen.note else ())
+        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' hides all {len(inventory.gpus)} GPUs."
     if gpus is not None:
-        raise UsageError(found.message, cure="leave --gpus out, or use --gpus none to run on the CPU")
-    return Lanes(tuple(cpu or [CPU]), (f"{found.message.rstrip('.')}. Items run on the CPU.",))
+        raise UsageError(message, cure="leave --gpus out, or use --gpus none to run on the CPU")
+    return Lanes(tuple(cpu or [CPU]), (f"{message.rstrip('.')}. Items run on the CPU.",))
 
 
 class GpuNow:
     """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
 
-    def __init__(self, nvml: Any = None) -> None:
-        self._nvml = nvml
+    def __init__(self) -> None:
+        self._nvml: Any = None
         self._handles: dict[str, Any] = {}
         self._works: bool | None = None
 
@@ -287,11 +253,10 @@ class GpuNow:
     def _ready(self) -> bool:
         if self._works is None:
             try:
-                if self._nvml is None:
-                    import pynvml
+                import pynvml
 
-                    self._nvml = pynvml
-                self._nvml.nvmlInit()
+                self._nvml = pynvml
+                pynvml.nvmlInit()
                 self._works = True
             except Exception:  # noqa: BLE001 - a driver's border
                 self._works = False

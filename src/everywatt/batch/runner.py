@@ -167,14 +167,13 @@ class Runner:
         journal: Journal,
         recording: Recording | None,
         *,
-        environ: Mapping[str, str] | None = None,
         watch: Callable[[Event, Progress], None] | None = None,
         pace: Pace | None = None,
         clock: Clock | None = None,
         lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
     ) -> None:
         self._clock: Clock = clock or SystemClock()
-        env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
+        env = {**os.environ, MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
         self._exits = str(journal.path.with_name(EXITS).resolve())

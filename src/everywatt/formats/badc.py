@@ -36,9 +36,9 @@ class TelemetryLog:
     The summary beside it is written again every second or so, so there is one also where the batch is killed.
     """
 
-    def __init__(self, path: Path, gpus: GpuNow | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._gpus = gpus or GpuNow()
+        self._gpus = GpuNow()
         self._before: dict[int, dict[str, Any] | None] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
