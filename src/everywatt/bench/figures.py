@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
 from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
-from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
-SHARED = ("gain", "offset", "model", "aliasing", "baseline")
-"""Sources of error common to all trials; the others are already in the scatter of the trials."""
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (
@@ -210,9 +207,7 @@ def _mean_energy(energies: Sequence[Energy], anytime: bool) -> Mean | None:
 
 def shared(energy: Energy) -> Energy:
     """The same energy with only those errors that all trials share."""
-    terms = tuple(term for term in energy.budget.terms if term.source in SHARED)
-    bounds = tuple(bound for bound in energy.budget.bounds if bound.source in SHARED)
-    return replace(energy, budget=Budget(terms, bounds), parts=())
+    return replace(energy, budget=energy.budget.repeated(shared=True), parts=())
 
 
 def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure: bool, anytime: bool) -> Figures:

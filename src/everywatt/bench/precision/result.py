@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.bench.figures import SHARED, Figures, Mean, quantity
+from everywatt.bench.figures import Figures, Mean, quantity
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.layers import LayerRow, Ranking, by_part
 from everywatt.bench.precision.plan import TARGET, Job
@@ -17,7 +17,6 @@ from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
 from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import of_candidate
-from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
 from everywatt.core.jsonio import ToDict
@@ -94,7 +93,8 @@ class Window:
         """Of one trial's energy; None where it has no figure."""
         if not energy.joules or energy.joules <= 0:
             return None
-        own, shared = _half(energy, shared=False) / energy.joules, _half(energy, shared=True) / energy.joules
+        sides = (energy.budget.repeated(shared).sides() for shared in (False, True))
+        own, shared = (sum(both) / 2 / energy.joules for both in sides)
         return cls(seconds, own, shared, seconds * own / target)
 
     @property
@@ -111,12 +111,6 @@ class Window:
             common = format_percent(self.shared)
             said += f" (± {common} is common to all precisions; its gain part cancels in ratios)"
         return said
-
-
-def _half(energy: Energy, *, shared: bool) -> float:
-    terms = tuple(term for term in energy.budget.terms if (term.source in SHARED) is shared)
-    bounds = tuple(bound for bound in energy.budget.bounds if (bound.source in SHARED) is shared)
-    return sum(Budget(terms, bounds).sides()) / 2
 
 
 @dataclass(frozen=True, slots=True)
