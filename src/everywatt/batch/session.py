@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +104,11 @@ def work_off(
     `ready` gets the runner before it starts, to be able to stop it.
     """
     place = meter.recording.path.parent if meter.recording is not None else folder()
-    states = _states(work, history)
+    known = {} if history is None else history.states
+    states = [known.get(item.id) or State(item) for item in work.todo]
+    for state, item in zip(states, work.todo, strict=True):
+        state.item = item
+    run: Run | None = None
     journal = Journal(place)
     if work.cut_off:
         end_batch(str(place))  # where batch and workers were killed at the same moment, commands may still run
@@ -126,22 +131,6 @@ def work_off(
         runner.run()
     finally:
         trouble = journal.close()
-        run = _stopped(meter)
+        with suppress(EverywattError):
+            run = meter.stop()
     return Outcome(run, place, runner.stopped, trouble)
-
-
-def _stopped(meter: Meter) -> Run | None:
-    try:
-        return meter.stop()
-    except EverywattError:
-        return None
-
-
-def _states(work: Work, history: History | None) -> list[State]:
-    known = {} if history is None else history.states
-    states = []
-    for item in work.todo:
-        state = known.get(item.id) or State(item)
-        state.item = item
-        states.append(state)
-    return states
