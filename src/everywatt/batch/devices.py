@@ -20,6 +20,7 @@ from typing import Any
 from everywatt.batch import worker
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
+from everywatt.bench.trials import let_go
 from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
@@ -263,6 +264,7 @@ class GpuNow:
         return self._works
 
 
+GRACE_S = 10.0  # for a worker to end by itself
 MOST_STILLBORN = 5  # workers in a row that die before they ran anything
 
 
@@ -353,17 +355,8 @@ class Lane:
     def close(self) -> None:
         """Let the worker go; it ends by itself when its input does."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            let_go(process, GRACE_S)
 
     def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process is not None and self._process.stdin is not None

@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 import os
 import shlex
-import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -116,6 +115,7 @@ def parse_values(text: str) -> list[str]:
 
 TRIAL = "trial"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+END_S = 2.5  # from asking a command to end until it is killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,8 @@ def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, fl
     try:
         _, status, usage = os.wait4(child.pid, 0)
     except BaseException:
-        _end(child.pid)
+        child.terminate()  # it is in the way of our own end
+        let_go(child, END_S)
         raise
     child.returncode = code = os.waitstatus_to_exitcode(status)
     code = 128 - code if code < 0 else code
@@ -226,18 +227,17 @@ def run_trial(
     return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
 
 
-def _end(pid: int) -> None:
-    """Let a command that is in the way of our own end go: asked first, then ended."""
+def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
+    """Close the pipes of a process and wait for its end; it is killed if it does not end within so many seconds."""
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
     try:
-        os.kill(pid, signal.SIGTERM)
-        for _ in range(50):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def from_span(span: Span) -> Trial | None:

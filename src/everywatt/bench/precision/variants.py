@@ -18,7 +18,7 @@ from typing import IO, Any
 from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Trial, let_go
 from everywatt.core.errors import UsageError
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -133,17 +133,7 @@ class Worker:
 
     def close(self) -> None:
         """Let it go; a second call does nothing."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                try:
-                    stream.close()
-                except OSError:
-                    pass
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        let_go(self._process, GRACE_S)
         self._said.close()
 
     def _last_words(self) -> str:
