@@ -54,11 +54,16 @@ WHOLES: Final = ("nvidia_power", "nvidia_draw_absolute")
 
 @dataclass
 class Log:
-    """The lines of one recording: (UTC ns, metrics), None where a segment ends, and how many were torn."""
+    """The lines of one recording, segment by segment: (UTC ns, metrics), and how many were torn."""
 
-    lines: list[tuple[int, Mapping[str, Any]] | None] = field(default_factory=list)
+    segments: list[list[tuple[int, Mapping[str, Any]]]] = field(default_factory=lambda: [[]])
     torn: int = 0
     swapped: int = 0
+
+    @property
+    def lines(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """The lines of all segments."""
+        return [line for segment in self.segments for line in segment]
 
 
 def import_aipowermeter(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
@@ -104,14 +109,14 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
             continue
         if isinstance(entry, str):
             if entry.strip() == END:
-                log.lines.append(None)
+                log.segments.append([])
             continue
         metrics = entry.get("metrics") if isinstance(entry, dict) else None
         if not isinstance(metrics, Mapping) or not isinstance(entry.get("date"), str):
             log.torn += 1
             continue
         try:
-            log.lines.append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
+            log.segments[-1].append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
         except (UsageError, OverflowError):
             log.torn += 1
     return log
@@ -160,8 +165,8 @@ def json_object(path: Path) -> Mapping[str, Any]:
 def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]:
     """Tables of the machine and of each card, with rows for every line and pauses between segments."""
     options = options or {}
-    cards = sorted({card for line in log.lines if line for card in _cards(line[1])})
-    counted = any(key in section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
+    cards = sorted({card for _, metrics in log.lines for card in _cards(metrics)})
+    counted = any(key in section(metrics, "gpu") for _, metrics in log.lines for key in COUNTED)
     counters = [Channel(name, "J", Kind.COUNTER, device, domain) for _, name, device, domain in CPU]
     machine = Table(group("cpu", "aipowermeter", counters))
     tables = {}
@@ -169,27 +174,24 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
         facts, why = card_facts(card, cards, options)
         channels = _card_channels(card, facts, counted)
         tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
-    last: int | None = None
-    for line in log.lines:
-        if line is None:
-            last = None
-            continue
-        at, metrics = line
-        if last is not None and at <= last:
-            log.torn += 1
-            continue
-        step_s = 0.0 if last is None else (at - last) / NS
-        if last is None:  # counters start again, so that the time since the last segment counts as not observed
-            whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
-        machine.add(at, _risen(whole, [watts_of(section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
-        for card, table in tables.items():
-            values = _card_values(metrics, card, log)
-            if counted:
-                values[:1] = _risen(sums[card], values[:1], step_s)
-            elif last is None and table.rows:
-                table.pause(at)
-            table.add(at, values)
-        last = at
+    for segment in log.segments:
+        last: int | None = None
+        # Counters start again with each segment, so that the time since the last one counts as not observed.
+        whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
+        for at, metrics in segment:
+            if last is not None and at <= last:
+                log.torn += 1
+                continue
+            step_s = 0.0 if last is None else (at - last) / NS
+            machine.add(at, _risen(whole, [watts_of(section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
+            for card, table in tables.items():
+                values = _card_values(metrics, card, log)
+                if counted:
+                    values[:1] = _risen(sums[card], values[:1], step_s)
+                elif last is None and table.rows:
+                    table.pause(at)
+                table.add(at, values)
+            last = at
     return [machine, *tables.values()]
 
 
@@ -199,19 +201,15 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
     Shares are all that is known, so a second in which every busy CPU was a process's counts as one CPU second. What the
     shares leave is the use of other processes. Empty where no line has shares.
     """
-    lines = [line for line in log.lines if line is not None]
-    if not any(_shares(metrics) for _, metrics in lines):
+    if not any(_shares(metrics) for _, metrics in log.lines):
         return []
     frames: list[tuple[int, list[dict[str, Any]]]] = []
     used_s: dict[int, float] = {}
     alive: set[int] = set()
     last: int | None = None
-    following = iter([*(_shares(metrics) for _, metrics in lines[1:]), {}])
-    for line in log.lines:
-        if line is None:
-            last = None
-            continue
-        at, metrics, coming = line[0], line[1], next(following)
+    following = iter([*(_shares(metrics) for _, metrics in log.lines[1:]), {}])
+    for place, (at, metrics) in ((place, line) for segment in log.segments for place, line in enumerate(segment)):
+        last, coming = last if place else None, next(following)
         if frames and at <= frames[-1][0]:
             continue
         shares = _shares(metrics)
@@ -250,17 +248,8 @@ def _risen(sums: list[float], watts: Sequence[float | None], step_s: float) -> l
 
 def segments_of(log: Log) -> list[tuple[int, int]]:
     """First and last instant of every segment."""
-    found: list[list[int]] = []
-    fresh = True
-    for line in log.lines:
-        if line is None:
-            fresh = True
-        elif fresh:
-            found.append([line[0], line[0]])
-            fresh = False
-        else:
-            found[-1][1] = max(found[-1][1], line[0])
-    return [(start, end) for start, end in found if end > start]
+    edges = [(segment[0][0], max(at for at, _ in segment)) for segment in log.segments if segment]
+    return [(start, end) for start, end in edges if end > start]
 
 
 def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:

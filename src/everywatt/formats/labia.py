@@ -28,6 +28,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.files import replace_text, replacing
 from everywatt.core.tables import csv_text
-from everywatt.formats.aipowermeter import END, FILE, day_text, json_object, read_log, section, watts_of
+from everywatt.formats.aipowermeter import END, FILE, Log, day_text, json_object, read_log, section, watts_of
 from everywatt.meters.block import Block
 from everywatt.meters.downsample import downsample
 from everywatt.meters.omegawatt_csv import write_csv
@@ -82,10 +83,8 @@ def read_tree(root: Path, options: Mapping[str, Any] | None = None) -> Found:
 def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     about = json_object(folder / META)
     shift_ns = zone_ns(options)
-    lines: list[tuple[int, Mapping[str, Any]] | None] = []
-    if (folder / FILE).is_file():
-        lines = read_log(foreign.lines(folder / FILE), shift_ns).lines
-    times = [line[0] for line in lines if line]
+    log = read_log(foreign.lines(folder / FILE), shift_ns) if (folder / FILE).is_file() else Log()
+    times = [at for at, _ in log.lines]
     start_ns = _instant(about.get("start_date"), shift_ns) or (times[0] if times else None)
     told_ns = _instant(about.get("end_date"), shift_ns)
     end_ns = told_ns or (times[-1] if times else None)
@@ -97,7 +96,7 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     end_ns = max(end_ns, start_ns)
     nodes = about.get("node_id")
     names = [str(node) for node in nodes] if isinstance(nodes, list) else [str(nodes or "unknown")]
-    devices, covered_s = _devices(lines)
+    devices, covered_s = _devices(log)
     length_s = (end_ns - start_ns) / NS
     record = JobOnNode(
         job_id=int(job),
@@ -121,24 +120,20 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     return [record]
 
 
-def _devices(lines: list[tuple[int, Mapping[str, Any]] | None]) -> tuple[list[DeviceEnergy], float]:
+def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
     """Joules of each device, a reading held back to the one before it, and the seconds that were so covered."""
     own: dict[str, float] = {}
     whole: dict[str, float] = {}
-    covered_s, last_ns = 0.0, None
-    for line in lines:
-        if line is None:
-            last_ns = None
-            continue
-        at_ns, metrics = line
-        step_s = (at_ns - last_ns) / NS if last_ns is not None else 0.0
-        last_ns = at_ns
-        if step_s <= 0:
-            continue
-        covered_s += step_s
-        for device, (mine_w, all_w) in _powers(metrics).items():
-            own[device] = own.get(device, 0.0) + mine_w * step_s
-            whole[device] = whole.get(device, 0.0) + max(all_w, mine_w) * step_s
+    covered_s = 0.0
+    for segment in log.segments:
+        for (last_ns, _), (at_ns, metrics) in pairwise(segment):
+            step_s = (at_ns - last_ns) / NS
+            if step_s <= 0:
+                continue
+            covered_s += step_s
+            for device, (mine_w, all_w) in _powers(metrics).items():
+                own[device] = own.get(device, 0.0) + mine_w * step_s
+                whole[device] = whole.get(device, 0.0) + max(all_w, mine_w) * step_s
     return [
         DeviceEnergy(
             device,
