@@ -137,12 +137,12 @@ class Plan:
 class SizeFigures(ToDict):
     """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run.
 
-    `error_j` is the standard error of the mean over several runs, 0 where there was one: then nothing is known of it.
+    `error_j` is the standard error of the mean over several runs; None where there was one: nothing is known of it.
     """
 
     JSON = (
-        "size fits reason trials runtime_s peak_memory_bytes=peak_bytes energy standard_error_j joules_per_unit "
-        "units_per_s"
+        "size fits reason trials runtime_s peak_memory_bytes=peak_bytes energy standard_error_j=error_j "
+        "joules_per_unit units_per_s"
     )
 
     size: int
@@ -152,12 +152,7 @@ class SizeFigures(ToDict):
     runtime_s: float | None
     peak_bytes: float | None
     energy: Energy
-    error_j: float = 0.0
-
-    @property
-    def standard_error_j(self) -> float | None:
-        """The standard error; None where it is not known."""
-        return self.error_j if self.trials > 1 else None
+    error_j: float | None = None
 
     @property
     def joules_per_unit(self) -> float | None:
@@ -358,7 +353,7 @@ class Probe:
             mean(times) if times else None,
             _peak(mine, tried.peak, self._device),
             energy or Energy.refuse("it never ran"),
-            deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+            deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else None,
         )
 
 
@@ -411,7 +406,7 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
 def _near(one: SizeFigures, best: SizeFigures) -> bool:
     """Whether the two are indistinguishable: what they share, a card's gain, cancels in the ratio."""
     more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
-    if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
+    if more <= CERTAIN * math.hypot((one.error_j or 0.0) / one.size, (best.error_j or 0.0) / best.size):
         return True
     try:
         return (one.energy / one.size).ratio(best.energy / best.size).low <= 1.0

@@ -268,7 +268,9 @@ class Comparing:
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
         self._progress.trials = with_energy(self._progress.trials, run, live=True)
-        whole = _whole_blocks(self._progress.trials)
+        # Only blocks that are complete with their energies, so that every candidate has the same number of trials.
+        open_blocks = {trial.block for trial in self._progress.trials if trial.energy is None}
+        whole = [trial for trial in self._progress.trials if trial.block not in open_blocks]
         found = figures(self._candidates, whole, target=self._plan.target, ignore_failure=self._plan.ignore_failure)
         self._progress.found = found
         if min(sum(t.energy is not None for t in one.trials) for one in found) < FEWEST:
@@ -280,12 +282,6 @@ class Comparing:
     def _show(self, doing: str) -> None:
         self._progress.doing = doing
         self._watch(self._progress)
-
-
-def _whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials of blocks that are complete with their energies, so that every candidate has the same number."""
-    open_blocks = {trial.block for trial in trials if trial.energy is None}
-    return [trial for trial in trials if trial.block not in open_blocks]
 
 
 def _must(command: str | None, name: str) -> None:

@@ -283,8 +283,11 @@ def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Keep what was asked beside the tape. It has no secret in it."""
-    _write_plan(folder / PLAN, plan)
+    """Keep what was asked beside the tape. It has no secret in it, but is readable by its owner alone: a system prompt
+    may be in it."""
+    with replacing(folder / PLAN) as part:
+        part.touch(mode=0o600)
+        part.write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
 
 
 def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -292,14 +295,7 @@ def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> 
     old = read_plan(folder)
     new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
     if new != old:
-        with replacing(folder / PLAN) as part:
-            _write_plan(part, new)
-
-
-def _write_plan(file: Path, plan: Mapping[str, Any]) -> None:
-    """Readable by its owner alone: a system prompt may be in it."""
-    file.touch(mode=0o600)
-    file.write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
+        write_plan(folder, new)
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

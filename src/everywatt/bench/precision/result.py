@@ -329,12 +329,6 @@ def energy_ratio(row: Row, base: Row | None) -> float | None:
     return None if row.figures.gross is None else row.figures.gross.ratio
 
 
-def _time_ratio(row: Row, base: Row | None) -> float | None:
-    if row is base:
-        return 1.0
-    return None if row.figures is None or row.figures.time is None else row.figures.time.ratio
-
-
 def percent(row: Row, base: Row | None) -> dict[str, float | None]:
     """Each figure in percent of the baseline's; None where one of them is missing.
 
@@ -346,7 +340,8 @@ def percent(row: Row, base: Row | None) -> dict[str, float | None]:
     )  # fmt: skip
     if base is None:
         return dict.fromkeys(names)
-    energy, time = energy_ratio(row, base), _time_ratio(row, base)
+    compared = None if row.figures is None else row.figures.time
+    energy, time = energy_ratio(row, base), 1.0 if row is base else compared and compared.ratio
     mine, theirs = _plain(row), _plain(base)
     found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
     right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
@@ -419,7 +414,8 @@ def layer_table(row: Row, most: int = 12) -> Table:
         joined = None if rest[0].joules is None else sum(one.joules or 0.0 for one in rest)
         rows.append([f"{len(rest)} other layers", "", sum(one.share for one in rest), joined])
     rows.append([layers[-1].layer, "", layers[-1].share, layers[-1].joules])
-    title = f"{row.precision}: {part_line(row)}"
+    parts = ", ".join(f"{part} {format_percent(share)}" for part, share, _ in by_part(row.layers))
+    title = f"{row.precision}: {parts}"
     return Table.of("layer", "type", Column("share", "%"), Column("energy / batch", "J"), rows=rows, title=title)
 
 
@@ -445,12 +441,6 @@ def sensitivity_table(found: Ranking, most: int = 12) -> Table:
         "plan",
         rows=rows,
     )
-
-
-def part_line(row: Row) -> str:
-    """`attention 34.1 %, mlp 50.2 %, …`."""
-    parts = by_part(row.layers)
-    return ", ".join(f"{part} {format_percent(share)}" for part, share, _ in parts)
 
 
 def beside_text(beside: Beside, score: Score | None) -> str:

@@ -26,11 +26,6 @@ Times = tuple[list[dict[str, Any]], float]
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def count_hooks(model: Any) -> int:
-    """How many hooks all modules have together."""
-    return sum(len(getattr(module, table, ())) for module in model.modules() for table in HOOK_TABLES)
-
-
 def module_times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]) -> Times:
     """For each module that ran, the seconds a pass spends in it and not in modules inside it; and those of a pass.
 
@@ -164,13 +159,13 @@ class TorchBackend(Backend):
             "operators": operators,
             "disk_bytes": _disk_bytes(self.model),
             "memory_bytes": memory,
-            "parameters": parameter_count(self.model),
+            "parameters": sum(tensor.numel() for tensor in tensors_of(self.model) if tensor.numel() > 1),
             "device": str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else "cpu",
             "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
         }
 
     def hooks(self) -> int:
-        return count_hooks(self.model)
+        return sum(len(getattr(module, table, ())) for module in self.model.modules() for table in HOOK_TABLES)
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         return module_times(self.model, lambda: self.run(prepared), passes, self._synchronise)
@@ -376,8 +371,3 @@ def weights_of(model: Any) -> tuple[dict[str, int], int]:
         if tensor.numel() > 1:  # scales and counters are not weights
             found[name] = found.get(name, 0) + tensor.numel() * tensor.element_size()
     return found, sum(found.values())
-
-
-def parameter_count(model: Any) -> int:
-    """How many weights there are, in whatever type."""
-    return sum(tensor.numel() for tensor in tensors_of(model) if tensor.numel() > 1)
