@@ -18,7 +18,7 @@ from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import wilson
-from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
 
 TRAINING = (
     *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
@@ -26,9 +26,9 @@ TRAINING = (
 )
 MEANS = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
 COLUMNS = (
-    "precision", "trial", "epoch", "energy_j", "energy_low_j", "energy_high_j", "seconds", "steps", "energy_per_step_j",
-    "train_loss", "val_loss", "val_accuracy",
-)  # fmt: skip
+    "precision trial epoch=number energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high seconds "
+    "steps energy_per_step_j=per_step.joules train_loss val_loss val_accuracy"
+)
 
 
 def _loss(value: float) -> str:
@@ -53,25 +53,19 @@ class Epoch(ToDict):
     training: Energy
     step_joules: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    precision: str = ""
+    trial: int = 1
 
     @property
     def per_step(self) -> Energy:
         """Mean energy of a step of this epoch, validation not included."""
         return self.training if self.training.joules is None else self.training / self.steps
 
-    def row(self, precision: str) -> list[Cell]:
+    def row(self) -> list[Cell]:
         """For a table."""
         return [
-            *(precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
+            *(self.precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
             *(_loss(self.train_loss), _loss(self.val_loss), self.val_accuracy),
-        ]
-
-    def numbers(self) -> list[float | None]:
-        """For CSV, from the number of the epoch on."""
-        energy = self.energy
-        return [
-            *(self.number, energy.joules, energy.low, energy.high, self.seconds, self.steps, self.per_step.joules),
-            *(self.train_loss, self.val_loss, self.val_accuracy),
         ]
 
 
@@ -206,7 +200,7 @@ class TrainResult:
         beside = self.beside
         rows: list[list[Cell]] = []
         for one in self.trained:
-            rows += [] if beside else [epoch.row(one.precision) for epoch in one.epochs]
+            rows += [] if beside else [epoch.row() for epoch in one.epochs]
             rows += [one.row(several=bool(beside))] if one.epochs else []
         which = Column("trial" if beside else "epoch", "")
         notes = [*self.remarks(), *self.verdicts()]
@@ -220,9 +214,7 @@ class TrainResult:
 
     def to_csv(self) -> str:
         """A line for each epoch."""
-        return csv_text(
-            COLUMNS, [[one.precision, one.trial, *epoch.numbers()] for one in self.trained for epoch in one.epochs]
-        )
+        return csv_of(COLUMNS, [epoch for one in self.trained for epoch in one.epochs])
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `cli` puts schema and kind around it."""
@@ -335,7 +327,7 @@ class TrainLab:
         return TrainResult(self.job, whole, None if run is None else run.name)
 
     def _trained(self, training: _Training, run: Run | None) -> Trained:
-        epochs = tuple(_epoch(n, spans, run) for n, spans in enumerate(training.spans, 1))
+        epochs = tuple(_epoch(training, n, spans, run) for n, spans in enumerate(training.spans, 1))
         energies = [epoch.energy for epoch in epochs]
         if not energies:
             energy = Energy.refuse(training.failure or "not trained")
@@ -358,7 +350,7 @@ class TrainLab:
         )
 
 
-def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
+def _epoch(of: _Training, number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
     whole, part, told = spans
     if run is None:
         energy = training = Energy.refuse("nothing was recorded")
@@ -378,6 +370,8 @@ def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None)
         training,
         tuple(joules),
         tuple(step["loss"] for step in told["steps"]),
+        of.precision,
+        of.trial,
     )
 
 
