@@ -53,7 +53,6 @@ def test_a_sensor_with_a_schedule_of_its_own_stays_open_with_all_its_groups(serv
     assert not counter.open and not gauge.open and not server.schedule.slots and not server.pool.entries
 
 
-@pytest.mark.xfail(strict=True, reason="runs shorter than three publications leave the next one to begin anew")
 def test_a_card_whose_phase_is_still_looked_for_stays_open_unless_it_is_out(server) -> None:
     searching, out = Source(False), Source(False, outage=object())
     finished(server, [searching], [out])
