@@ -21,6 +21,7 @@ from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, R
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker import MARK
 from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.device import is_gpu
 from everywatt.recorder.client import Mark, Recording
 
 KILLED = 137  # 128 + SIGKILL
@@ -412,4 +413,4 @@ def _shared_devices(recording: Recording | None) -> list[str]:
         return []
     measuring = [channel.device for group in recording.groups for channel in group.channels if channel.carries_energy]
     # An empty list would mean all devices; an item on the CPU must not be charged for GPUs.
-    return [name for name in dict.fromkeys(measuring) if name.split(".")[0] != "gpu"] or ["host"]
+    return [name for name in dict.fromkeys(measuring) if not is_gpu(name)] or ["host"]
