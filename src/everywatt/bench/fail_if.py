@@ -58,7 +58,7 @@ def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
 
     A limit that is a multiple of the baseline is about all but the first candidate.
     """
-    limit = rule.amount if rule.factor is None else rule.factor
+    limit = (rule.amount if rule.factor is None else rule.factor) or 0.0
     said = []
     for one, ends in _judged(rule, found):
         if not isinstance(ends, str) and _SIGNS[rule.sign](ends[0 if rule.upper else 1], limit):

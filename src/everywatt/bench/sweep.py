@@ -50,7 +50,7 @@ class Sweep:
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
         found = self.result.found
-        words = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
+        words: dict[str | None, str] = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),

@@ -341,7 +341,8 @@ def percent(row: Row, base: Row | None) -> dict[str, float | None]:
     if base is None:
         return dict.fromkeys(names)
     compared = None if row.figures is None else row.figures.time
-    energy, time = energy_ratio(row, base), 1.0 if row is base else compared and compared.ratio
+    energy, time = energy_ratio(row, base), None if compared is None else compared.ratio
+    time = 1.0 if row is base else time
     mine, theirs = _plain(row), _plain(base)
     found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
     right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
