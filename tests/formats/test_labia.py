@@ -12,7 +12,7 @@ import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError
-from everywatt.formats.labia import HEADS, Grams, append, read_tree, row_of, spoken, write_job
+from everywatt.formats.labia import HEADS, Grams, add_rows, read_tree, spoken, table_row, write_job
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +30,13 @@ def rows(path: Path) -> list[list[str]]:
 
 def test_means_of_memory() -> None:
     known = {"memory_mean_bytes": 1_500_000_000, "gpu_memory_mean_bytes": 7_250_000_000}
-    row = dict(zip(HEADS["labia"], row_of(replace(known_site.jobs()[1], **known), "labia") or [], strict=True))
+    row = dict(zip(HEADS["labia"], table_row(replace(known_site.jobs()[1], **known), "labia") or [], strict=True))
     assert (row["Avg. GPU RAM USAGE (Gb)"], row["Avg. CPU RAM USAGE (Gb)"]) == ("7.250", "1.500")
 
 
 def test_the_old_columns() -> None:
     job = known_site.jobs()[1]
-    row = row_of(replace(job, cpu_s=43_200.0, cpus=8.0), "labia") or []
+    row = table_row(replace(job, cpu_s=43_200.0, cpus=8.0), "labia") or []
     assert dict(zip(HEADS["labia"], row, strict=True)) == {
         "node name": "n1",
         "job_id": "2",
@@ -52,12 +52,12 @@ def test_the_old_columns() -> None:
 
 
 def test_the_columns_with_emissions() -> None:
-    row = row_of(known_site.jobs()[0], "co2", Grams(40.0, 52.0)) or []
+    row = table_row(known_site.jobs()[0], "co2", Grams(40.0, 52.0)) or []
     named = dict(zip(HEADS["co2"], row, strict=True))
     assert (named["Total Duration"], named["CPU Consumption (WH)"]) == ("1h0min0s", f"{4e6 / 3600:.6f}")
     assert named["CPU Emission RTE (gCO2eq)"] == f"{4 / 3.6 * 40:.4f}"
     assert named["CPU Emission ADEME (gCO2eq)"] == f"{4 / 3.6 * 52:.4f}"
-    assert (row_of(known_site.jobs()[0], "co2") or [])[-4:] == [""] * 4
+    assert (table_row(known_site.jobs()[0], "co2") or [])[-4:] == [""] * 4
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(3723, "1h2min3s"), (62, "1min2s"), (5, "5s"), (3600, "1h0min0s")])
@@ -66,26 +66,26 @@ def test_durations_as_they_were(seconds: float, text: str) -> None:
 
 
 def test_a_job_without_a_figure_or_a_duration_has_no_row() -> None:
-    assert row_of(known_site.jobs()[4], "labia") is None
-    assert row_of(known_site.job(1, "a", 1, 0, 5), "labia") is None
+    assert table_row(known_site.jobs()[4], "labia") is None
+    assert table_row(known_site.job(1, "a", 1, 0, 5), "labia") is None
 
 
 def test_old_rows_stay_and_all_is_sorted(tmp_path: Path) -> None:
     old = ["n9", "77", "2026-11-15 11:30:00", "5", "1", "2", "3", "4", "5", "6"]
     with (tmp_path / "ada.csv").open("w", newline="") as file:
         csv.writer(file).writerows([HEADS["labia"], old, old])
-    new = [row_of(job, "labia") or [] for job in known_site.jobs()[:2][::-1]]
-    assert append(tmp_path, "ada", new, "labia") == 2
-    assert append(tmp_path, "ada", new, "labia") == 0
+    new = [table_row(job, "labia") or [] for job in known_site.jobs()[:2][::-1]]
+    assert add_rows(tmp_path, "ada", new, "labia") == 2
+    assert add_rows(tmp_path, "ada", new, "labia") == 0
     assert rows(tmp_path / "ada.csv") == [list(HEADS["labia"]), new[1], old, new[0]]
 
 
 def test_another_generation_is_refused(tmp_path: Path) -> None:
-    append(tmp_path, "ada", [], "labia")
+    add_rows(tmp_path, "ada", [], "labia")
     with pytest.raises(UsageError, match="different columns"):
-        append(tmp_path, "ada", [], "co2")
+        add_rows(tmp_path, "ada", [], "co2")
     with pytest.raises(UsageError):
-        append(tmp_path, "../ada", [], "labia")
+        add_rows(tmp_path, "../ada", [], "labia")
 
 
 def test_eight_exports_at_once_leave_one_sorted_file(tmp_path: Path) -> None:

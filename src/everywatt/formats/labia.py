@@ -243,7 +243,7 @@ class Grams:
     constant: float | None = None
 
 
-def row_of(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[str] | None:
+def table_row(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[str] | None:
     """A record in the old columns; None where it has no energy or no duration, which the old tables cannot say."""
     length_s = job.end_s - job.start_s
     if job.energy_uj is None or length_s <= 0:
@@ -280,7 +280,7 @@ def spoken(seconds: float) -> str:
     return (f"{hours}h" if hours else "") + (f"{minutes}min" if hours or minutes else "") + f"{rest}s"
 
 
-def append(folder: Path, user: str, rows: Iterable[Sequence[str]], generation: str) -> int:
+def add_rows(folder: Path, user: str, rows: Iterable[Sequence[str]], generation: str) -> int:
     """Add rows to a user's table; gives how many were new. Waits for another writer; readers see old or new, whole."""
     if not is_name(user):
         raise UsageError(f"'{user}' is not a valid name for a file.")

@@ -137,7 +137,7 @@ def export(
     --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
     labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
-    from everywatt.formats.labia import append, row_of, write_job
+    from everywatt.formats.labia import add_rows, table_row, write_job
 
     pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
@@ -154,10 +154,10 @@ def export(
         rates = _rates(opened, table, factors_of(settings), period_s[1])
         rows: dict[str, list[list[str]]] = {}
         for job, rate, good in zip(jobs, rates, named, strict=True):
-            if good and (row := row_of(job, KINDS[kind], rate)) is not None:
+            if good and (row := table_row(job, KINDS[kind], rate)) is not None:
                 rows.setdefault(job.user, []).append(row)
         with writing(out):
-            added = sum(append(out, name, of_user, KINDS[kind]) for name, of_user in sorted(rows.items()))
+            added = sum(add_rows(out, name, of_user, KINDS[kind]) for name, of_user in sorted(rows.items()))
         left, files = len(jobs) - sum(map(len, rows.values())), len(rows)
     facts = {"to": kind, "folder": str(out), "added": added, "left_out": left, "files": files}
     output.facts("slurm-export", facts, f"{out}: {added} added, {left} skipped (no energy, duration or name)")
