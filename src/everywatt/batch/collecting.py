@@ -239,17 +239,19 @@ def collect(run: Path, part: Path) -> list[str]:
                 continue
             tapes.append(tape)
             owners.append(task)
-        hosts, names = _place(run, part, tapes, owners)
-    _write(run, part, found, hosts, names)
+        placed = _place(run, part, tapes, owners)
+    _write(run, part, found, placed)
     return notes
 
 
-def _place(
-    run: Path, part: Path, tapes: Sequence[Tape], owners: Sequence[Task]
-) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Put the tapes into the run. Gives the host of each span, and what devices are called there."""
-    hosts: dict[str, str] = {}
-    names: dict[str, dict[str, str]] = {}
+Placed = Mapping[str, tuple[str, Renaming]]
+"""By the id of a span its host, and what devices are called there."""
+NOWHERE: tuple[str, Renaming] = ("", {})
+
+
+def _place(run: Path, part: Path, tapes: Sequence[Tape], owners: Sequence[Task]) -> Placed:
+    """Put the tapes into the run."""
+    placed: dict[str, tuple[str, Renaming]] = {}
     counts: dict[str, int] = {}
     for cluster in clusters(tapes):
         mine = [tapes[place] for place in cluster]
@@ -258,10 +260,8 @@ def _place(
         counts[host] = counts.get(host, 0) + 1
         place_tape(mine, renaming, run / f"{slug(host)}-part{part.name}-{counts[host]:04d}.tape")
         for tape, names_here in zip(mine, renaming, strict=True):
-            for span in tape.spans():
-                hosts[span.id] = host
-                names[span.id] = dict(names_here)
-    return hosts, names
+            placed |= {span.id: (host, names_here) for span in tape.spans()}
+    return placed
 
 
 def _renaming(histories: Sequence[History]) -> list[dict[str, str]]:
@@ -283,17 +283,15 @@ def _renaming(histories: Sequence[History]) -> list[dict[str, str]]:
     return found
 
 
-def _write(
-    run: Path, part: Path, found: Sequence[Task], hosts: Mapping[str, str], names: Mapping[str, Mapping[str, str]]
-) -> None:
+def _write(run: Path, part: Path, found: Sequence[Task], placed: Placed) -> None:
     before = read_journal(run)
     known = {_key(one) for state in before.states.values() for one in state.attempts}
     journal = Journal(run)
     try:
-        journal.batch(before.command, [], list(_devices(found, hosts, names)))
+        journal.batch(before.command, [], list(_devices(found, placed)))
         for task in found:
             for state in task.history.states.values():
-                _attempts(journal, before, state, task, known, hosts, names)
+                _attempts(journal, before, state, task, known, placed)
         journal.collected(part.name)
     finally:
         why = journal.close()
@@ -306,13 +304,7 @@ def _key(one: Any) -> tuple[str, str]:
 
 
 def _attempts(
-    journal: Journal,
-    before: History,
-    state: State,
-    task: Task,
-    known: set[tuple[str, str]],
-    hosts: Mapping[str, str],
-    names: Mapping[str, Mapping[str, str]],
+    journal: Journal, before: History, state: State, task: Task, known: set[tuple[str, str]], placed: Placed
 ) -> None:
     there = before.states.get(state.item.id)
     ours = {_key(one): one for one in there.attempts} if there is not None else {}
@@ -323,10 +315,10 @@ def _attempts(
         number = number + 1 if fresh else ours[_key(one)].number if _key(one) in ours else one.number
         if not fresh and ours[_key(one)].status != RUNNING:
             continue
-        span = one.span or ""
-        device = names.get(span, {}).get(one.device, one.device)
+        host, names = placed.get(one.span or "", NOWHERE)
+        device = names.get(one.device, one.device)
         if fresh:
-            moved = replace(one, number=number, device=device, host=hosts.get(span, ""), task=task.number)
+            moved = replace(one, number=number, device=device, host=host, task=task.number)
             journal.start(state.item, moved)
         if one.status == RUNNING:
             journal.end(state.item, number, INTERRUPTED, {"error": LOST}, final=False, device=device)
@@ -335,13 +327,11 @@ def _attempts(
             journal.end(state.item, number, one.status, one.ended, final=final, device=device)
 
 
-def _devices(
-    found: Sequence[Task], hosts: Mapping[str, str], names: Mapping[str, Mapping[str, str]]
-) -> Iterator[dict[str, Any]]:
+def _devices(found: Sequence[Task], placed: Placed) -> Iterator[dict[str, Any]]:
     seen = set()
     for task in found:
         spans = [one.span for state in task.history.states.values() for one in state.attempts if one.span]
-        at = {(hosts.get(span, ""), tuple(names.get(span, {}).items())) for span in spans}
+        at = {(host, tuple(names.items())) for host, names in (placed.get(span, NOWHERE) for span in spans)}
         for host, renamed in sorted(at):
             for one in task.history.devices:
                 name = dict(renamed).get(str(one.get("device")), str(one.get("device")))
