@@ -10,7 +10,7 @@ import io
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,16 @@ MOST_OUTPUT = 500
 START, SUCCESS, FAILURE = "start", "success", "failure"
 SUMMARY_EVERY_S = 1.0
 SUMMARY_SHARE = 100  # a summary of very many jobs takes long: at most a hundredth of the time goes into it
+NEW_JOB: Mapping[str, Any] = {
+    "status": "",
+    "attempts": 0,
+    "retries": 0,
+    "output": None,
+    "worker": "",
+    "recording_id": None,
+    "last_backoff_s": None,
+    "last_error": None,
+}
 WORKER_COLUMNS = ("worker", "jobs", "success", "failure", "retries", "failed_retries")
 
 
@@ -45,20 +55,17 @@ class TelemetryLog:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-        self._workers: dict[str, dict[str, int]] = {}
-        self._jobs: dict[str, dict[str, Any]] = {}
-        for event in _events(path):
-            _add(event, self._workers, self._jobs)
+        self._summary = summarise(_events(path), str(path))
         self._summary_due_s = 0.0
 
     def event(self, event: Event) -> None:
         """One line."""
         record = self._record(event)
         os.write(self._file, dumps(record).encode() + b"\n")
-        _add(record, self._workers, self._jobs)
+        self._summary.add(record)
         began_s = time.monotonic()
         if began_s >= self._summary_due_s:
-            _write(Summary(str(self.path), self._workers, self._jobs), self.path)
+            _write(self._summary, self.path)
             took_s = time.monotonic() - began_s
             self._summary_due_s = began_s + max(SUMMARY_EVERY_S, SUMMARY_SHARE * took_s)
 
@@ -120,8 +127,31 @@ class Summary(ToDict):
     JSON = "telemetry_log=log workers jobs"
 
     log: str
-    workers: Mapping[str, Mapping[str, int]]
-    jobs: Mapping[str, Mapping[str, Any]]
+    workers: dict[str, dict[str, int]] = field(default_factory=dict)
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Count an event. Failures are counted, one each; attempt numbers are never added up."""
+        details, index, status = event.get("details") or {}, event.get("gpu_index"), event["status"]
+        worker = "cpu" if index is None else f"gpu-{index}"
+        counts = self.workers.setdefault(worker, dict.fromkeys(WORKER_COLUMNS[2:], 0))
+        job = self.jobs.setdefault(str(event["chunk_id"]), {**NEW_JOB, "worker": worker})
+        again = int(details.get("attempt") or 1) > 1
+        job["status"] = {START: "in_progress", SUCCESS: "completed", FAILURE: "failed"}.get(status, status)
+        if status == START:
+            job["attempts"] += 1
+            job["retries"] += again
+            counts["retries"] += again
+        elif status == SUCCESS:
+            counts["success"] += 1
+            job["last_error"] = None
+        elif status == FAILURE:
+            counts["failure"] += 1
+            counts["failed_retries"] += again
+            job["last_backoff_s"] = details.get("backoff_s")
+            job["last_error"] = details.get("stderr") or f"exit code {details.get('returncode')}"
+        job["worker"] = worker
+        job["output"] = details.get("output") or job["output"]
 
     def workers_csv(self) -> str:
         """The layout of summary.json.workers.csv."""
@@ -135,52 +165,11 @@ class Summary(ToDict):
 
 
 def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:
-    """Jobs and workers from events. Failures are counted, one each; attempt numbers are never added up."""
-    workers: dict[str, dict[str, int]] = {}
-    jobs: dict[str, dict[str, Any]] = {}
+    """Jobs and workers from events."""
+    summary = Summary(log)
     for event in events:
-        _add(event, workers, jobs)
-    return Summary(log, workers, jobs)
-
-
-def _add(event: Mapping[str, Any], workers: dict[str, dict[str, int]], jobs: dict[str, dict[str, Any]]) -> None:
-    details = event.get("details") or {}
-    index = event.get("gpu_index")
-    worker = "cpu" if index is None else f"gpu-{index}"
-    counts = workers.setdefault(worker, dict.fromkeys(WORKER_COLUMNS[2:], 0))
-    job = jobs.setdefault(
-        str(event["chunk_id"]),
-        {
-            "status": "",
-            "attempts": 0,
-            "retries": 0,
-            "output": None,
-            "worker": worker,
-            "recording_id": None,
-            "last_backoff_s": None,
-            "last_error": None,
-        },
-    )
-    _count(event, details, counts, job)
-    job["worker"] = worker
-    job["output"] = details.get("output") or job["output"]
-
-
-def _count(event: Mapping[str, Any], details: Mapping[str, Any], counts: dict[str, int], job: dict[str, Any]) -> None:
-    status, again = event["status"], int(details.get("attempt") or 1) > 1
-    job["status"] = {START: "in_progress", SUCCESS: "completed", FAILURE: "failed"}.get(status, status)
-    if status == START:
-        job["attempts"] += 1
-        job["retries"] += again
-        counts["retries"] += again
-    elif status == SUCCESS:
-        counts["success"] += 1
-        job["last_error"] = None
-    elif status == FAILURE:
-        counts["failure"] += 1
-        counts["failed_retries"] += again
-        job["last_backoff_s"] = details.get("backoff_s")
-        job["last_error"] = details.get("stderr") or f"exit code {details.get('returncode')}"
+        summary.add(event)
+    return summary
 
 
 def with_figures(summary: Summary, found: BatchFigures) -> Summary:
