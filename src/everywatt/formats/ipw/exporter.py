@@ -8,7 +8,6 @@ server's gross joules, with idle; `basis` says so.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -98,19 +97,12 @@ def _hardware(run: Run) -> str:
     return slug(str(name)) if name else "gpu" if any(map(is_gpu, run.devices())) else "cpu"
 
 
-_found: dict[str, dict[str, Item]] = {}
-
-
 def _items(plan: Mapping[str, Any]) -> dict[str, Item]:
     """The items by id; none where the user's file is not there any more."""
-    key = json.dumps(plan["dataset"], sort_keys=True)
-    if key not in _found:
-        try:
-            made = load_dataset(plan["dataset"]["name"], plan["dataset"]["params"])
-            _found[key] = {item.id: item for item in made.items}
-        except EverywattError:
-            _found[key] = {}
-    return _found[key]
+    try:
+        return {item.id: item for item in load_dataset(plan["dataset"]["name"], plan["dataset"]["params"]).items}
+    except EverywattError:
+        return {}
 
 
 def _row(
