@@ -67,18 +67,12 @@ def test_a_wrong_period_says_so(shell):
     assert isinstance(shell.run_cell("%%energy --period soon\n1").error_in_exec, UsageError)
 
 
-def test_the_result_is_a_table_in_a_notebook():
-    from everywatt.integrations.jupyter import _Shown
-
-    class Fake:
-        def _repr_html_(self):
-            return "<b>1 J</b>"
-
-        def __str__(self):
-            return "1 J"
-
-    assert _Shown(Fake())._repr_html_() == "<b>1 J</b>"
-    assert repr(_Shown(Fake())) == "1 J"
+def test_the_result_is_a_table_in_a_notebook(shell, monkeypatch):
+    published = []
+    monkeypatch.setattr(shell.display_pub, "publish", lambda data, **more: published.append(data))
+    shell.run_cell("%%energy\nsum(range(1000));")
+    (shown,) = published
+    assert shown["text/plain"].startswith("cell: ") and "<b>cell</b> in " in shown["text/html"]
 
 
 def test_an_energy_is_a_line_of_text_in_a_notebook(shell):

@@ -76,7 +76,9 @@ class _Magic:
             if asked.out is not None:
                 scope[asked.out] = measurement
             if not asked.quiet:
-                _show(measurement)
+                # One line in a terminal, a small table in a notebook.
+                shown = {"text/plain": str(measurement), "text/html": measurement._repr_html_()}
+                self._shell.display_pub.publish(shown)
         return value
 
     def _compiled(self, text: str) -> tuple[Any, Any]:
@@ -99,22 +101,3 @@ class _Magic:
                 "A cell with await outside a function cannot be measured by %%energy.",
                 cure="async with everywatt.measure() as m: …",
             ) from None
-
-
-def _show(measurement: Measurement) -> None:
-    from IPython.display import display
-
-    display(_Shown(measurement))
-
-
-class _Shown:
-    """A result as the last line of a cell: one line in a terminal, a small table in a notebook."""
-
-    def __init__(self, measurement: Measurement) -> None:
-        self._measurement = measurement
-
-    def __repr__(self) -> str:
-        return str(self._measurement)
-
-    def _repr_html_(self) -> str:
-        return self._measurement._repr_html_()
