@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,21 +148,14 @@ def _ended(words: Sequence[str], folder: Path, seconds: float) -> Ending:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end_group(child)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)  # and everything in its session
+            child.wait()
     try:
         text = (folder / "stderr").read_bytes()[-MOST_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
     except OSError:
         text = ""
     return Ending(code, text)
-
-
-def _end_group(child: subprocess.Popen[bytes]) -> None:
-    """The child and everything in its session."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
-    child.wait()
 
 
 JUDGE = "judge"

@@ -106,11 +106,11 @@ class OpenAI:
                 f"{self._root} redirects to {where} (HTTP {reply.status}).", cure="pass that server as --base-url"
             )
         names = _models(reply)
-        self.parameters = _parameters(reply, self._of.model)
+        self.parameters = None if names is None else names.get(self._of.model)
         if names is None:
             return [f"{self._root}/models returns no list, so whether '{self._of.model}' is available is unknown"]
         if names and self._of.model not in names:
-            those = self._of.without_key(", ".join(names[:10]))
+            those = self._of.without_key(", ".join(list(names)[:10]))
             raise UsageError(f"The server has no model '{self._of.model}'; it has: {those}.")
         return []
 
@@ -209,20 +209,16 @@ def _logprobs(found: Any) -> list[Any]:
     return [token.get("logprob") for token in tokens]
 
 
-def _parameters(reply: Reply, model: str) -> int | None:
-    """How many parameters the model has, where the server tells (llama.cpp does)."""
+def _models(reply: Reply) -> dict[str, int | None] | None:
+    """The models that a server has, with how many parameters each has where it tells (llama.cpp does); None where it
+    lists none."""
     try:
-        counts = [one["meta"]["n_params"] for one in reply.json()["data"] if one["id"] == model]
-    except (ValueError, KeyError, TypeError):
+        told = {str(one["id"]): one.get("meta") for one in reply.json()["data"]}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return count(counts[0]) or None if counts else None
-
-
-def _models(reply: Reply) -> list[str] | None:
-    try:
-        return [str(one["id"]) for one in reply.json()["data"]]
-    except (ValueError, KeyError, TypeError):
-        return None
+    return {
+        name: count(meta.get("n_params")) or None if isinstance(meta, dict) else None for name, meta in told.items()
+    }
 
 
 USUAL_URL = "http://127.0.0.1:11434"
