@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from benchmark_labs import honesty, product  # noqa: F401 - fixtures
+from costs import IN_CI
 
 SPAN_PATHS = ("span", "ledger by span", "batch item", "LLM query")
 KINDS = ("", ", card unknown", ", counter of a part-time sensor")
@@ -12,8 +13,8 @@ KINDS = ("", ", card unknown", ", counter of a part-time sensor")
 
 @pytest.fixture(scope="module")
 def found(honesty, tmp_path_factory):  # noqa: F811
-    """Coverage by path, over a few cards of every load."""
-    known, _ = honesty.over_devices(2 * len(honesty.lab.CASES), windows=2)
+    """Coverage by path, over a card of every load; in CI over two."""
+    known, _ = honesty.over_devices((2 if IN_CI else 1) * len(honesty.lab.CASES), windows=2)
     unknown, _ = honesty.over_devices(len(honesty.lab.CASES), windows=2, kind=honesty.UNKNOWN)
     counters, _ = honesty.over_devices(len(honesty.lab.CASES) // 2, windows=2, kind=honesty.PART_TIME)
     return {
@@ -24,7 +25,7 @@ def found(honesty, tmp_path_factory):  # noqa: F811
             15.0, curves=("square:90W,330W,0.7s", "sine:210W,120W,11s")
         ),
         "Slurm job": honesty.slurm_jobs(8),
-        "modelled": honesty.modelled(3),
+        "modelled": honesty.modelled(3 if IN_CI else 1),
         **honesty.imports(honesty.DATA, 60, only="square"),
     }
 
