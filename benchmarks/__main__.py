@@ -46,7 +46,7 @@ ORDER = (
 
 
 def found(*only: str) -> dict[str, Callable[[bool], None]]:
-    """The benchmarks by name: modules with a `main` that takes `quick`, the known ones first; `only` these, if named."""
+    """The benchmarks by name: modules with a `main` that takes `quick`, known ones first; `only` these, if named."""
     modules = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
     names = [name for name in modules if not name.startswith("_") and (not only or name in only)]
     benchmarks = {}

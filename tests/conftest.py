@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-# Modules and seven thousand tests stay until the end: to look for garbage among them is a fifth of the time of collecting.
+# Modules and seven thousand tests stay until the end: to look for garbage among them takes a third of the collection.
 gc.disable()
 
 # How long an example takes to be made says more about the other workers than about the test.
