@@ -130,9 +130,7 @@ def besiege(
     me = [sys.executable, __file__]
     _ask(url, 0.1, token)  # what the first request loads is no fault of strangers
     before, lines, most = rss_bytes(pid), log(), 0
-    strangers = subprocess.Popen(
-        [*me, kind, url, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    strangers = subprocess.Popen([*me, kind, url, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert strangers.stdout and strangers.stdout.readline(), "strangers did not start"
     words = [*me, "honest", url, str(seconds), *([token] if token else [])]
     honest = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
