@@ -259,16 +259,14 @@ class Runner:
         begun = []
         for lane in self._lanes:
             if lane.item is None:
-                item = self._next()
-                if item is None:
+                if self._later and self._later[0][0] <= self._clock.monotonic_ns():
+                    item = heapq.heappop(self._later)[2]
+                elif self._queue:
+                    item = self._queue.popleft()
+                else:
                     break
                 begun.append(self._begin(lane, item))
         return begun
-
-    def _next(self) -> Item | None:
-        if self._later and self._later[0][0] <= self._clock.monotonic_ns():
-            return heapq.heappop(self._later)[2]
-        return self._queue.popleft() if self._queue else None
 
     def _begin(self, lane: Lane, item: Item) -> Event:
         if not lane.alive:

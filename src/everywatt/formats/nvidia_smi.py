@@ -137,7 +137,8 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
             if len(windows) > 1:
                 # A driver that is not named: a moving average cannot step, whatever the load does.
                 facts = replace(facts, window_s=windows[-1] if climbs(watts) else windows[0])
-            facts, why = calibrated(replace(facts, max_w=told_w), *_who(rows[0], options), host="")
+            uuid, slot = rows[0].texts.get("uuid") or options.get("uuid") or "", rows[0].texts.get("pci.bus_id") or ""
+            facts, why = calibrated(replace(facts, max_w=told_w), str(uuid), slot, host="")
             label = f"{label} ({why})" if why else label
             found.append(_power(device, at_ns, watts, facts, label))
             break
@@ -153,11 +154,6 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
         info = GroupInfo(f"{device}.state", "nvidia-smi", device, channels, label=label)
         found.append(Recording(info, ticks, usual_period_s(at_ns)))
     return found
-
-
-def _who(row: SmiRow, options: Mapping[str, Any]) -> tuple[str, str]:
-    """The UUID of a row's card and its slot, as far as they are known."""
-    return str(row.texts.get("uuid") or options.get("uuid") or ""), row.texts.get("pci.bus_id") or ""
 
 
 def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, label: str) -> Recording:
