@@ -145,7 +145,6 @@ def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_pat
     assert set(found) == set(JOBS)
 
 
-@pytest.mark.xfail(strict=True, reason="what a kill took of the tables is charged to nobody")
 def test_what_a_kill_took_of_the_tables_is_charged_with_the_time_after_it(tmp_path: Path) -> None:
     """Tables of processes are written every ten seconds, energy every second."""
     tapes(tmp_path / "tape", looked_until=4)

@@ -23,6 +23,7 @@ from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.processes import LATE
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.state import Account
 from everywatt.slurm.node.tapes import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
@@ -35,16 +36,19 @@ HOST_JOB: Final = "host"  # the ledger's owner of what is in no job
 
 
 def horizon_s(tape: Tape, latest_s: float) -> float:
-    """Up to when (UTC, at most `latest_s`) a tape tells who used what: of a live one the tables of processes come last.
+    """Up to when (UTC, at most `latest_s`) a tape tells who used what: tables of processes are written last.
 
-    On a live tape it is an instant at which processes were read, so that no stretch between two reads is cut.
+    On a live tape, and on one whose recorder was killed, it is an instant at which processes were read, so that no
+    stretch between two reads is cut.
     """
     last_ns = min(tape.extent_ns()[1], tape.from_utc_ns(round(latest_s * NS)))
     use = tape_use(tape)
-    if not tape.sealed and use.processes is not None and use.busy is not None:
+    if use.processes is not None and use.busy is not None:
         busy_ns = int(use.busy.at_ns[-1]) if len(use.busy.at_ns) else 0
         before = bisect_right(use.processes.edges, min(last_ns, busy_ns))
-        last_ns = use.processes.edges[before - 1] if before else 0
+        looked_ns = use.processes.edges[before - 1] if before else 0
+        if not tape.sealed or last_ns - looked_ns > LATE * use.period_s * NS:
+            last_ns = looked_ns
     return tape.to_utc_ns(last_ns) / NS
 
 

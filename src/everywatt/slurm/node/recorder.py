@@ -375,7 +375,9 @@ class Node:
         try:
             with bridged(before, tape, start_s, end_ns, cpu_s) if before is not None else nullcontext() as bridge:
                 if bridge is None:
-                    hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
+                    seen_s = min(before.to_utc_ns(before.extent_ns()[1]) / NS, end_s) if before is not None else start_s
+                    hours = book(before, self.name, known, accounts, start_s, seen_s, self.state.idle) if before else []
+                    hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
                 else:
                     hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, learn=False)
                     unknown = [job for key, job in ended.items() if used_s[key] is None]
