@@ -246,6 +246,47 @@ def test_the_time_of_a_dead_agent_is_charged_by_what_processes_used_in_it(tmp_pa
     assert high - low > grown_j / 2
 
 
+@pytest.mark.xfail(strict=True, reason="CPU seconds of that time are in no series")
+def test_cpu_seconds_go_on_while_the_agent_is_dead(tmp_path) -> None:
+    used = 'everywatt_owner_cpu_seconds_total{kind="user",owner="ada"}'
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        agent = world.agent(period_s=1.0)
+        world.sleep(25)  # some seconds after the state was written
+        before, began_ns = agent.values()[used][0], world.now_ns
+        agent.kill()
+        world.sleep(30)
+        agent = world.agent(period_s=1.0)
+        world.sleep(15)
+        grown_s, passed_s = agent.values()[used][0] - before, (world.now_ns - began_ns) / NS
+        agent.end()
+    assert grown_s == pytest.approx(0.75 * passed_s, abs=0.75 * 3)
+
+
+@pytest.mark.xfail(strict=True, reason="they are unattributed")
+def test_joules_of_a_card_while_the_agent_is_dead_are_of_who_was_on_it_before_and_after(tmp_path) -> None:
+    ada = f'{OWNERS}{{kind="user",owner="ada",device="gpu.0"}}'
+    with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:200W") as world:
+        world.machine.tenants = (101,)
+        agent = world.agent(period_s=1.0)
+        world.sleep(60)
+        before = agent.values()
+        agent.kill()
+        world.sleep(60)
+        agent = world.agent(period_s=1.0)
+        world.sleep(10)
+        values = agent.values()
+        agent.end()
+    share = before[ada][0] / before[key("gpu.0", "gpu")][0]
+    grown_j = values[key("gpu.0", "gpu")][0] - before[key("gpu.0", "gpu")][0]
+    assert grown_j == pytest.approx(200 * 70, rel=0.05)
+    low, mine, high = (
+        values[ada.replace("_joules", side)][0] - before[ada.replace("_joules", side)][0] for side in SIDES
+    )
+    assert mine == pytest.approx(share * grown_j, rel=0.15)
+    assert low <= 0.3 * share * grown_j and high >= 1.7 * share * grown_j  # anything may have happened in that time
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+
+
 @pytest.mark.parametrize("reboot", [False, True])
 def test_what_cannot_be_bridged_is_time_that_was_not_observed(tmp_path, monkeypatch, reboot) -> None:
     """A gauge says nothing of the time without the agent, and after a reboot counters do not either."""

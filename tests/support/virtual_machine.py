@@ -40,6 +40,7 @@ class VirtualMachine:
     board_ns: int = CARD_NS
     window_ns: int = CARD_NS
     gain_pct: float | None = None  # that cards are known to be off by
+    tenants: tuple[int, ...] = ()  # processes on the card
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -186,6 +187,20 @@ class Processes:
     def close(self) -> None: ...
 
 
+class Tenants:
+    """Who is on the card: the processes of `machine().tenants`, with half of its SM time each."""
+
+    info = GroupInfo("virtual.processes", "virtual", "gpu", (), cadence=Cadence.SLOW, table=True)
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        at_ns = machine().read(self.info.name)
+        return at_ns, [{"pid": pid, "gpu": 0, "sm": 50.0, "memory_bytes": 2**30} for pid in machine().tenants]
+
+    def follow(self, pids: Sequence[int]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Sensors:
     """All of them, as one sensor named `virtual`."""
 
@@ -201,4 +216,5 @@ class Sensors:
     def groups(self) -> Sequence[Any]:
         by_device = {"cpu": Counter, "gpu": Card, "board": Board}
         devices = [make() for device, make in by_device.items() if device in machine().curves]
-        return [*devices, Temperature(), Processes(self.request.pids)]
+        tables = [Processes(self.request.pids), *([Tenants()] if machine().tenants else [])]
+        return [*devices, Temperature(), *tables]
