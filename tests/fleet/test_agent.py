@@ -246,7 +246,6 @@ def test_the_time_of_a_dead_agent_is_charged_by_what_processes_used_in_it(tmp_pa
     assert high - low > grown_j / 2
 
 
-@pytest.mark.xfail(strict=True, reason="CPU seconds of that time are in no series")
 def test_cpu_seconds_go_on_while_the_agent_is_dead(tmp_path) -> None:
     used = 'everywatt_owner_cpu_seconds_total{kind="user",owner="ada"}'
     with VirtualWorld(tmp_path, cpu="constant:60W") as world:
@@ -262,7 +261,6 @@ def test_cpu_seconds_go_on_while_the_agent_is_dead(tmp_path) -> None:
     assert grown_s == pytest.approx(0.75 * passed_s, abs=0.75 * 3)
 
 
-@pytest.mark.xfail(strict=True, reason="they are unattributed")
 def test_joules_of_a_card_while_the_agent_is_dead_are_of_who_was_on_it_before_and_after(tmp_path) -> None:
     ada = f'{OWNERS}{{kind="user",owner="ada",device="gpu.0"}}'
     with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:200W") as world:

@@ -62,6 +62,7 @@ class Watcher:
         self.busy_share: float | None = None
         self.memory_totals: dict[str, float] = {}
         self.llm: LlmBook | None = None
+        self.used_before: dict[OwnerKey, float] | None = None  # CPU seconds that an agent before had counted
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
@@ -189,10 +190,14 @@ class Watcher:
     def charge_unwatched(self, now_ns: int) -> list[str]:
         """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.
 
-        Nothing is known of who used a GPU. When in that time power was drawn and CPU time used is not known either: the
+        A GPU's by who was on it before and after. When in that time power was drawn and CPU time used is not known: the
         intervals are as wide as they can be.
         """
         said = []
+        if self.used_before is not None and self.cpu.readings:
+            unwatched, before, self.used_before = self.cpu.unwatched(), self.used_before, None
+            total_s = {owner: before.get(owner, 0.0) + used_s for owner, used_s in unwatched.items()}
+            self.counters.used({o: max(s - self.counters.cpu_s.get(o, 0.0), 0.0) for o, s in total_s.items()}, now_ns)
         for line in self.lines.all:
             fresh_uj, seconds = line.settle_gap()
             if not fresh_uj or not line.in_total:  # a part of another is told and charged with that
@@ -201,12 +206,18 @@ class Watcher:
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
             level = line.idle.level() if line.idle is not None else None
             idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-            uses = {} if line.kind == "gpu" else self.cpu.unwatched()
+            uses = self._unwatched_gpu(line) if line.kind == "gpu" else self.cpu.unwatched()
             uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
             amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
             amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
             self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
         return said
+
+    def _unwatched_gpu(self, line: Line) -> dict[OwnerKey, float]:
+        """Shares of those that were on a GPU before and after."""
+        parts = {} if line.number is None else self.gpus.unwatched(line.number)
+        stayed = {pid: part for pid, part in parts.items() if self.cpu.stayed(pid)}
+        return GpuTime(1.0, stayed).by_owner(self.cpu.owner_of_pid)[0]
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:
         """How far the owners of a device may be off, and what a model says of its own watts."""

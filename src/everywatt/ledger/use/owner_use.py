@@ -100,6 +100,7 @@ class OwnerUse(ProcessTable):
         self._gone: list[ProcessFacts] = []
         self._ended_lately: dict[int, ProcessFacts] = {}
         self._forgettable: set[tuple[int, int | None]] = set()
+        self._before: dict[int, int | None] = {}  # starts of processes that an agent before knew
 
     # Over a restart.
 
@@ -113,11 +114,16 @@ class OwnerUse(ProcessTable):
         self._host_before_s = data.get("host_s")
         for pid, start, cpu_s in data.get("processes") or ():
             facts = self._add(ProcessFacts(int(pid), start), 0)
+            self._before[int(pid)] = start
             # What its children had used was not written down.
             self.alive[int(pid)] = Seen(facts, start, float(cpu_s), float("nan"))
         if self.alive:
             self.first_ns = self.last_ns = int(data.get("at_ns") or 0)
             self._goes_on = True
+
+    def stayed(self, pid: int) -> bool:
+        """Whether a process was there before this agent, and is still."""
+        return pid in self._before and pid in self.alive and self.alive[pid].start == self._before[pid]
 
     def unwatched(self) -> dict[OwnerKey, float]:
         """CPU seconds of each owner while no agent ran; those of processes that ended meanwhile are unattributed."""
@@ -253,6 +259,13 @@ class GpuTime:
     used: dict[int, float] = field(default_factory=dict)
     held: dict[int, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, tenants: Sequence[Tenant]) -> GpuTime:
+        """One second with these tenants."""
+        time = cls()
+        time.add(1.0, tenants)
+        return time
+
     def add(self, seconds: float, tenants: Sequence[Tenant]) -> str:
         """Some time with these tenants; gives how their energy is shared."""
         self.seconds += seconds
@@ -286,6 +299,21 @@ class GpuOwnerUse:
         self._table = GpuTable(period_s)
         self._times: dict[int, GpuTime] = {}
         self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
+        self._before: dict[int, dict[int, float]] = {}  # what an agent before this one wrote down
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: who is on each GPU now, and how they share it."""
+        times = ((gpu, GpuTime.of(self._table.now(gpu))) for gpu in self._table.gpus())
+        return {str(gpu): [*(time.used or time.held).items()] for gpu, time in times}
+
+    def go_on_from(self, data: Mapping[str, Any]) -> None:
+        """What `to_dict` gave in this boot."""
+        self._before = {int(gpu): {int(pid): float(part) for pid, part in rows} for gpu, rows in data.items()}
+
+    def unwatched(self, gpu: int) -> dict[int, float]:
+        """Shares in a GPU of those that were on it before this agent, and are on it now."""
+        now = {tenant.pid for tenant in self._table.now(gpu)}
+        return {pid: part for pid, part in self._before.get(gpu, {}).items() if pid in now}
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
         """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
@@ -303,11 +331,7 @@ class GpuOwnerUse:
 
     def take(self, gpu: int) -> GpuTime:
         """The use of a GPU since the last time; as of now where it has not been read since."""
-        time = self._times.pop(gpu, None)
-        if time is None:
-            time = GpuTime()
-            time.add(1.0, self._table.now(gpu))
-        return time
+        return self._times.pop(gpu, None) or GpuTime.of(self._table.now(gpu))
 
     def pids(self) -> set[int]:
         """All processes that are on a GPU."""
