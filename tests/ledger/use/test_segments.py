@@ -10,7 +10,6 @@ from virtual_world import VirtualWorld
 from everywatt.api.meter import Meter
 
 
-@pytest.mark.xfail(strict=True, reason="what the killed recorder had not written of its tables is lost")
 def test_cpu_time_of_a_run_whose_recorder_was_killed_is_whole(tmp_path: Path) -> None:
     """Tables are written every ten seconds: those of the last ones before the kill are not on its segment."""
     with VirtualWorld(tmp_path, cpu="constant:60W") as world:

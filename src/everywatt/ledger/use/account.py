@@ -202,14 +202,21 @@ _kept = WeakKeyDictionary()
 
 
 def continue_use(tapes: Sequence[Tape]) -> None:
-    """Let the use of segments that go on from another of these tapes begin where that one ended."""
+    """Let the use of segments that go on from another of these tapes begin where that one ended.
+
+    Its recorder was killed, maybe before it had written its last tables: it ends with the first one of the next segment.
+    """
     by_path = {tape.path: tape for tape in tapes}
     for tape in tapes:
         name = tape.meta.get("continues")
         before = by_path.get(tape.path.with_name(name)) if isinstance(name, str) and name else None
         if before is not None and before is not tape and tape not in _kept:
             _kept[tape] = TapeUse(tape)
-            _kept[tape].before = tape_use(before).processes
+            processes = _kept[tape].before = tape_use(before).processes
+            group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
+            first = next(iter(tape.tables(group.id, None, None)), None) if group is not None else None
+            if processes is not None and tape_use(tape).processes is not None and first is not None:
+                processes.end_with(first.at_ns, first.rows)
 
 
 def tape_use(tape: Tape) -> TapeUse:

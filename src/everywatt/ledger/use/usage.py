@@ -72,6 +72,11 @@ class ProcessUse(ProcessTable):
         self._count = len(self.processes)
         self._goes_on = True
 
+    def end_with(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """What the segment after this one told first: all processes that there were then."""
+        self._goes_on = True
+        self.feed(at_ns, rows)
+
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
