@@ -12,9 +12,11 @@ from machines import Process, write_machine
 from everywatt.api.run import Run, load
 from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
+from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.engine import microjoules
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
 from everywatt.ledger.split.sharing import MODULE_NOTE
+from everywatt.ledger.use.owner_use import OwnerUse
 from everywatt.report.text import summary
 from everywatt.tape.reader import Tape
 
@@ -303,6 +305,40 @@ def test_a_made_cgroup_tells_of_what_no_process_row_did(tmp_path):
     gone = ledger.entry("short-lived processes of the command")
     assert gone.use["cpu_s"] == pytest.approx(9, rel=0.01)
     assert gone.energy.value == pytest.approx(360, rel=0.01)
+
+
+WEB, CRON = "/system.slice/web.service", "/system.slice/cron.service"
+
+
+@pytest.mark.xfail(strict=True, reason="only the agent counts them")
+def test_short_lived_processes_of_a_unit_are_its_own_as_in_the_agent(tmp_path):
+    """One unit has a process that lives, and children of which no row tells; another one has such children alone."""
+    workers = [Process(101, flat(0.25), extra={"cgroup": WEB}), Process(102, flat(0.0), extra={"cgroup": CRON})]
+    used = {WEB: 1.0, CRON: 0.5, "/system.slice": 1.5}
+    rows = {
+        k: [{"cgroup": path, "version": 2, "cpu_s": 7 + cpus * k} for path, cpus in used.items()] for k in range(13)
+    }
+    path = tmp_path / "x.tape"
+    truth = {"cpu.0": flat(10.0 + 20.0 * 1.5)}
+    write_machine(path, truth, workers, seconds=12, other=flat(1.25), cgroup_rows=rows, everything=True)
+    ledger = load(path).ledger(by="container", baseline=10.0)
+    check(ledger)
+    for unit, cpu_s in (("web.service", 12.0), ("cron.service", 6.0)):
+        entry = ledger.entry(unit)
+        assert entry.use["cpu_s"] == pytest.approx(cpu_s, rel=0.05)
+        assert entry.energy.low <= 20.0 * cpu_s <= entry.energy.high
+    assert ledger.unattributed_share < 0.01
+    agent = OwnerUse(lambda facts: OwnerKey("container", (facts.cgroup or "?").rpartition("/")[2]), 1.0, 0)
+    with Tape.open(path) as tape:
+        groups = {group.info.name: group.id for group in tape.groups}
+        for name in ("use.processes", "use.cgroups"):
+            assert name in groups
+        looks = [list(tape.tables(groups[name], None, None)) for name in ("use.processes", "use.cgroups")]
+        for processes, counted in zip(*looks, strict=True):
+            agent.feed(processes.at_ns, processes.rows)
+            agent.feed_cgroups(counted.rows)
+    for owner, cpu_s in agent.take().uses.items():
+        assert ledger.entry(owner.id).use["cpu_s"] == pytest.approx(cpu_s, rel=0.01), owner
 
 
 def test_segments_add_up_and_hosts_name_their_owners(tmp_path):
