@@ -310,7 +310,6 @@ def test_a_made_cgroup_tells_of_what_no_process_row_did(tmp_path):
 WEB, CRON = "/system.slice/web.service", "/system.slice/cron.service"
 
 
-@pytest.mark.xfail(strict=True, reason="only the agent counts them")
 def test_short_lived_processes_of_a_unit_are_its_own_as_in_the_agent(tmp_path):
     """One unit has a process that lives, and children of which no row tells; another one has such children alone."""
     workers = [Process(101, flat(0.25), extra={"cgroup": WEB}), Process(102, flat(0.0), extra={"cgroup": CRON})]

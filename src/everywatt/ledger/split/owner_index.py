@@ -190,10 +190,10 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     known = process_use(stretches, processes, use.period_s, use.runs, roll.subject)
     uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu)
     most_owed = most_owed_s(use.capacity())
-    if use.cgroups.made:
+    if (made := processes.made_use(stretches.starts_ns, stretches.ends_ns)) is not None:
         mine = roll.subject[known.owner]
         seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
-        more = remainder(use.cgroups.used(stretches.starts_ns, stretches.ends_ns), seen, most_owed)
+        more = remainder(made, seen, most_owed)
         roll.rest_at = roll.add(ProcessFacts(0, None, "short-lived processes of the command", exited=True))
         uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0])
     notes = []

@@ -179,7 +179,8 @@ class _Work:
         )
 
     def _allocated(self, used: Floats) -> Floats:
-        limits = self._roll.use.cgroups.cpus
+        processes = self._roll.use.processes
+        limits = processes.cgroups.cpus if processes is not None else {}
         names = list(limits)
         group = np.full(len(used), -1, dtype=np.int64)
         for number, facts in enumerate(self._roll.facts):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,44 +14,12 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy.sources import Source
 from everywatt.ledger.split.energies import Cells
-from everywatt.ledger.use.processes import CgroupTable, members
+from everywatt.ledger.use.processes import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-class CommandUse(CgroupTable):
-    """CPU seconds of the cgroups that were made for a command, on a timeline."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._at_ns = array("q")
-        self._made_s = array("d")
-
-    def take(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of `use.cgroups` that were told at one instant."""
-        for _, made, new, used_s in self.feed(rows):
-            if not made:
-                continue
-            whole_s = self._made_s[-1] if self._made_s else 0.0
-            if new and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
-                # It was made less than a period ago, and had used nothing then.
-                self._at_ns.append(at_ns - NS)
-                self._made_s.append(whole_s)
-            self._at_ns.append(at_ns)
-            self._made_s.append(whole_s + used_s)
-
-    @property
-    def made(self) -> bool:
-        """Whether there is a cgroup that was made for the command, with its CPU time."""
-        return len(self._at_ns) > 1
-
-    def used(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
-        """CPU seconds of the made cgroups in each stretch."""
-        at, counted = np.array(self._at_ns), np.array(self._made_s)
-        return np.asarray(np.interp(ends_ns, at, counted) - np.interp(starts_ns, at, counted), dtype=np.float64)
 
 
 PROCESSES, CGROUPS = "use.processes", "use.cgroups"
@@ -68,7 +36,6 @@ class TapeUse:
         self.processes: ProcessUse | None = None
         self.before: ProcessUse | None = None  # of the segment that this one goes on from
         self.gpus: GpuUse | None = None
-        self.cgroups = CommandUse()
         self.busy: Series | None = None
         self.still: Series | None = None
         self._series: dict[str, Series | None] = {}
@@ -100,25 +67,28 @@ class TapeUse:
         if gpus and self.gpus is None:
             self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
         if self.processes is not None:
-            self._feed(tape, groups.get(PROCESSES), self.processes.feed)
+            self._feed(tape, {PROCESSES: self.processes.feed, CGROUPS: self.processes.feed_groups_at})
         if self.gpus is not None:
             for name in gpus:
-                self._feed(tape, groups[name], self.gpus.feed)
-        self._feed(tape, groups.get(CGROUPS), self.cgroups.take)
+                self._feed(tape, {name: self.gpus.feed})
         self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
-    def _feed(self, tape: Tape, group: StoredGroup | None, take: Callable[[int, list[dict[str, Any]]], None]) -> None:
-        if group is None:
-            return
+    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, list[dict[str, Any]]], None]]) -> None:
+        """Give frames of table groups that came since to who takes them, all in order of time."""
+        fresh = [self._fresh(tape, group) for group in tape.groups if group.info.name in takers]
+        for at_ns, name, rows in heapq.merge(*fresh, key=lambda frame: frame[0]):
+            try:
+                takers[name](at_ns, rows)
+            except (KeyError, TypeError, ValueError) as error:
+                raise TapeDamaged(f"{tape.path}: a row of {name} cannot be read: {error}.") from None
+            self._read_ns[name] = at_ns
+
+    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
-                try:
-                    take(frame.at_ns, frame.rows)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
-                self._read_ns[group.info.name] = frame.at_ns
+                yield frame.at_ns, group.info.name, frame.rows
 
     def _notes(self, tape: Tape) -> None:
         follow = [note for note in tape.notes() if note.kind == "follow"]
@@ -204,7 +174,7 @@ _kept = WeakKeyDictionary()
 def continue_use(tapes: Sequence[Tape]) -> None:
     """Let the use of segments that go on from another of these tapes begin where that one ended.
 
-    Its recorder was killed, maybe before it had written its last tables: it ends with the first one of the next segment.
+    Its recorder was killed, maybe before it had written its last tables: it ends with the first one of the next.
     """
     by_path = {tape.path: tape for tape in tapes}
     for tape in tapes:
