@@ -163,10 +163,12 @@ class CgroupTable:
         self.names: dict[str, dict[str, Any]] = {}  # what files on the host say of groups: name, pod, job_id, …
         self._cpu_s: dict[str, float] = {}
 
-    @property
-    def told(self) -> Collection[str]:
-        """Groups that are there, as far as they were told of."""
-        return self._cpu_s.keys()
+    def tidy(self) -> Collection[str]:
+        """Forget groups that are gone; gives those that are there."""
+        living = self._cpu_s.keys()
+        self.cpus = {path: cpus for path, cpus in self.cpus.items() if path in living}
+        self.names = {path: names for path, names in self.names.items() if path in living}
+        return living
 
     def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
         """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
