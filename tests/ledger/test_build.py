@@ -15,9 +15,7 @@ from everywatt.core.errors import UsageError
 from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.engine import microjoules
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
-from everywatt.ledger.split.sharing import MODULE_NOTE
 from everywatt.ledger.use.owner_use import OwnerUse
-from everywatt.report.text import summary
 from everywatt.tape.reader import Tape
 
 SECONDS = 12
@@ -307,6 +305,8 @@ def test_a_made_cgroup_tells_of_what_no_process_row_did(tmp_path):
     assert gone.energy.value == pytest.approx(360, rel=0.01)
 
 
+REST = {"cpu.0": 20.0, "gpu.0": 100.0, "module rest": 120.0}
+MODULE_REST = "rest of the module beside its chips"
 WEB, CRON = "/system.slice/web.service", "/system.slice/cron.service"
 
 
@@ -427,11 +427,23 @@ def test_nothing_in_the_window_is_refused_not_zero(tmp_path):
     assert not math.isnan(ledger.unattributed_share)
 
 
-def test_owners_of_a_superchip_share_its_chips_and_a_note_says_so(tmp_path):
+@pytest.mark.xfail(strict=True, reason="the rest of the module is in no sum")
+@pytest.mark.parametrize("by", ["process", "device", "user", "span"])
+def test_owners_of_a_superchip_add_up_to_the_module(tmp_path, by):
+    """They share its chips. What is beside them (memory, I/O) is unattributed, and a note says how much that is."""
     watts = {"module.0": flat(240.0), "cpu.0": flat(20.0), "gpu.0": flat(100.0)}
-    run = load(write_machine(tmp_path / "x.tape", watts, [Process(101, flat(0.5))], seconds=SECONDS))
-    ledger = run.ledger()
+    spans = [("work", 2.0, 8.0, {})]
+    run = load(write_machine(tmp_path / "x.tape", watts, [Process(101, flat(0.5))], seconds=SECONDS, spans=spans))
+    ledger = run.ledger(by)
     check(ledger)
-    assert (run.energy().scope, ledger.total.scope) == ("module", "cpu+gpu")
-    assert MODULE_NOTE in ledger.notes
-    assert any("! owners share cpu+gpu" in line for line in summary(run))
+    assert (run.energy().scope, ledger.total.scope) == ("module", "module")
+    assert ledger.microjoules == microjoules(run.energy().value)
+    parts = {
+        name: sum(dict(e.energy.parts)[name].value for e in ledger.entries if name in dict(e.energy.parts))
+        for name in REST
+    }
+    assert parts == {name: pytest.approx(w * SECONDS, rel=1e-3) for name, w in REST.items()}
+    rest = ledger.entry("module rest" if by == "device" else "unattributed")
+    assert rest.energy.low <= 120.0 * SECONDS <= rest.energy.high
+    assert by == "device" or MODULE_REST in rest.method
+    assert any("rest of the module" in note and "50" in note for note in ledger.notes)
