@@ -38,7 +38,6 @@ from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
 
-MODULE_NOTE = "owners share the chips of a module that are measured; the rest of the module is not split"
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
 
 
@@ -54,8 +53,7 @@ def share_tape(
     notes: Sequence[str] = (),
 ) -> TapeShares:
     """Every device of the total of some windows of a tape, by process."""
-    use, measured = tape_use(tape), sources(tape)
-    found = splittable(measured)
+    use, found = tape_use(tape), splittable(sources(tape))
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)
@@ -73,10 +71,7 @@ def share_tape(
     # Of a process that moved to another cgroup there are two sets of facts, and a single process.
     told_of = [(i, f) for i, f in enumerate(roll.facts) if not (f.moved and own is by_process)]
     details: dict[int, dict[str, object]] = {FIRST + i: about(tape, f) for i, f in told_of}
-    found_notes = [*cpu.notes] if devices else []
-    if len(found) < len(measured):
-        found_notes.append(MODULE_NOTE)
-    told = tuple(f"{host}: {note}" if host else note for note in found_notes)
+    told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
     return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
 
 
