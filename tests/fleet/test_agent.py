@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet import state
 from everywatt.fleet.segments import segments
-from everywatt.ledger.engine import NO_USER
+from everywatt.ledger.engine import MODULE_REST, NO_USER
 from everywatt.tape.reader import Tape
 
 pytest.importorskip("cramjam")
@@ -283,6 +283,25 @@ def test_joules_of_a_card_while_the_agent_is_dead_are_of_who_was_on_it_before_an
     assert mine == pytest.approx(share * grown_j, rel=0.15)
     assert low <= 0.3 * share * grown_j and high >= 1.7 * share * grown_j  # anything may have happened in that time
     assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+
+
+@pytest.mark.xfail(strict=True, reason="they add up to its chips")
+def test_owners_of_a_superchip_add_up_to_its_module(tmp_path) -> None:
+    """Also over a restart: what is beside the chips is unattributed, with the reason."""
+    with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:100W", module="constant:240W") as world:
+        agent = world.agent(period_s=1.0)
+        world.sleep(20)
+        agent.kill()
+        world.sleep(20)
+        agent = world.agent(period_s=1.0)
+        world.sleep(20)
+        values = agent.values()
+        agent.end()
+    owned_j = sum(value for name, (value, _) in values.items() if name.startswith(f"{OWNERS}{{"))
+    assert owned_j == pytest.approx(values[key("module.0", "module")][0], rel=0.02)  # a tick of the card is a second
+    assert values[f'{OWNERS}{{kind="unattributed",owner="unattributed",device="module rest"}}'][0] > 70 * 58
+    assert f'everywatt_unattributed_info{{device="module rest",reason="{MODULE_REST}"}}' in values
+    check_intervals({name: found for name, found in values.items() if not name.startswith(ENERGY)})
 
 
 @pytest.mark.parametrize("reboot", [False, True])

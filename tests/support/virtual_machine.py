@@ -7,7 +7,7 @@ agent open it as they open any other. Which machine it reads is `here`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtual_time import VirtualTime
@@ -48,7 +48,7 @@ class VirtualMachine:
 
     @classmethod
     def of(cls, time: VirtualTime, **curves: str) -> VirtualMachine:
-        """`cpu="square:30W,90W,0.7s"`; devices are cpu, gpu (a counter), board (a gauge of mean power)."""
+        """`cpu="square:30W,90W,0.7s"`; devices are cpu, gpu and module (counters), board (a gauge of mean power)."""
         return cls(time, {name: parse_curve(text) for name, text in curves.items()})
 
     def energy_j(self, device: str, start_ns: int, end_ns: int) -> float:
@@ -95,15 +95,30 @@ class Counter:
         ),
         inline=True,
     )  # fmt: skip
+    curve = "cpu"
 
     def read(self) -> Sequence[Any]:
         at_ns = machine().read(self.info.name)
         if at_ns < 0:
             return [(0, "yesterday", None)]
         published = at_ns // COUNTER_NS * COUNTER_NS
-        return [fresh(at_ns, (round(1e6 * machine().energy_j("cpu", machine().origin_ns, published)),), COUNTER_NS)]
+        return [
+            fresh(at_ns, (round(1e6 * machine().energy_j(self.curve, machine().origin_ns, published)),), COUNTER_NS)
+        ]
 
     def close(self) -> None: ...
+
+
+class Module(Counter):
+    """Microjoules of the module that package and card are on."""
+
+    info = replace(
+        Counter.info,
+        name="virtual.module",
+        device="module.0",
+        channels=(replace(Counter.info.channels[0], name="module.0.energy", device="module.0", domain=Domain.MODULE),),
+    )
+    curve = "module"
 
 
 class Card:
@@ -214,7 +229,7 @@ class Sensors:
         return Report("virtual", State.USABLE)
 
     def groups(self) -> Sequence[Any]:
-        by_device = {"cpu": Counter, "gpu": Card, "board": Board}
+        by_device = {"cpu": Counter, "gpu": Card, "board": Board, "module": Module}
         devices = [make() for device, make in by_device.items() if device in machine().curves]
         tables = [Processes(self.request.pids), *([Tenants()] if machine().tenants else [])]
         return [*devices, Temperature(), *tables]
