@@ -285,7 +285,6 @@ def test_joules_of_a_card_while_the_agent_is_dead_are_of_who_was_on_it_before_an
     assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
 
 
-@pytest.mark.xfail(strict=True, reason="they add up to its chips")
 def test_owners_of_a_superchip_add_up_to_its_module(tmp_path) -> None:
     """Also over a restart: what is beside the chips is unattributed, with the reason."""
     with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:100W", module="constant:240W") as world:

@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_ENERGY, OWNER_LOW_HIGH, Registry, Series
 from everywatt.fleet.watch import Watcher
-from everywatt.ledger.engine import UJ
+from everywatt.ledger.engine import REST_DEVICE, UJ
 from everywatt.recorder.read_loop import rss_bytes
 from everywatt.sensors.base import Report
 
@@ -169,6 +169,8 @@ class Exporter:
     def _owners(self, now_ns: int) -> None:
         watcher, registry = self.watcher, self.registry
         times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
+        if watcher.lines.modules:
+            times[REST_DEVICE] = self.utc.ms(watcher.lines.modules[-1].settled_ns)
         known = self._owner_series
         gone = set(known)
         bounds = watcher.counters.bounds_uj

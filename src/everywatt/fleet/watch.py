@@ -17,7 +17,7 @@ from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.places import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import NOT_RUNNING, UJ, Level, apportion
+from everywatt.ledger.engine import MODULE_REST, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
@@ -126,6 +126,7 @@ class Watcher:
             self.llm.take_uses(self.cpu, use)
         for line in self.lines.all:
             self._settle_line(line, use, now_ns)
+        self._settle_modules(now_ns)
         if self.llm is not None:
             self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
@@ -186,6 +187,13 @@ class Watcher:
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)
         if self.llm is not None:
             self.llm.add(line, whole_uj / UJ, seconds, gpu_time)
+
+    def _settle_modules(self, now_ns: int) -> None:
+        """What modules drew beside their chips is nobody's. Their ticks differ, so it is counted when it is certain."""
+        chips_uj = sum(line.settled_uj for line in self.lines.total() if not line.channel.in_slot)
+        rest_uj = sum(line.settled_uj for line in self.lines.modules) - chips_uj - self.counters.device_uj(REST_DEVICE)
+        if self.lines.modules and rest_uj > 0:
+            self.counters.charge(REST_DEVICE, {UNATTRIBUTED: rest_uj}, now_ns, reason=MODULE_REST)
 
     def charge_unwatched(self, now_ns: int) -> list[str]:
         """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.

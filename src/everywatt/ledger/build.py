@@ -16,7 +16,16 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.sources import sources, splittable
 from everywatt.energy.window import windows_energy
 from everywatt.ledger import idle as idling
-from everywatt.ledger.engine import MODULE_REST, NO_LEVEL, TWO_INTEGRALS, UJ, apportion, microjoules, of_devices
+from everywatt.ledger.engine import (
+    MODULE_REST,
+    NO_LEVEL,
+    REST_DEVICE,
+    TWO_INTEGRALS,
+    UJ,
+    apportion,
+    microjoules,
+    of_devices,
+)
 from everywatt.ledger.groups import describer, grouper
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
@@ -45,7 +54,6 @@ PATHS_SHARE = 1e-4
 SAMPLING = ("edges", "aliasing", "quantum")
 MUCH_UNATTRIBUTED = 0.02
 PARTS = (Part.ACTIVE, Part.HELD, Part.IDLE)
-REST = "module rest"  # the name of what modules have beside their chips
 
 Baseline = float | Mapping[str, float | Idle] | None
 
@@ -103,19 +111,19 @@ def _with_rest(made: Ledger, modules: Energy) -> Ledger:
     if modules.joules is None or made.total.joules is None or rest_uj <= 0:
         return made
     rest = modules - replace(made.total, scope=modules.scope)
-    rest = replace(rest, joules=rest_uj / UJ, scope=REST, parts=(), notes=(), signed=False)
-    owner = Owner(OwnerKind.DEVICE, REST, REST) if made.by == "device" else UNATTRIBUTED
+    rest = replace(rest, joules=rest_uj / UJ, scope=REST_DEVICE, parts=(), notes=(), signed=False)
+    owner = Owner(OwnerKind.DEVICE, REST_DEVICE, REST_DEVICE) if made.by == "device" else UNATTRIBUTED
     others = [entry for entry in made.entries if entry.owner != owner]
-    lost = next((entry for entry in made.entries if entry.owner == owner), Entry(owner, Energy(0.0, scope=REST)))
+    lost = next((entry for entry in made.entries if entry.owner == owner), Entry(owner, Energy(0.0, scope=REST_DEVICE)))
     energy = replace(
         lost.energy,
         joules=(lost.microjoules + rest_uj) / UJ,
         budget=lost.energy.budget + rest.budget,
-        parts=(*lost.energy.parts, (REST, rest)),
+        parts=(*lost.energy.parts, (REST_DEVICE, rest)),
     )
     by_part = {**lost.by_part_uj, Part.ACTIVE: lost.by_part_uj.get(Part.ACTIVE, 0) + rest_uj}
     lost = replace(lost, energy=energy, by_part_uj=by_part, method="; ".join(filter(None, (lost.method, MODULE_REST))))
-    total = replace(in_microjoules(modules), parts=(*made.total.parts, (REST, rest)))
+    total = replace(in_microjoules(modules), parts=(*made.total.parts, (REST_DEVICE, rest)))
     share = format_percent(rest_uj / microjoules(modules.joules))
     note = f"owners share the chips of a module; the rest of the module ({share} of the total) is unattributed"
     return replace(made, total=total, entries=in_order([*others, lost]), notes=(*made.notes, note))
