@@ -185,8 +185,12 @@ def continue_use(tapes: Sequence[Tape]) -> None:
             processes = _kept[tape].before = tape_use(before).processes
             group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
             first = next(iter(tape.tables(group.id, None, None)), None) if group is not None else None
-            if processes is not None and tape_use(tape).processes is not None and first is not None:
+            mine, later = tape_use(before), tape_use(tape)
+            if processes is not None and first is not None:
                 processes.end_with(first.at_ns, first.rows)
+            for series, beyond in ((mine.busy, later.busy), (mine.still, later.still)):
+                if series is not None and beyond is not None:
+                    series.end_with(beyond)
 
 
 def tape_use(tape: Tape) -> TapeUse:

@@ -225,6 +225,12 @@ class Series:
             self.at_ns = np.concatenate((self.at_ns, columns.published[new]))
             self.values = np.concatenate((self.values, values[new]))
 
+    def end_with(self, later: Series) -> None:
+        """Take the first value that another segment has beyond these."""
+        beyond = np.flatnonzero(later.at_ns > self.at_ns[-1])[:1] if len(self.at_ns) else []
+        self.at_ns = np.concatenate((self.at_ns, later.at_ns[beyond]))
+        self.values = np.concatenate((self.values, later.values[beyond]))
+
     def rising(self) -> Floats:
         """A counter's values without steps back: what it had counted in all, a fall counting for nothing."""
         if len(self._rising) != len(self.values):
