@@ -4,7 +4,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.fleet import jobs
-from everywatt.fleet.places import Places
+from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.use.processes import ProcessFacts
 

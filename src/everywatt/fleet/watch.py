@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.format import format_duration, format_joules
 from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
-from everywatt.fleet.places import Places
+from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.engine import MODULE_REST, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt

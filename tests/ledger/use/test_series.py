@@ -7,7 +7,7 @@ from tapes import at
 
 from everywatt.energy.sources import addable, sources
 from everywatt.ledger.split import energies
-from everywatt.ledger.split.owner_index import cut, remainder
+from everywatt.ledger.split.split import cut, remainder
 from everywatt.ledger.use.usage import HOST_BUSY, Series, find_series
 from everywatt.tape.reader import Tape
 

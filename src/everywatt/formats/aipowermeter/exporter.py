@@ -17,7 +17,7 @@ from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists
 from everywatt.energy.sources import Source, sources
 from everywatt.formats.aipowermeter.importer import CPU, END, FILE, REST_PID, day_text
-from everywatt.ledger.split.owner_index import cut, process_use
+from everywatt.ledger.split.split import cut, process_use
 from everywatt.ledger.use.account import tape_use
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape

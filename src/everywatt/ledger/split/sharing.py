@@ -17,22 +17,26 @@ from everywatt.ledger.groups import Describer, Grouper, about_process, by_proces
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.owners import BY_ALLOCATION, BY_USE
-from everywatt.ledger.split.energies import stretch_joules
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
-from everywatt.ledger.split.owner_index import FIRST, CpuUse, Roll, cpu_use, gpu_share, packages_known
 from everywatt.ledger.split.split import (
+    FIRST,
     IDLE_AT,
     NOBODY_AT,
     OTHER_AT,
     SPECIAL,
+    CpuUse,
     DeviceShares,
+    Roll,
     Split,
     TapeShares,
     Uses,
+    cpu_use,
+    gpu_share,
+    packages_known,
     split,
     sums,
 )
-from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.account import stretch_joules, tape_use
 from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape
 

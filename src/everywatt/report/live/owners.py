@@ -29,8 +29,7 @@ from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, find_levels
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
-from everywatt.ledger.split.owner_index import Roll, cpu_use, gpu_share
-from everywatt.ledger.split.split import SPECIAL, Uses, accumulate
+from everywatt.ledger.split.split import SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.report.live.snapshot import OwnerNow, Owners
 from everywatt.tape.reader import Tape

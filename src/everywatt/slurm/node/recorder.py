@@ -29,9 +29,8 @@ from everywatt.slurm.node.booking import (
 )
 from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
-from everywatt.slurm.node.record import record
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
-from everywatt.slurm.node.state import STATE, Account, State
+from everywatt.slurm.node.state import STATE, Account, State, record
 from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
