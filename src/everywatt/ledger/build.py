@@ -79,7 +79,7 @@ def ledger(
     if baseline is not None:
         levels = [idling.given(level, baseline) for level in levels]
     if by == "span":
-        from everywatt.ledger.spans.spans import span_book  # a quarter of what the ledger loads
+        from everywatt.ledger.spans import span_book  # a quarter of what the ledger loads
 
         made = span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
         return _with_rest(made, _modules(tapes, windows, hosts))
