@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Row
 from everywatt.core.errors import EverywattError
 from everywatt.core.files import replace_text
+from everywatt.core.machine import boot_id as boot_id
 from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
@@ -75,32 +76,14 @@ class State:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "schema": "everywatt/1",
-            "kind": "agent-state",
-            "version": VERSION,
-            "devices": self.devices,
-            "owners": self.owners,
-            "levels": self.levels,
-            "segment": self.segment,
-            "accounts": self.accounts,
-            "bounds": self.bounds,
-            "reasons": self.reasons,
-            "use": self.use,
-        }
+        names = ("devices", "owners", "levels", "segment", "accounts", "bounds", "reasons", "use")
+        head = {"schema": "everywatt/1", "kind": "agent-state", "version": VERSION}
+        return {**head, **{name: getattr(self, name) for name in names}}
 
 
 def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
     """Replace a file whole: a reader, and a kill at any moment, sees the old one or the new one."""
     replace_text(path, json.dumps(data, ensure_ascii=False, separators=(",", ":")), durable=sync)
-
-
-def boot_id(proc: Path) -> str:
-    """The kernel's name of this boot; empty where it has none."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def read(folder: Path) -> State:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
+from everywatt.core.machine import boot_id
 from everywatt.energy.sources import addable, sources, splittable
 from everywatt.ledger.use.account import PROCESSES
 from everywatt.slurm.node import scontrol
@@ -464,11 +465,3 @@ def _read_tries(spool: Path) -> dict[str, int]:
         return {str(name): int(count) for name, count in tries.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """This boot of the machine; "" where the kernel does not tell."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
