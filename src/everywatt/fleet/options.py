@@ -26,7 +26,9 @@ RELOADABLE: Final = (
 )  # fmt: skip
 """Options that a reload may change; the others require a restart."""
 _STEPS: Final = (("B", 1000), ("IB", 1024))
-_SIZES: Final = {f"{unit}{end}": base**power for power, unit in enumerate("KMGT", 1) for end, base in _STEPS}
+_SIZES: Final[dict[str, int]] = {
+    f"{unit}{end}": base**power for power, unit in enumerate("KMGT", 1) for end, base in _STEPS
+}
 LEAST_DISK: Final = 10**6
 
 

@@ -81,8 +81,8 @@ def ledger(
     if by == "span":
         from everywatt.ledger.spans import span_book  # a quarter of what the ledger loads
 
-        made = span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
-        return _with_rest(made, _modules(tapes, windows, hosts))
+        book = span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
+        return _with_rest(book, _modules(tapes, windows, hosts))
     own, about = grouper(by, tapes), describer(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):

@@ -227,7 +227,7 @@ class Series:
 
     def end_with(self, later: Series) -> None:
         """Take the first value that another segment has beyond these."""
-        beyond = np.flatnonzero(later.at_ns > self.at_ns[-1])[:1] if len(self.at_ns) else []
+        beyond = np.flatnonzero(later.at_ns > (self.at_ns[-1] if len(self.at_ns) else 0))[:1]
         self.at_ns = np.concatenate((self.at_ns, later.at_ns[beyond]))
         self.values = np.concatenate((self.values, later.values[beyond]))
 

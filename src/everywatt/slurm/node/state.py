@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -22,28 +23,41 @@ from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, St
 STATE: Final = "node.json"
 
 
+def _zeros() -> defaultdict[str, float]:
+    return defaultdict(float)
+
+
 @dataclass(slots=True)
 class Account:
     """What one job owes so far on this node."""
 
-    own_uj: dict[str, int] = field(default_factory=dict)
-    idle_uj: dict[str, int] = field(default_factory=dict)
-    steps_uj: dict[str, int] = field(default_factory=dict)
+    own_uj: Counter[str] = field(default_factory=Counter)
+    idle_uj: Counter[str] = field(default_factory=Counter)
+    steps_uj: Counter[str] = field(default_factory=Counter)
     steps_s: dict[str, list[float]] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
     observed_s: float = 0.0
     covered_s: float = 0.0
-    unseen_s: dict[str, float] = field(default_factory=dict)  # by device, of the time that the job was there
+    unseen_s: defaultdict[str, float] = field(default_factory=_zeros)  # by device, of the time that the job was there
     cpu_s: float | None = None
     memory_peak_bytes: int | None = None
-    gpu_busy_s: dict[str, float] = field(default_factory=dict)
-    gpu_known_s: dict[str, float] = field(default_factory=dict)
+    gpu_busy_s: defaultdict[str, float] = field(default_factory=_zeros)
+    gpu_known_s: defaultdict[str, float] = field(default_factory=_zeros)
     gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # the most
     memory_byte_s: float | None = None  # bytes times seconds, for the mean
     gpu_memory_byte_s: dict[str, list[float]] = field(default_factory=dict)  # the same by GPU, and the seconds
     pedigree: str = ""
-    hours_uj: dict[str, int] = field(default_factory=dict)  # by hour and device; of a job that nothing is known of yet
+    hours_uj: Counter[str] = field(default_factory=Counter)  # by hour and device; of a job that nothing is known of yet
     charged_s: float = 0.0  # up to when (UTC) that was charged
+
+    def charge(self, device: str, uj: int, budget: Budget) -> None:
+        """Add what the job used of a device, with what is not sure of it."""
+        self.own_uj[device] += uj
+        self.doubt(device, budget)
+
+    def doubt(self, device: str, budget: Budget) -> None:
+        """Add what is not sure of what the job used of a device."""
+        self.budgets[device] = self.budgets.get(device, Budget()) + budget
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
@@ -60,8 +74,13 @@ class Account:
     @classmethod
     def of_dict(cls, data: Mapping[str, Any]) -> Account:
         """Back from plain data."""
-        known = {name: data[name] for name in cls.__slots__ if name in data and name != "budgets"}
-        account = cls(**known)
+        account = cls()
+        for name in (name for name in cls.__slots__ if name in data and name != "budgets"):
+            there = getattr(account, name)
+            if isinstance(there, dict):
+                there.update(data[name])
+            else:
+                setattr(account, name, data[name])
         for device, budget in data.get("budgets", {}).items():
             terms = tuple(Term(*term) for term in budget["terms"])
             account.budgets[device] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
@@ -69,14 +88,13 @@ class Account:
 
     def adopt(self, late: Account) -> None:
         """Take over what was charged before it was known whose it is."""
-        for mine, other in ((self.own_uj, late.own_uj), (self.steps_uj, late.steps_uj)):
-            for name, uj in other.items():
-                mine[name] = mine.get(name, 0) + uj
+        self.own_uj.update(late.own_uj)
+        self.steps_uj.update(late.steps_uj)
         for step, (start_s, end_s) in late.steps_s.items():
             there = self.steps_s.get(step, [start_s, end_s])
             self.steps_s[step] = [min(there[0], start_s), max(there[1], end_s)]
         for device, budget in late.budgets.items():
-            self.budgets[device] = self.budgets.get(device, Budget()) + budget
+            self.doubt(device, budget)
         if late.cpu_s is not None:
             self.cpu_s = (self.cpu_s or 0.0) + late.cpu_s
         self.memory_peak_bytes = max(self.memory_peak_bytes or 0, late.memory_peak_bytes or 0) or None
@@ -106,19 +124,14 @@ class State:
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                [NodeJob(**job) for job in data["jobs"]],
-                {key: Account.of_dict(account) for key, account in data["accounts"].items()},
-                data["booked_s"],
-                [NodeHour(**hour) for hour in data["hours"]],
-                data["boot"],
-                data["seen_s"],
-                {label: Idle(**idle) for label, idle in data["idle"].items()},
-                data.get("uuids", {}),
-                data.get("folder", ""),
-                data.get("recorded", []),
-                {job_id: Account.of_dict(account) for job_id, account in data.get("late", {}).items()},
-            )
+            made = {
+                "jobs": [NodeJob(**job) for job in data["jobs"]],
+                "hours": [NodeHour(**hour) for hour in data["hours"]],
+                "idle": {label: Idle(**idle) for label, idle in data["idle"].items()},
+                "accounts": {key: Account.of_dict(account) for key, account in data["accounts"].items()},
+                "late": {key: Account.of_dict(account) for key, account in data.get("late", {}).items()},
+            }
+            return cls(**{name: data[name] for name in cls.__slots__ if name in data} | made)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -129,18 +142,12 @@ class State:
 
     def write(self, path: Path) -> None:
         """To disk, whole or not at all."""
-        data: dict[str, Any] = {
+        data = {name: getattr(self, name) for name in self.__slots__} | {
             "jobs": [job.to_dict() for job in self.jobs],
-            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
-            "booked_s": self.booked_s,
             "hours": [asdict(hour) for hour in self.hours],
-            "boot": self.boot,
-            "seen_s": self.seen_s,
             "idle": {label: asdict(idle) for label, idle in self.idle.items()},
-            "uuids": self.uuids,
-            "folder": self.folder,
-            "recorded": self.recorded,
-            "late": {job_id: account.to_dict() for job_id, account in self.late.items()},
+            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
+            "late": {key: account.to_dict() for key, account in self.late.items()},
         }
         replace_text(path, json.dumps(data), durable=True)
 
@@ -272,4 +279,4 @@ def _without_suspension(job: NodeJob, account: Account) -> Account:
     if not job.suspended_s or length_s <= 0:
         return account
     share = max(1.0 - job.suspended_s / length_s, 0.0)
-    return replace(account, idle_uj={device: round(uj * share) for device, uj in account.idle_uj.items()})
+    return replace(account, idle_uj=Counter({device: round(uj * share) for device, uj in account.idle_uj.items()}))
