@@ -26,7 +26,7 @@ from everywatt.ledger.engine import (
     microjoules,
     of_devices,
 )
-from everywatt.ledger.groups import describer, grouper
+from everywatt.ledger.groups import Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import (
@@ -83,15 +83,14 @@ def ledger(
 
         book = span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
         return _with_rest(book, _modules(tapes, windows, hosts))
-    own, about = grouper(by, tapes), describer(by, tapes)
+    grouping = Grouping.of(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):
         if asked:
             prefix = host if several else ""
-            made = share_tape(
-                tape, asked, host=prefix, own=own, about=about, levels=level, policy=idle_policy, notes=notes
+            pages.append(
+                share_tape(tape, asked, host=prefix, grouping=grouping, levels=level, policy=idle_policy, notes=notes)
             )
-            pages.append(made)
     used = [(host, length_s(asked)) for host, asked in zip(hosts, windows, strict=True) if asked]
     return _with_rest(close(by, pages, used, idle_policy), _modules(tapes, windows, hosts))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import Any
@@ -145,47 +145,40 @@ def _unit_label(unit: Place, names: Names) -> str:
 
 
 KINDS = ("process", "container", "user", "job", "step", "span", "device")
-Grouper = Callable[[Tape, ProcessFacts], Owner]
-Describer = Callable[[Tape, ProcessFacts], dict[str, Any]]
 
 
-def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
-    """How processes become owners; UsageError where `by` is not one of the kinds, or not known how to."""
-    if by not in KINDS:
-        raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
-    if by in ("process", "device"):
-        return by_process
-    if by not in GROUPINGS:
-        raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(GROUPINGS)}")
-    known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How processes of tapes become owners of one kind, and what is told of them."""
 
+    by: str
+    _names: Mapping[int, Names]
+    _trees: Mapping[int, JobTree]
 
-def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
-    """Each process is its own owner."""
-    return Owner(OwnerKind.PROCESS, facts.id, facts.label)
+    @classmethod
+    def of(cls, by: str, tapes: Sequence[Tape]) -> Grouping:
+        """By one of KINDS but spans. UsageError where it is none of them."""
+        if by not in KINDS:
+            raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
+        if by in ("process", "device"):
+            return cls(by, {}, {})
+        if by not in GROUPINGS:
+            raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(GROUPINGS)}")
+        uses = {id(tape): tape_use(tape) for tape in tapes}
+        trees = {key: JobTree(use.processes.processes if use.processes else (), use.steps) for key, use in uses.items()}
+        return cls(by, {id(tape): Names.of_tape(tape) for tape in tapes}, trees)
 
+    def owner(self, tape: Tape, facts: ProcessFacts) -> Owner:
+        """Whose a process is."""
+        if self.by not in GROUPINGS:
+            return Owner(OwnerKind.PROCESS, facts.id, facts.label)
+        return owner_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
 
-def _known(tapes: Sequence[Tape]) -> dict[int, Names]:
-    return {id(tape): Names.of_tape(tape) for tape in tapes}
-
-
-def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
-    found = ((id(tape), tape_use(tape)) for tape in tapes)
-    return {key: JobTree(use.processes.processes if use.processes is not None else (), use.steps) for key, use in found}
-
-
-def describer(by: str, tapes: Sequence[Tape]) -> Describer:
-    """What is told of an owner, by what is known of one of its processes."""
-    if by not in GROUPINGS:
-        return about_process
-    known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: details_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
-
-
-def about_process(tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
-    """Everything that is known of a process."""
-    return facts.to_dict()
+    def details(self, tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
+        """What is told of that owner, by what is known of one of its processes."""
+        if self.by not in GROUPINGS:
+            return facts.to_dict()
+        return details_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
 
 
 # Every process of a Slurm step descends from its slurmstepd, which is root's and is called `slurmstepd: [123.batch]`.

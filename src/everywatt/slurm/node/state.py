@@ -157,7 +157,8 @@ TOLD: Final = tuple(
     f.name for f in fields(JobOnNode) if f.name in NodeJob.__slots__ and f.name not in ("end_s", "gpus")
 )
 NOT_SEEN: Final = (
-    "none of its processes was observed, and it had no GPU: too short, or its processes are not in a Slurm cgroup"
+    "none of its processes was observed, and it had no GPU: too short, recorded by nothing while it ran, "
+    "or its processes are not in a Slurm cgroup"
 )
 NOTHING: Final = "nothing was recorded while it ran"
 MOST_POWER: Final = 2.0  # of its mean while it was observed: what a job may have drawn while it was not
