@@ -303,6 +303,25 @@ def test_owners_of_a_superchip_add_up_to_its_module(tmp_path) -> None:
     check_intervals({name: found for name, found in values.items() if not name.startswith(ENERGY)})
 
 
+@pytest.mark.xfail(strict=True, reason="it is counted twice: by itself and in the rest")
+def test_an_owner_that_ended_while_the_agent_was_dead_is_counted_once_after_another_kill(tmp_path) -> None:
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        world.machine.users = {102: "bob"}
+        agent = world.agent(period_s=1.0)
+        world.sleep(40)
+        before_j = agent.values()[f'{OWNERS}{{kind="user",owner="bob",device="cpu.0"}}'][0]
+        for _ in range(2):
+            agent.kill()
+            world.machine.ended = (102,)
+            world.sleep(5)
+            agent = world.agent(period_s=1.0)
+            world.sleep(5)
+        values = agent.values()
+        agent.end()
+    assert values[f'{OWNERS}{{kind="rest",owner="rest",device="cpu.0"}}'][0] == pytest.approx(before_j, rel=0.05)
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+
+
 @pytest.mark.parametrize("reboot", [False, True])
 def test_what_cannot_be_bridged_is_time_that_was_not_observed(tmp_path, monkeypatch, reboot) -> None:
     """A gauge says nothing of the time without the agent, and after a reboot counters do not either."""

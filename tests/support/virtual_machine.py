@@ -41,6 +41,8 @@ class VirtualMachine:
     window_ns: int = CARD_NS
     gain_pct: float | None = None  # that cards are known to be off by
     tenants: tuple[int, ...] = ()  # processes on the card
+    users: dict[int, str] = field(default_factory=dict)  # whose processes are, where they are not Ada's
+    ended: tuple[int, ...] = ()  # processes that are there no more
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,10 +190,11 @@ class Processes:
                 "ppid": 1,
                 "name": f"p{pid}",
                 "uid": 1000,
-                "user": "ada",
+                "user": machine().users.get(pid, "ada"),
                 "cpu_s": share * seconds,
             }
             for pid, share in SHARES.items()
+            if pid not in machine().ended
         ]
         others = [pid for pid in self.pids if pid not in SHARES]
         return at_ns, rows + [{"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "cpu_s": 0.0} for pid in others]
