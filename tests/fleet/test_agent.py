@@ -303,7 +303,6 @@ def test_owners_of_a_superchip_add_up_to_its_module(tmp_path) -> None:
     check_intervals({name: found for name, found in values.items() if not name.startswith(ENERGY)})
 
 
-@pytest.mark.xfail(strict=True, reason="it is counted twice: by itself and in the rest")
 def test_an_owner_that_ended_while_the_agent_was_dead_is_counted_once_after_another_kill(tmp_path) -> None:
     with VirtualWorld(tmp_path, cpu="constant:60W") as world:
         world.machine.users = {102: "bob"}

@@ -94,6 +94,7 @@ class Exporter:
         self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float | None]] = {}
         with self.registry.lock:
             self._constant()
+            self._go_on_with_owners()
 
     def _series_of(self, line: Line) -> tuple[Series, ...]:
         """Energy with its interval, power, coverage and age of a device."""
@@ -106,6 +107,12 @@ class Exporter:
             series("everywatt_coverage_ratio", device, domain),
             series("everywatt_tick_age_seconds", device, domain),
         )
+
+    def _go_on_with_owners(self) -> None:
+        """Know the series that an agent before told: the tape has to say if one of them ends now."""
+        self._owners(0)
+        for series in (one for found in self._owner_series.values() for one in found):
+            series.told, series.value = series.value, None
 
     def _constant(self) -> None:
         from everywatt import __version__

@@ -223,9 +223,8 @@ class Watcher:
 
     def _unwatched_gpu(self, line: Line) -> dict[OwnerKey, float]:
         """Shares of those that were on a GPU before and after."""
-        parts = {} if line.number is None else self.gpus.unwatched(line.number)
-        stayed = {pid: part for pid, part in parts.items() if self.cpu.stayed(pid)}
-        return GpuTime(1.0, stayed).by_owner(self.cpu.owner_of_pid)[0]
+        parts = {} if line.number is None else self.gpus.unwatched(line.number, self.cpu.stayed)
+        return GpuTime(1.0, parts).by_owner(self.cpu.owner_of_pid)[0]
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:
         """How far the owners of a device may be off, and what a model says of its own watts."""

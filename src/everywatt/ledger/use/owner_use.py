@@ -285,10 +285,16 @@ class GpuOwnerUse:
         """What `to_dict` gave in this boot."""
         self._before = {int(gpu): {int(pid): float(part) for pid, part in rows} for gpu, rows in data.items()}
 
-    def unwatched(self, gpu: int) -> dict[int, float]:
-        """Shares in a GPU of those that were on it before this agent, and are on it now."""
-        now = {tenant.pid for tenant in self._table.now(gpu)}
-        return {pid: part for pid, part in self._before.get(gpu, {}).items() if pid in now}
+    def unwatched(self, gpu: int, stayed: Callable[[int], bool]) -> dict[int, float]:
+        """Shares in a GPU of processes that were on it before this agent and stayed.
+
+        Where nobody is known to have been on it, of those that are on it now: they may have come before the kill.
+        """
+        now = GpuTime.of(self._table.now(gpu))
+        before = self._before.get(gpu)
+        if not before:
+            return now.used or now.held
+        return {pid: part for pid, part in before.items() if pid in now.held and stayed(pid)}
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
         """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
