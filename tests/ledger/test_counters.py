@@ -3,7 +3,6 @@
 import json
 import random
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,7 +146,6 @@ def test_intervals_go_on_over_a_restart_and_into_the_rest():
     assert 0.1 < (amount - low) / amount < 0.3
 
 
-@pytest.mark.xfail(strict=True, reason="a factor that was found of little is applied to much")
 def test_no_interval_ends_beyond_what_the_device_drew():
     """An owner that had next to nothing when its interval was found gets most of the joules afterwards."""
     little, other = OwnerKey("job", "1"), OwnerKey("job", "2")
