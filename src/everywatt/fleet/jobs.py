@@ -72,12 +72,15 @@ def make(names: Iterable[str]) -> list[JobProvider]:
 
 
 class Places:
-    """Whose a process is: its job, else its container or unit, else its user (or its program)."""
+    """Whose a process is: its job, else its container or unit, else its user (or its program).
+
+    `names` is what files on the host say of cgroups (`CgroupTable.names`).
+    """
 
     def __init__(self, providers: Sequence[JobProvider], *, by_program: bool = False) -> None:
         self._providers = providers
         self.by_program = by_program
-        self._names: dict[str, Mapping[str, Any]] = {}
+        self.names: Mapping[str, Mapping[str, Any]] = {}
         self._by_process = any(getattr(provider, "by_process", False) for provider in providers)
         self._jobs: dict[tuple[str | None, int | None, int, int | None], Job | None] = {}
         self._groups: dict[str, OwnerKey | None] = {}
@@ -86,19 +89,11 @@ class Places:
         self.jobs: dict[str, Job] = {}
 
     def feed_cgroups(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Names that files on the host give to cgroups; what is gone is forgotten."""
-        for row in rows:
-            path = str(row.get("cgroup"))
-            if isinstance(row.get("name"), Mapping):
-                self._names[path] = {**self._names.get(path, {}), **row["name"]}
-                self._forget(path)
-            elif row.get("gone"):
-                self._names.pop(path, None)
-                self._forget(path)
-
-    def _forget(self, path: str) -> None:
-        self._groups.pop(path, None)
-        for key in [key for key in self._jobs if key[0] == path]:
+        """Ask again of groups that have got a name (which is in `names` by now) or are gone."""
+        told = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
+        for path in told & self._groups.keys():
+            del self._groups[path]
+        for key in [key for key in self._jobs if key[0] in told] if told else ():
             del self._jobs[key]
 
     def refresh(self, now_ns: int) -> None:
@@ -138,7 +133,7 @@ class Places:
         apart = self._by_process and PlaceKind.JOB not in self._within(process.cgroup)
         key = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
         if key not in self._jobs:
-            told = self._names.get(process.cgroup or "", {}).get("job_id")
+            told = self.names.get(process.cgroup or "", {}).get("job_id")
             # A process that came and went between two reads is found no more: its parent is.
             pids = (process.pid, process.ppid or 0) if apart else (process.pid,)
             found = (
@@ -162,7 +157,7 @@ class Places:
             within = self._within(cgroup)
             found = within.get(PlaceKind.CONTAINER)
             if found is not None:
-                self._groups[cgroup] = OwnerKey("container", self._label(found.label, self._names.get(cgroup, {})))
+                self._groups[cgroup] = OwnerKey("container", self._label(found.label, self.names.get(cgroup, {})))
             else:
                 unit = within.get(PlaceKind.UNIT)
                 self._groups[cgroup] = None if unit is None else OwnerKey("container", unit.id.removeprefix("unit:"))

@@ -48,6 +48,7 @@ class Watcher:
         self.states = States()
         boot_offset_ns = clock.boottime_ns() - clock.monotonic_ns()
         self.cpu = OwnerUse(places.owner, period_ns / NS, boot_offset_ns, os.cpu_count() or 1)
+        places.names = self.cpu.cgroups.names
         self.gpus = GpuOwnerUse(period_ns / NS)
         self.sources: list[Source] = []
         self.remarks: list[str] = []
@@ -89,8 +90,8 @@ class Watcher:
         if name == PROCESSES:
             self.cpu.feed(at_ns, rows)
         elif name == CGROUPS:
-            self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
+            self.places.feed_cgroups(rows)
         elif source.info.lists_gpu_processes:
             self.gpus.feed(at_ns, rows, name)
 

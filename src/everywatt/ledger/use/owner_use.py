@@ -222,8 +222,8 @@ class OwnerUse(ProcessTable):
         self._forgettable = self._known.keys() - living
         parents = {seen.facts.number for seen in self.alive.values()}
         self._exited = {key: facts for key, facts in self._exited.items() if key in parents}
-        groups = self.cgroups.tidy()
-        self._beyond_s = {path: left_s for path, left_s in self._beyond_s.items() if path in groups}
+        for path in self.cgroups.tidy():
+            self._beyond_s.pop(path, None)
 
 
 @dataclass(slots=True)

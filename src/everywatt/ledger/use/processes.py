@@ -162,13 +162,15 @@ class CgroupTable:
         self.cpus: dict[str, float] = {}  # that groups may use, where there is a limit
         self.names: dict[str, dict[str, Any]] = {}  # what files on the host say of groups: name, pod, job_id, …
         self._cpu_s: dict[str, float] = {}
+        self._gone: set[str] = set()
 
     def tidy(self) -> Collection[str]:
-        """Forget groups that are gone; gives those that are there."""
-        living = self._cpu_s.keys()
-        self.cpus = {path: cpus for path, cpus in self.cpus.items() if path in living}
-        self.names = {path: names for path, names in self.names.items() if path in living}
-        return living
+        """Forget groups that are gone; gives those."""
+        gone, self._gone = self._gone, set()
+        for path in gone:
+            self.cpus.pop(path, None)
+            self.names.pop(path, None)
+        return gone
 
     def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
         """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
@@ -188,6 +190,9 @@ class CgroupTable:
                 yield path, made, before_s is None, max(cpu_s - (past_s if before_s is None else before_s), 0.0)
             if row.get("gone"):
                 self._cpu_s.pop(path, None)
+                self._gone.add(path)
+            else:
+                self._gone.discard(path)
 
 
 Ended = dict[int, tuple[Seen, int | None]]  # who ended since the last read, with its parent's pid, by its own
