@@ -217,6 +217,7 @@ class ProcessTable:
         self._goes_on = False
         self.cgroups = CgroupTable()
         self._low_ns = 0  # where the interval of the last read begins
+        self._groups_read = False  # what groups used is known from their second reading on
         self._in_groups_s: dict[str, float] = {}  # used by processes of groups since those were read
         self._placeless_s = 0.0  # and by processes that ended, of which no group is known
         self._beyond_s: dict[str, float] = {}  # what groups have used beyond that, and nobody was charged for yet
@@ -264,6 +265,7 @@ class ProcessTable:
         What groups used beyond their processes was used by some that came and went. Inner groups come first: what is in
         them is in the outer ones too. A group that was made for a command is counted by itself.
         """
+        self._groups_read = True
         used_s: dict[str, float] = {}
         made = False
         for path, for_command, new, more_s in self.cgroups.feed(rows):
@@ -344,8 +346,10 @@ class ProcessTable:
             told = {row["pid"] for row in rows}
             for pid in self.alive.keys() - told:
                 self._leave(self.alive[pid], pid, at_ns, went)
-        for facts, used_s in zip(whose, amounts, strict=True):
-            self._note(facts, used_s)
+        in_groups_s = self._in_groups_s
+        for facts, used_s in zip(whose, amounts, strict=True) if self._groups_read else ():
+            if facts.cgroup is not None:
+                in_groups_s[facts.cgroup] = in_groups_s.get(facts.cgroup, 0.0) + used_s
         self._used(whose, low_ns, at_ns, amounts, cpus)
         if not self._exits:
             self._came_and_went(gains, went, low_ns, at_ns)
