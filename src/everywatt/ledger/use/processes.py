@@ -278,8 +278,8 @@ class ProcessTable:
         for path, seconds in self._in_groups_s.items():
             _add_upwards(known_s, path, seconds)
         placeless_s, self._in_groups_s, self._placeless_s = self._placeless_s, {}, 0.0
-        if not self.everybody or made or self.last_ns is None:
-            return
+        if not self.everybody or self.hidden or made or self.last_ns is None:
+            return  # what groups have beyond their processes may be of some that live and are not listed
         for path in sorted(used_s, key=lambda path: -path.count("/")):
             beyond_s = self._beyond_s.get(path, 0.0) + used_s[path] - known_s.get(path, 0.0)
             if beyond_s > LITTLE_S and self._is_owner(path):
