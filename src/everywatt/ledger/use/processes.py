@@ -272,7 +272,7 @@ class ProcessTable:
             if for_command:
                 self._made(new, more_s)
                 made = True
-            elif path != "/":
+            elif path != "/" and not new:  # of a new group neither its own past nor that of its processes counts
                 used_s[path] = used_s.get(path, 0.0) + more_s
         known_s: dict[str, float] = {}
         for path, seconds in self._in_groups_s.items():
