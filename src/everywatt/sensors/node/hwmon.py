@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
+from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
 from everywatt.sensors.jetson.jetson import hwmon_chips
 from everywatt.sensors.sysfs import (
     FileGroup,
@@ -256,8 +256,7 @@ class Hwmon:
 
     def _beside(self) -> frozenset[str]:
         """Names of the RAPL channels that the same run records."""
-        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with them
-        from everywatt.sensors.cpu.rapl import Rapl
+        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with it
 
         wanted = self._request.sensors
         for sensor in (Rapl(self._request), PerfRapl(self._request)):
