@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.meters.block import Block, Bools, Floats, Ints
-from everywatt.meters.integrate import Stretches, held
+from everywatt.meters.block import Block, Bools, Floats, Ints, Stretches, held
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.meters.block import Block, Floats
-from everywatt.meters.integrate import held
+from everywatt.meters.block import Block, Floats, held
 
 J_PER_KWH = 3.6e6
 

@@ -9,9 +9,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from everywatt.core.errors import EverywattError, MeasurementRefused, NetworkError, UsageError
-from everywatt.core.retry import Backoff
 from everywatt.net.client import Client, Limits, Response
-from everywatt.net.http1 import retry_after_s
+from everywatt.net.http1 import Backoff, retry_after_s
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Url
 

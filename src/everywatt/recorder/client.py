@@ -22,8 +22,7 @@ from everywatt.core.jsonio import plain, text
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
-from everywatt.recorder.channel import Inline, Local, Patience, Remote
-from everywatt.recorder.launch import import_path, reach
+from everywatt.recorder.channel import Inline, Local, Patience, Remote, import_path, reach
 from everywatt.recorder.request import RecordRequest
 from everywatt.recorder.wire import SEALING
 from everywatt.sensors import registry

@@ -16,7 +16,6 @@ from everywatt.sensors.base import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
