@@ -437,7 +437,7 @@ class Tape:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
             return
-        if not self._same_file() or not checking.has_log(self.path):
+        if not self._same_file() or not opening.has_log(self.path):
             self._db.close()
             self._load()
             return

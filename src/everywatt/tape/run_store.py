@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from everywatt.core.errors import RunNotFound, TapeError
+from everywatt.core.machine import state_folder
 from everywatt.tape import SUFFIX
 
 FOLDER: Final = "everywatt-runs"
@@ -58,14 +59,6 @@ def existing_home(
     wanted = Path(asked) if asked else (cwd or Path.cwd()) / FOLDER
     state = state_folder(env)
     return state if not wanted.is_dir() and state.is_dir() else wanted
-
-
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """XDG_STATE_HOME/everywatt, or ~/.local/state/everywatt."""
-    base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):
-        base = f"{environ.get('HOME') or '~'}/.local/state"
-    return Path(base).expanduser() / "everywatt"
 
 
 def _make(folder: Path, *, ignore: bool = False) -> None:

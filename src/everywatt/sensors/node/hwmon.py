@@ -14,7 +14,7 @@ from pathlib import Path
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
-from everywatt.sensors.jetson.jetson import hwmon_chips
+from everywatt.sensors.jetson.jetson import connected, hwmon_chips, word
 from everywatt.sensors.sysfs import (
     FileGroup,
     NumberFile,
@@ -34,7 +34,6 @@ _CORE = re.compile(r"Ecore(\d+)")
 _SOCKET = re.compile(r"Esocket(\d+)")
 _CPU_COUNTERS = ("amd_energy", "zenergy")
 _CARDS = ("amdgpu", "i915", "xe")
-_NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,7 @@ class Value:
     @property
     def device(self) -> str:
         """`hwmon.NAME`, with a number from the second chip of that name on."""
-        return f"hwmon.{_word(self.chip)}" + (f"-{self.which}" if self.which else "")
-
-
-def _word(text: str) -> str:
-    return re.sub(r"[^\w+-]+", "_", text.strip()).strip("_") or "unnamed"
+        return f"hwmon.{word(self.chip)}" + (f"-{self.which}" if self.which else "")
 
 
 def find_values(sys: Path) -> tuple[list[Value], dict[str, str]]:
@@ -123,7 +118,7 @@ def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Val
         stem = f"{match[1]}{match[2]}"
         about = read_text(place / f"{stem}_oem_info") or ""
         label = read_text(place / f"{stem}_label") or (about if _SUPERCHIP.fullmatch(about) else stem)
-        if label.lower() in _NOT_CONNECTED:
+        if not connected(label):
             left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
             continue
         yield Value(chip, 0, place, match[1], int(match[2]), path.name, label)
@@ -295,7 +290,7 @@ def _name(value: Value) -> str:
     """A channel's name without its quantity: by chip and label, a superchip's by device and domain."""
     device, domain = _superchip(value) or ("", None)
     if domain is None:
-        return f"{value.device}.{_word(value.label)}"
+        return f"{value.device}.{word(value.label)}"
     return device if domain is Domain.MODULE else f"{device}.{domain.value}"
 
 
