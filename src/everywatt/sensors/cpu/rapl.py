@@ -21,8 +21,8 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.sysfs import (
-    FileGroup,
     NumberFile,
+    ValueGroup,
     entries,
     in_unit,
     read_count,
@@ -266,7 +266,7 @@ class Rapl:
         ]
         return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
 
-    def groups(self) -> list[FileGroup]:
+    def groups(self) -> list[ValueGroup[NumberFile]]:
         """One group for each package or die with all that is read beside it, and one for psys."""
         if self._found is None:
             self.probe()
@@ -278,7 +278,7 @@ class Rapl:
             channels = tuple(channel for _, channel, _ in members)
             label = members[0][0].name
             info = GroupInfo(f"rapl.{device}", self.name, device, channels, inline=True, label=label)
-            groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=PERIOD_S))
+            groups.append(ValueGroup(info, [file for _, _, file in members], self._machine.clock, age_s=PERIOD_S))
         return groups
 
     def _file(self, zone: Zone, missing: dict[str, str]) -> NumberFile:

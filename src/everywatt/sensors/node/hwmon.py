@@ -16,8 +16,8 @@ from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
 from everywatt.sensors.jetson.jetson import connected, hwmon_chips, word
 from everywatt.sensors.sysfs import (
-    FileGroup,
     NumberFile,
+    ValueGroup,
     address_of,
     entries,
     in_unit,
@@ -180,7 +180,7 @@ class Hwmon:
         power = any(channel.carries_energy and channel.mirror_of is None for channel in channels)
         return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices, power=power)
 
-    def groups(self) -> list[FileGroup]:
+    def groups(self) -> list[ValueGroup[NumberFile]]:
         """One group for each chip, cores of a CPU apart and slow: there may be hundreds of them."""
         if self._found is None:
             self.probe()
@@ -201,7 +201,7 @@ class Hwmon:
                 label=members[0][0].chip,
             )
             age_s = max((c.facts.period_s or c.facts.window_s or 0.0 for c in channels), default=0.0)
-            groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
+            groups.append(ValueGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
         return groups
 
     def _not_of_others(self, values: list[Value]) -> list[Value]:
