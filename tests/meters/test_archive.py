@@ -108,7 +108,7 @@ def test_cells_do_not_depend_on_how_rows_come(recording, boxes, cut):
     block = all_of(recording)
     parts = [block.take(slice(at, at + cut)) for at in range(0, len(block), cut)][:60]
     rows = sum(map(len, parts))
-    cells = list(downsample(parts, 1.0, 10_000_000))
+    cells = list(downsample(parts, 1.0))
     starts = np.concatenate([piece.start_ns for piece in cells])
     assert (np.diff(starts) == NS).all()
     joules = sum(piece.joules.sum(axis=0) for piece in cells)

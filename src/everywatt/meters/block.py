@@ -220,10 +220,10 @@ def _usual(block: Block) -> tuple[int | None, int]:
     return (int(np.median(steps)) if len(steps) else None), len(steps)
 
 
-def held(blocks: Iterable[Block], period_ns: int | None = None) -> Iterator[tuple[Block, Stretches]]:
+def held(blocks: Iterable[Block]) -> Iterator[tuple[Block, Stretches]]:
     """Every block with what its rows cover. The very first row covers nothing: the start of its period is unknown."""
-    last_ns: int | None = None
-    settled = period_ns is not None
+    last_ns = period_ns = None
+    settled = False
     for block in blocks:
         if not settled:
             # A period of time may begin with the last row of a file, which tells nothing of how far rows are apart.

@@ -25,7 +25,7 @@ from urllib.parse import urlencode
 from everywatt.core.errors import NetworkError, UsageError
 from everywatt.net.http1 import Head, Parser, header_block, network_error, request_bytes, usual_headers
 from everywatt.net.tls import ClientTls
-from everywatt.net.url import Login, Url
+from everywatt.net.url import Url
 
 RECEIVE_BYTES: Final = 1 << 18
 MAX_IDLE: Final = 4  # connections that wait for the next request
@@ -86,7 +86,7 @@ class Client:
     """Requests to one server. Safe to use from several threads: each request has a connection to itself.
 
     url      with a path, it is put before the path of every request; with a query, that is kept too
-    token    a bearer token; without one, a login that is given or stands in the URL is sent (Basic)
+    token    a bearer token; without one, a login that stands in the URL is sent (Basic)
     headers  to send with each request
     proxies  whether http_proxy, https_proxy and no_proxy of the environment count
     """
@@ -96,7 +96,6 @@ class Client:
         url: str | Url,
         *,
         token: str | None = None,
-        login: Login | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ClientTls | None = None,
         limits: Limits | None = None,
@@ -107,11 +106,10 @@ class Client:
         self._context = (tls or ClientTls()).context() if self.url.tls else None
         self._proxy = _environment_proxy(self.url) if proxies else None
         sent = usual_headers(self.url.netloc, encoding="gzip, deflate") | dict(headers or {})
-        login = login or self.url.login
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        elif login is not None:
-            sent["Authorization"] = login.basic
+        elif self.url.login is not None:
+            sent["Authorization"] = self.url.login.basic
         if not self.limits.keep_s:
             sent["Connection"] = "close"
         if self._proxy is not None and self._proxy.login is not None and not self.url.tls:

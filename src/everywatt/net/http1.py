@@ -209,12 +209,12 @@ def request_bytes(method: str, target: str, headers: str, body: bytes | None, co
     return head.encode("latin-1", "replace") + (body or b"")
 
 
-def usual_headers(host: str, *, accept: str = "*/*", encoding: str = "identity") -> dict[str, str]:
+def usual_headers(host: str, *, encoding: str = "identity") -> dict[str, str]:
     """What every request says."""
     return {
         "Host": host,
         "User-Agent": f"everywatt/{__version__}",
-        "Accept": accept,
+        "Accept": "*/*",
         "Accept-Encoding": encoding,
     }
 
