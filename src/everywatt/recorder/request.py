@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -86,3 +87,18 @@ class RecordRequest:
             reaper=self.reaper,
             patience_s=patience_s,
         )
+
+
+def whole_paths(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
+
+    def whole(key: str, value: Any) -> Any:
+        path = key == "tape" or key.endswith("file")
+        if not path or not isinstance(value, str | os.PathLike) or not value:
+            return value
+        return os.path.abspath(value)  # noqa: PTH100 - links stay
+
+    return {
+        name: {key: whole(key, value) for key, value in table.items()} if isinstance(table, Mapping) else table
+        for name, table in options.items()
+    }

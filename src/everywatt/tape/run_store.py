@@ -116,6 +116,19 @@ def next_segment(run: Path, host: str) -> Path:
     return run / f"{name}-{max(taken, default=0) + 1:04d}{SUFFIX}"
 
 
+def segment_after(path: Path) -> Path:
+    """The first free name after `path`: HOST-0001.tape, HOST-0002.tape, …"""
+    stem, dash, number = path.stem.rpartition("-")
+    if not (dash and number.isdecimal()):
+        stem, number = path.stem, "1"
+    count = int(number)
+    while True:
+        count += 1
+        found = path.with_name(f"{stem}-{count:04d}{path.suffix}")
+        if not os.path.lexists(found):
+            return found
+
+
 def list_runs(home: Path) -> list[Path]:
     """Every run in a folder, oldest first: folders with tapes, and tapes that lie there alone."""
     if not home.is_dir():
