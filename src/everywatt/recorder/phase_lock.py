@@ -309,6 +309,8 @@ class Tracker:
         gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
+        if max(late - early for early, late in recent) > min(gaps) / 2:
+            return False  # it was we who were slow: between two reads that far apart it may have changed more often
         if not self._counter:
             # A gauge that stands still between regular changes may as well show a load that is switched on and off:
             # it is polled as before, so that nothing is missed, and doubted only where its period is not known.
