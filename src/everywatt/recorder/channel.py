@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import RecorderError
-from everywatt.recorder.wire import LOCK, Address, encode, own_folder
+from everywatt.recorder.wire import LOCK, address_in, encode, own_folder
 from everywatt.sensors import registry
 from everywatt.sensors.base import Group, Request, checked
 
@@ -369,7 +369,7 @@ def _connect(folder: Path) -> socket.socket | None:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        with Address(folder) as address:
+        with address_in(folder) as address:
             sock.connect(address)
         _pid, uid, _gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
