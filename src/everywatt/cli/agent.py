@@ -129,8 +129,7 @@ def need(library: str) -> None:
 def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
     """Where to listen, whether with TLS, and the token. UsageError where that cannot be served."""
     from everywatt.net import listen as address
-    from everywatt.net.tls import check_tls
-    from everywatt.net.tokens import read_token
+    from everywatt.net.tls import check_tls, read_token
 
     assert options.listen is not None
     place = address.parse_listen(options.listen)

@@ -63,6 +63,15 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path("/tmp") / f"everywatt-{user_id()}"
 
 
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """What everywatt keeps for the user: XDG_STATE_HOME/everywatt, or ~/.local/state/everywatt."""
+    env = os.environ if environ is None else environ
+    base = env.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):
+        base = f"{env.get('HOME') or '~'}/.local/state"
+    return Path(base).expanduser() / "everywatt"
+
+
 def _is_own(folder: Path | str) -> bool:
     try:
         return os.stat(folder).st_uid == user_id()  # noqa: PTH116 - a text or a path

@@ -120,7 +120,7 @@ class Agent:
     def _watch_llm(self) -> None:
         from everywatt.fleet.llm_energy import LlmBook
         from everywatt.fleet.llm_servers import check_targets
-        from everywatt.net.tokens import read_token
+        from everywatt.net.tls import read_token
 
         token = read_token(None, self.options.llm_token_file)
         targets = check_targets(self.options.llm)

@@ -24,12 +24,10 @@ from everywatt.core.tables import Column, Table
 from everywatt.energy.sources import sources
 from everywatt.ledger.engine import UJ
 from everywatt.meters.archive import read_archive
-from everywatt.meters.block import Block, Oddities
-from everywatt.meters.files import blocks_of
-from everywatt.meters.importing import GAIN_PCT
-from everywatt.meters.integrate import held
+from everywatt.meters.block import Block, Oddities, held
+from everywatt.meters.importing import GAIN_PCT, blocks_of
 from everywatt.meters.plugmap import load_map
-from everywatt.meters.power import meter_sources, single
+from everywatt.meters.wall import meter_sources, single
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import HOUR_S, over_hours
 from everywatt.slurm.site.store import Store
