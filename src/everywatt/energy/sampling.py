@@ -11,6 +11,7 @@ A power reading is the mean over `window_s` before its publication:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -61,8 +62,15 @@ BLURRED = 2.0
 FEWEST_BEATS = 10
 # What the sensors see of their period for which PULSE_EDGE was found.
 PULSE_SEEN = 0.25
-# Readings of one beat from which on they show the load's own course.
+# Readings of one beat from which on they show how slow the load is.
 RESOLVED = 3.0
+# Readings of each level in one beat from which on they may show the load's own course; they do where those between its
+# levels (by more than a tenth of the range) are fewer than so many times what a slow load's would be.
+FOLLOWED = 2.0
+BETWEEN = 0.1
+SHARP = 1.5
+# Steps from one reading to the next, as a part of those that a beat makes at most, up to which it may be a beat.
+RAMP = 2.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
@@ -252,17 +260,25 @@ def _partial(
     if median(unseen / length) <= WHOLE:
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
     common = recurring(y, random) / np.maximum(length, 1e-9)
-    below = above = None
+    below = above = other = other_half = None
     if beside.state is not None:
-        found = _levels(mean, y, beside, median(length), common, window / median(length))
+        period, seen = median(length), window / median(length)
+        followed = _followed(beside.state, y, period, seen)
+        # Both changes of a pulse may fall on the same place of their cells.
+        common = np.where(followed, np.sqrt(2), 1.0) * common
+        state = replace(beside.state, sure=beside.state.sure & ~followed, maybe=beside.state.maybe & ~followed)
+        beside = replace(beside, state=state)
+        toggle = _toggle(mean, beside)
+        found = _levels(mean, y, beside, period, common, seen)
+        other, other_half = _otherwise(found.mean, mean, y, state, period, seen)
         mean, below, above = found.mean, found.below, found.above
-        toggle = np.where(beside.state.maybe, found.toggle, toggle)
-        common = np.where(beside.state.sure, found.doubt, common)
-        random = np.where(beside.state.share >= BUSY, BEATING, 1.0) * random
-        random, loose, known = np.hypot(random, found.either * length), True, beside.state.sure
-    cells = Cells(
-        start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip, below_w=below, above_w=above
-    )
+        toggle = np.where(state.maybe, found.toggle, toggle)
+        common = np.where(state.sure, found.doubt, common)
+        random = np.where(state.share >= BUSY, BEATING, 1.0) * random
+        random, loose, known = np.hypot(random, found.either * length), True, state.sure
+    swing = own_swing(y) / 2
+    beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}
+    cells = Cells(start, t, mean, swing, restless, toggle, loose, random, common, slip, None, below, above, **beats)
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
 
 
@@ -317,6 +333,70 @@ class _Levels:
     either: Array
     below: Array
     above: Array
+
+
+def _followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArray[np.bool_]:
+    """Which cells of a toggling load readings follow, so that they are its own course.
+
+    Several readings a beat are of a slow load, or of a fast one that beats with them. From level to level a slow one
+    shows a reading in between as often as the sensor's look falls on the change, for a share `seen` of its changes. A
+    beat comes as slowly through the look as it passes the levels: with `seen` times its length in readings, or more.
+    """
+    found = np.zeros(len(y), dtype=bool)
+    for part, rows, weight in _surroundings(y, state.sure, np.flatnonzero(state.maybe), period):
+        _, _, beats = _plain(rows, weight)
+        low, size = _range(rows, weight)
+        off = (rows - low[:, None]) / np.maximum(size, 1e-9)[:, None]
+        flags = (off > BETWEEN) & (off < 1 - BETWEEN), off > 0.5, off <= 0.5
+        between, above, below = ((flag & (weight > 0)).sum(axis=1) for flag in flags)
+        clear = (between <= SHARP * seen * 2 * beats) & (size > LONE * np.ptp(y))
+        found[part] = clear & (beats >= FEWEST_BEATS) & (np.minimum(above, below) >= FOLLOWED * beats)
+    return found
+
+
+def _otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float) -> tuple[Array, Array]:
+    """What cells draw by the other explanation of their readings, and its 95 % half-width; `mean` where there is none.
+
+    Readings that rise and fall as slowly as the sensor's look passes over a pulse may be of pulses near the sensor's
+    period (or a part of it): then a cell draws what all of a beat do, also that of a device that is always busy.
+    Readings that step at once may be of a slow load: then those of a toggling device, too, are its `own` course.
+    """
+    found, half = mean.copy(), np.zeros(len(y))
+    busy = state.share >= BUSY
+    # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
+    beside = max(1, round(3 * WITNESS_S / period))
+    for flags in (busy, state.sure):
+        inner = sliding(np.minimum, flags.astype(np.float64), beside) > 0
+        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(flags), period):
+            plain, plain_sd, beats = _plain(rows, weight)
+            _, size = _range(rows, weight)
+            step = (np.abs(np.diff(rows)) * weight[:, 1:] * weight[:, :-1]).max(axis=1)
+            beating = step <= RAMP * size * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            if flags is busy:
+                maybe = beating & (beats >= 1) & (size > LEVEL * plain)
+                found[part] = np.where(maybe, plain, found[part])
+                half[part] = np.where(maybe, Z95 * plain_sd, 0.0)
+            else:
+                found[part] = np.where(beating, found[part], own[part])
+    return found, half
+
+
+def _surroundings(
+    y: Array, flags: npt.NDArray[np.bool_], cells: npt.NDArray[np.intp], period: float
+) -> Iterator[tuple[npt.NDArray[np.intp], Array, Array]]:
+    """Readings of SLOW_BEAT_S to either side of these cells, some cells at a time, and weight 1 for those flagged."""
+    reach = max(1, round(SLOW_BEAT_S / period))
+    rows, weight = around(y, reach), around(flags.astype(np.float64), reach)
+    for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
+        if len(part):
+            yield part, rows[part], weight[part]
+
+
+def _range(rows: Array, weight: Array) -> tuple[Array, Array]:
+    """The least reading of each row with weight, and how much more the most is; 0 and 0 for none."""
+    low = np.where(weight > 0, rows, np.inf).min(axis=1)
+    high = np.where(weight > 0, rows, -np.inf).max(axis=1)
+    return np.where(low <= high, low, 0.0), np.maximum(high - low, 0.0)
 
 
 def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: Array, seen: float) -> _Levels:
@@ -383,17 +463,19 @@ def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: 
         beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
         slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
         # Of a short pulse readings show its joules over the averaging window: the longer that is, the less.
-        blunt = np.where(state.pulsed[part], max(seen / PULSE_SEEN, 1.0), 1.0)
+        rare = state.pulsed[part] | state.paused[part]
+        blunt = np.where(rare, max(seen / PULSE_SEEN, 1.0), 1.0)
         found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
-        # what they show to the board's limit.
+        # what they show to the board's limit. Readings that keep missing short pauses show the upper level.
         enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
         within = np.where(enough, inner[part], among[part]) > 0
         top = np.where(within, wide[part], -np.inf).max(axis=1)
         bottom = np.where(within, wide[part], np.inf).min(axis=1)
         locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
-        shown, allowed = least + share * (top - least), least + share * (limit - least)
+        shown = least + share * (top - least)
+        allowed = np.where(state.paused[part], top, least + share * (limit - least))
         found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
         found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
     return found

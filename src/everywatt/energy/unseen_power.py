@@ -29,12 +29,18 @@ WITNESS_S = 0.2
 _LOOKS_S = WITNESS_S * np.array([[0.0], [1.0], [2.0]])
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
+# Below this it was not busy at all: half of the least that drivers report.
+NOTHING = 0.005
 # Below this busy share in every look of the neighbourhood, a device that is busy at all works in short pulses.
 PULSED = 0.18
+# And below this one where some look shows nothing: pulses that come one by one.
+PULSED_APART = 0.3
 # Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
 # off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
 # twice as much because readings blunt the pulse and may miss it; for a sensor that looks at a quarter of its period.
 PULSE_EDGE = 10.0
+# Longer ones, by the busy share of a look, are blunted and missed less: an edge cuts off no more of them.
+UNRESOLVED = 0.15
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
@@ -77,7 +83,8 @@ class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
     `slow` where the share changes from look to look, all around: readings can follow such a load. `pulsed` where it is
-    busy for a little of each look at most. `swing` is the sd of power inside the cell for levels one watt apart.
+    busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside the cell for levels
+    one watt apart.
     """
 
     share: Array
@@ -86,25 +93,47 @@ class Toggling:
     maybe: Flags
     slow: Flags
     pulsed: Flags
+    paused: Flags
+
+
+def tells(witness: Witness | None) -> bool:
+    """Whether utilisation has shown that it can tell busy from idle: it has moved, or is above nothing, but for little.
+
+    >>> tells(Witness.of_percent([0.0, 1.0], [2.0, 1.0])), tells(Witness.of_percent([0.0, 1.0], [100.0, 100.0]))
+    (True, False)
+    """
+    if witness is None or len(witness.share) == 0:
+        return False
+    return bool(np.ptp(witness.share) >= MOVED or NOTHING < witness.share.max() < PULSED)
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     """Which cells toggled inside. None without a witness that has shown it can tell busy from idle."""
-    if witness is None or len(witness.share) == 0 or np.ptp(witness.share) < MOVED:
+    if witness is None or not tells(witness):
         return None
     looks = witness.about(end_s)
-    between = (looks > IDLE) & (looks < BUSY)
-    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings.
-    pulsed = between.any(axis=0) & (sliding(np.maximum, looks.max(axis=0), 2 * NEAR_CELLS) < PULSED)
-    sure = np.asarray(between.all(axis=0) | pulsed)
+    # Beside a load that works for longer, a percent or two are its beginning and end; alone they are pulses.
+    between = (looks > (IDLE if witness.share.max() >= PULSED else NOTHING)) & (looks < BUSY)
+    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings;
+    # one that is idle for a little of some makes pauses that do.
+    most, least = looks.max(axis=0), looks.min(axis=0)
+    top, bottom = sliding(np.maximum, most, 2 * NEAR_CELLS), sliding(np.minimum, least, 2 * NEAR_CELLS)
+    pulsed = between.any(axis=0) & (top < np.where(bottom <= IDLE, PULSED_APART, PULSED))
+    paused = between.any(axis=0) & (bottom > 1 - np.where(top >= BUSY, PULSED_APART, PULSED))
+    sure = np.asarray(between.all(axis=0) | pulsed | paused)
     share = looks.mean(axis=0)
     return Toggling(
         share,
-        np.where(pulsed, PULSE_EDGE * looks.max(axis=0), np.sqrt(share * (1 - share))),
+        np.where(
+            pulsed | paused,
+            PULSE_EDGE * np.minimum(np.minimum(most, 1 - least), UNRESOLVED),
+            np.sqrt(share * (1 - share)),
+        ),
         sure,
         np.asarray(between.any(axis=0)),
         sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
         pulsed,
+        paused,
     )
 
 
@@ -118,7 +147,7 @@ def unwitnessed(witness: Witness | None, y: Array) -> bool:
         return True
     if np.ptp(witness.share) >= MOVED:
         return False
-    return bool(witness.share.max() > IDLE or np.ptp(y) > MOVED * np.abs(y).max())
+    return bool(witness.share.max() >= PULSED or np.ptp(y) > MOVED * np.abs(y).max())
 
 
 def own_swing(y: Array) -> Array:
