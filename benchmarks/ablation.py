@@ -92,7 +92,7 @@ def without(part: str | None) -> Iterator[None]:
 def questions(scratch: Path, seed: int = 3) -> dict[str, product.Recorded]:
     """Recorded cards by their instant readings and averages, and every load by every sensor."""
     found = {}
-    for name in product.RECORDINGS:
+    for name in sorted(path.parent.name for path in DATA.glob("*/meter.csv.gz")):
         card = product.RECORDED_CARDS[name.split("_")[0]]
         found[name] = product.imported(DATA / name, scratch / f"{name}.tape", card=card)
         if name.startswith("RTX"):

@@ -325,7 +325,7 @@ def part_time(channel: Channel) -> bool:
     if channel.kind is not Kind.COUNTER:
         return False
     if facts.window_s is None:
-        return facts.period_s is None and facts.cards is not None and facts.gain_pct != 0.0
+        return facts.period_s is None and bool(facts.cards) and facts.gain_pct != 0.0
     return facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
 
 
