@@ -15,7 +15,7 @@ from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine, parse_size
 
 if TYPE_CHECKING:
-    from everywatt.fleet.http import Http
+    from everywatt.fleet.service import Http
     from everywatt.net.listen import Address
 
 LIBRARIES = ("uvicorn",)
@@ -151,7 +151,7 @@ def _http(options: AgentOptions) -> Http:
     sock = address.listen(place)
     port = int(sock.getsockname()[1])
 
-    from everywatt.fleet.http import Http
+    from everywatt.fleet.service import Http
     from everywatt.net.guard import Access
 
     hosts = address.hosts_of(place, port, tls=tls, names=options.names)

@@ -40,6 +40,14 @@ class Machine:
         )
 
 
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's name of this boot; empty where it has none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     """The user's own folder for the recorder's socket.
 

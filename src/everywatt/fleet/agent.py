@@ -21,10 +21,10 @@ from everywatt.core.plugins import METRIC_NAMES, load_plugin
 from everywatt.fleet import jobs as job_providers
 from everywatt.fleet import segments, state
 from everywatt.fleet.exporting import Exporter, MetricSource
+from everywatt.fleet.jobs import Places
 from everywatt.fleet.loop import Loop
 from everywatt.fleet.metrics import Series
 from everywatt.fleet.options import RELOADABLE, AgentOptions
-from everywatt.fleet.places import Places
 from everywatt.fleet.service import Notifier
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.counters import Counters

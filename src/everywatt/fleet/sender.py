@@ -20,8 +20,7 @@ from everywatt.core.retry import Backoff
 from everywatt.fleet import state
 from everywatt.fleet.encodings import ENCODINGS, Sample
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.queue import Batch, Position, Queue
-from everywatt.fleet.segments import number_of, segments
+from everywatt.fleet.segments import Batch, Position, Queue, number_of, segments
 from everywatt.net.client import Client, Limits
 from everywatt.net.http1 import retry_after_s
 from everywatt.net.tls import ClientTls

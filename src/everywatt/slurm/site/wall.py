@@ -9,7 +9,7 @@ system add up to the node's, and a job's wall is Σ over its hours of (own + idl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -109,8 +109,7 @@ class NodeWall:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        names = ("node", "hours", "hours_left_out", "chips_j", "wall_j", "jobs_j", "jobs", "why")
-        return {**{name: getattr(self, name) for name in names}, "unexplained": self.unexplained, "rule": RULE}
+        return {**asdict(self), "unexplained": self.unexplained, "rule": RULE}
 
 
 @dataclass(frozen=True, slots=True)
