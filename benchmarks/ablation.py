@@ -27,10 +27,22 @@ SENSORS = {
     "gauge 25 of 100 ms": product.Sensor(window_s=0.025),
     "gauge 100 of 100 ms": product.Sensor(),
     "gauge 1 s every 100 ms": product.Sensor(window_s=1.0),
+    "gauge 10 of 20 ms": product.Sensor(period_s=0.02, window_s=0.01),
+    "gauge 80 of 100 ms": product.Sensor(window_s=0.08),
     "counter 100 ms": product.Sensor(counter=True),
     "counter 100 ms, 20 ms late": product.Sensor(counter=True, bracket_s=0.02),
 }
-LOADS = ("square 1.3 s", "square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "rare spikes")
+# Beside the loads of `product_lab`: a square that is not in step with any sensor, pulses that beat with those of 20 ms,
+# and pauses (or pulses) that come one by one.
+OWN_LOADS = {
+    "square 1.3 s": product.pulses(0.65, 1.3, 90.0, 330.0),
+    "busy pulses 19 ms": product.pulses(0.0075, 0.019, 150.0, 340.0, always_busy=True),
+    "pulses 43 of 632 ms": product.pulses(0.043, 0.632, 90.0, 330.0),
+}
+LOADS = (
+    *("square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "rare spikes", "bursts 7 of 33 ms"),
+    *OWN_LOADS,
+)
 
 
 def _zeros(y: Any) -> Any:
@@ -49,7 +61,18 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "moving average": [(averaging, "DEEPEST", -1)],
     "levels": [(sampling, "toggling", lambda witness, end_s: None)],
     "recurrence": [(sampling, "recurring", lambda y, sd: np.zeros(len(y)))],
-    "pulses": [(unseen_power, "PULSED", 0.0)],
+    "pulses": [(unseen_power, "PULSED", 0.0), (unseen_power, "PULSED_APART", 0.0)],
+    "pulses one by one": [(unseen_power, "PULSED_APART", unseen_power.PULSED)],
+    "readings that follow": [(unseen_power, "FOLLOWED", 1e9)],
+    "the other explanation": [(sampling, "otherwise", lambda mean, *rest: (mean, np.zeros(len(mean))))],
+    "hidden levels": [(unseen_power, "BLURRED", np.inf)],
+    "lone levels": [(unseen_power, "LONE", 0.0)],
+    "slow loads' shape": [(unseen_power, "STEADY_SHARE", 2.0)],
+    "length of beats": [(unseen_power, "RESOLVED", 1e9)],
+    "beats of busy cells": [(sampling, "BEATING", 1.0)],
+    "feigned swing": [(sampling, "FEIGNED", 0.0)],
+    "ripple of averages": [(sampling, "STEPS_A_WINDOW", 1e9)],
+    "toggling in averages": [(sampling, "TOGGLING_S", 0.0)],
 }
 
 
@@ -69,7 +92,7 @@ def without(part: str | None) -> Iterator[None]:
 def questions(scratch: Path, seed: int = 3) -> dict[str, product.Recorded]:
     """Recorded cards by their instant readings and averages, and every load by every sensor."""
     found = {}
-    for name in product.RECORDINGS:
+    for name in sorted(path.parent.name for path in DATA.glob("*/meter.csv.gz")):
         card = product.RECORDED_CARDS[name.split("_")[0]]
         found[name] = product.imported(DATA / name, scratch / f"{name}.tape", card=card)
         if name.startswith("RTX"):
@@ -77,7 +100,7 @@ def questions(scratch: Path, seed: int = 3) -> dict[str, product.Recorded]:
             options = {"card": card, "driver": "535.54.03", "column": "power.draw"}
             found[f"{name}, 1 s average"] = product.imported(DATA / name, out, **options)
     rng = np.random.default_rng(seed)
-    loads = {**product.LOADS, "square 1.3 s": product.pulses(0.65, 1.3, 90.0, 330.0)}
+    loads = {**product.LOADS, **OWN_LOADS}
     for sensor, made in SENSORS.items():
         for load in LOADS:
             out = scratch / f"{len(found)}.tape"

@@ -28,7 +28,7 @@ from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR, CounterCurve
 from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_time
-from everywatt.energy.unseen_power import IDLE, MOVED, Array, Witness, unwitnessed
+from everywatt.energy.unseen_power import IDLE, MOVED, PULSED, Array, Witness, tells, unwitnessed
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
@@ -133,11 +133,11 @@ def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Tic
         return None
     if one.witness is None:
         return near
-    if np.ptp(one.witness.share) < MOVED:
-        # Whether utilisation that never moves says idle is told from all readings.
-        idle = one.witness.share.max(initial=0.0) <= IDLE
-        return None if idle and not _steady(raw) else replace(near, witness=one.witness)
-    return replace(near, witness=one.witness, low_w=idle_w(one))
+    share = one.witness.share
+    if np.ptp(share) < MOVED and share.max(initial=0.0) < PULSED and not _steady(raw):
+        # Whether utilisation that hardly moves can tell busy from idle follows from all readings.
+        return None
+    return replace(near, witness=one.witness, low_w=idle_w(one) if tells(one.witness) else None)
 
 
 def idle_w(one: Around) -> float:

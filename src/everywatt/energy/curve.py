@@ -79,6 +79,8 @@ class Cells:
     slip_j      sd of energy that publication jitter moves over the cell's end
     slip_start_j  the same over its start, where that is not the end of the cell before (None: as `slip_j`)
     below_w, above_w  how much less or more the cell's mean may be where readings cannot tell (None: nothing)
+    other_w     the cells' means if readings beat with the load, all of them or none (None: they do not)
+    other_half_w  95 % half-width of those, common to neighbouring cells
     """
 
     start_s: Array
@@ -94,6 +96,8 @@ class Cells:
     slip_start_j: Array | None = None
     below_w: Array | None = None
     above_w: Array | None = None
+    other_w: Array | None = None
+    other_half_w: Array | None = None
 
 
 class Curve:
@@ -112,6 +116,9 @@ class Curve:
         self._hidden = [
             None if side is None or not side.any() else _knots(side * length) for side in (cells.below_w, cells.above_w)
         ]
+        self._other: tuple[Array, Array] | None = None
+        if cells.other_w is not None and cells.other_half_w is not None:
+            self._other = _knots((cells.other_w - cells.mean_w) * length), _knots(cells.other_half_w * length)
 
     def cumulative(self, t_s: npt.ArrayLike) -> Array:
         """Joules since the first cell's start."""
@@ -126,16 +133,26 @@ class Curve:
         common = np.maximum(self._look(b, self._common) - self._look(a, self._common), 0.0)
         # A steady reading is rounded the same way every time, so the rounding of power does not average out.
         quantum = np.hypot(self._quantum_j, self._quantum_w / 2 * observed)
+        inner = np.hypot(Z95 * np.sqrt(random), common)
         # All publications a little late by the same amount: what enters at one end less what leaves at the other.
         shift = Z95 * self._shift_s * np.abs(self._power(b) - self._power(a))
         return Sampled(
             joules,
             *self._edges(a, b),
-            np.hypot(Z95 * np.sqrt(random), common),
+            inner,
             np.hypot(quantum, shift),
             np.where(b > a, observed / np.where(b > a, b - a, 1.0), 0.0),
-            *(None if knots is None else self._look(b, knots) - self._look(a, knots) for knots in self._hidden),
+            *self._bounds(a, b, inner),
         )
+
+    def _bounds(self, a: Array, b: Array, inner: Array) -> list[Array | None]:
+        """How much less and how much more readings cannot exclude, beyond the half-width `inner`."""
+        hidden = [None if knots is None else self._look(b, knots) - self._look(a, knots) for knots in self._hidden]
+        if self._other is None:
+            return hidden
+        more, half = (self._look(b, knots) - self._look(a, knots) for knots in self._other)
+        sides = zip((half - more, half + more), hidden, strict=True)
+        return [np.maximum(further - inner, 0.0 if side is None else side) for further, side in sides]
 
     def edge_half_width(self, t_s: npt.ArrayLike) -> Array:
         """95 % half-width in joules of the cumulative energy at these instants, from inside their cells."""

@@ -18,16 +18,19 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.averaging import STEADY, unmove
-from everywatt.energy.curve import LEVEL, SLOWER, Z95, Cells, Curve, place_steps, split_cells
+from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
 from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
+    SLOW_BEAT_S,
     WITNESS_S,
     Array,
     Toggling,
     Witness,
-    around,
+    followed,
+    hidden_levels,
+    otherwise,
     own_swing,
     recurring,
     restlessness,
@@ -40,31 +43,8 @@ from everywatt.energy.unseen_power import (
 GAP_PERIODS = 3.0
 # Times that differ by less than this are the same.
 ROUNDING_S = 1e-6
-# A load that toggles once a period may beat with the sensor; both its levels are looked for this far to either side.
-BEAT_S = 2.5
-# Where the beat is slower, this far.
-SLOW_BEAT_S = 10.0
 # Of which less than this share of the period is not seen, it is all seen.
 WHOLE = 0.05
-# Cells that are looked at together, to keep their neighbourhoods small in memory.
-CHUNK = 4096
-# Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
-# fall: how far a mean that is weighted with a busy share may be off, as a part of the swing between the levels (sd).
-SHARE_ERROR = 0.02
-# Readings nearby that span less than this share of all readings of the tape show one level only; and how far a mean may
-# then be off, as a part of the swing (sd).
-LONE = 0.3
-LONE_ERROR = 0.1
-# Where the mean of readings is above the weighted one by more sd than this, over so many beats, pulses are too short
-# for the sensor to show their level.
-BLURRED = 2.0
-FEWEST_BEATS = 10
-# What the sensors see of their period for which PULSE_EDGE was found.
-PULSE_SEEN = 0.25
-# Readings of one beat from which on they show the load's own course.
-RESOLVED = 3.0
-# The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
-UNSEEN_LIMIT = 1.5
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
@@ -252,17 +232,25 @@ def _partial(
     if median(unseen / length) <= WHOLE:
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
     common = recurring(y, random) / np.maximum(length, 1e-9)
-    below = above = None
+    below = above = other = other_half = None
     if beside.state is not None:
-        found = _levels(mean, y, beside, median(length), common, window / median(length))
+        period, seen = median(length), window / median(length)
+        follows = followed(beside.state, y, period, seen)
+        # Both changes of a pulse may fall on the same place of their cells.
+        common = np.where(follows, np.sqrt(2), 1.0) * common
+        state = replace(beside.state, sure=beside.state.sure & ~follows, maybe=beside.state.maybe & ~follows)
+        beside = replace(beside, state=state)
+        toggle = _toggle(mean, beside)
+        found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen)
+        other, other_half = otherwise(found.mean, mean, y, state, period, seen)
         mean, below, above = found.mean, found.below, found.above
-        toggle = np.where(beside.state.maybe, found.toggle, toggle)
-        common = np.where(beside.state.sure, found.doubt, common)
-        random = np.where(beside.state.share >= BUSY, BEATING, 1.0) * random
-        random, loose, known = np.hypot(random, found.either * length), True, beside.state.sure
-    cells = Cells(
-        start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip, below_w=below, above_w=above
-    )
+        toggle = np.where(state.maybe, found.toggle, toggle)
+        common = np.where(state.sure, found.doubt, common)
+        random = np.where(state.share >= BUSY, BEATING, 1.0) * random
+        random, loose, known = np.hypot(random, found.either * length), True, state.sure
+    swing = own_swing(y) / 2
+    beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}
+    cells = Cells(start, t, mean, swing, restless, toggle, loose, random, common, slip, None, below, above, **beats)
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
 
 
@@ -298,121 +286,6 @@ def _doubted(cells: Cells, part_time: bool) -> Cells:
     swing = sliding(np.maximum, cells.mean_w, reach) - sliding(np.minimum, cells.mean_w, reach)
     one_level = np.maximum(UNSEEN_SWING * np.abs(cells.mean_w), swing) / 2
     return replace(cells, toggle_w=toggle, common_w=np.hypot(cells.common_w, one_level))
-
-
-@dataclass(frozen=True, slots=True)
-class _Levels:
-    """Cells of a load that toggles out of the sensor's sight.
-
-    mean     power by two levels and the busy share
-    doubt    95 % half-width of that mean, common to all cells of the load
-    toggle   sd of the power inside
-    either   sd of cells of which utilisation does not say clearly whether they toggled
-    below, above   how much less or more the mean may be where readings keep pace with the load and show one level
-    """
-
-    mean: Array
-    doubt: Array
-    toggle: Array
-    either: Array
-    below: Array
-    above: Array
-
-
-def _levels(mean: Array, y: Array, beside: _Beside, period: float, recurring_w: Array, seen: float) -> _Levels:
-    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
-
-    `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it;
-    `seen` the share of each period at which the sensor looks.
-    """
-    state = beside.state
-    assert state is not None
-    found = _Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
-    reach = max(1, round(SLOW_BEAT_S / period))
-    near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
-    flags = state.sure.astype(np.float64)
-    among = around(flags, reach)
-    # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
-    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
-    cells = np.flatnonzero(state.maybe)
-    least, most = float(y.min()), float(y.max())
-    limit = max(most, UNSEEN_LIMIT * most if beside.limit_w is None else beside.limit_w)
-    parts = np.array_split(cells, max(1, len(cells) // CHUNK))
-    lows, highs = y.copy(), y.copy()
-    for part in parts:
-        lows[part], highs[part] = near[part].min(axis=1), near[part].max(axis=1)
-    # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
-    # is known, and the other level is then taken from wherever the tape shows it.
-    lones = state.sure & (highs - lows < LONE * (most - least))
-    lows, highs = np.where(lones, least, lows), np.where(lones, most, highs)
-    by_share = lows + state.share * (highs - lows)
-    all_by_share = around(by_share, reach)
-    for part in parts:
-        share, low, high, lone, sure = state.share[part], lows[part], highs[part], lones[part], state.sure[part]
-        weighted = by_share[part]
-        weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
-        plain, plain_sd, beats = _plain(wide[part], among[part])
-        plain_sd = np.where(lone, np.inf, plain_sd)
-        # Pulses shorter than the averaging window never show their upper level, pauses shorter than it never the lower
-        # one: weighted with the busy share, what they show counts it twice. Where readings do not keep pace with the
-        # load, their mean tells by how much.
-        same = (all_by_share[part] * among[part]).sum(axis=1) / np.maximum(among[part].sum(axis=1), 1.0)
-        beyond = np.where(np.isfinite(plain_sd), (plain - same) / np.hypot(plain_sd, weighted_sd), 0.0)
-        blurred = (np.abs(beyond) > BLURRED) & (beats >= FEWEST_BEATS)
-        plain_sd = np.hypot(plain_sd, recurring_w[part] / Z95)
-        shown = np.where(beyond > 0, least, high)
-        off = np.where(np.abs(same - shown) > 1e-9, same - shown, np.inf)
-        grown = np.where(blurred, (plain - shown) / off, 1.0)
-        weighted = shown + grown * (weighted - shown)
-        weighted_sd = np.where(blurred, np.hypot(weighted_sd, plain_sd), weighted_sd)
-        # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
-        # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
-        # doubted.
-        trust = 1 / (1 + (plain_sd / weighted_sd) ** 2)
-        apart = np.abs(plain - weighted) / np.hypot(plain_sd, weighted_sd)
-        both_sd = weighted_sd * np.sqrt(1 - trust) * np.maximum(apart, 1.0)
-        # A slow beat may show one level only for seconds: then the other is as far as it was seen further away.
-        far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
-        hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
-        level = weighted + trust * (plain - weighted)
-        # A load that is slow enough for readings to follow keeps their shape.
-        shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
-        found.mean[part] = np.where(sure, level + shape, mean[part])
-        found.doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
-        # Readings that come so often that they follow the load show how slow it is, up to what utilisation averages.
-        beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
-        slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
-        # Of a short pulse readings show its joules over the averaging window: the longer that is, the less.
-        blunt = np.where(state.pulsed[part], max(seen / PULSE_SEEN, 1.0), 1.0)
-        found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
-        found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
-        # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
-        # what they show to the board's limit.
-        enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
-        within = np.where(enough, inner[part], among[part]) > 0
-        top = np.where(within, wide[part], -np.inf).max(axis=1)
-        bottom = np.where(within, wide[part], np.inf).min(axis=1)
-        locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
-        shown, allowed = least + share * (top - least), least + share * (limit - least)
-        found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
-        found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
-    return found
-
-
-def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Mean of each row of readings, of those with weight 1 only, its sd, and how often readings beat with the load.
-
-    A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n
-    unrelated readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over
-    less than a beat is worth nothing.
-    """
-    count = np.maximum(weight.sum(axis=1), 1.0)
-    mean = (rows * weight).sum(axis=1) / count
-    off = (rows - mean[:, None]) * weight
-    spread = np.sqrt((off**2).sum(axis=1) / count)
-    beats = (off[:, 1:] * off[:, :-1] < 0).sum(axis=1) / 2
-    share = np.maximum(count**-0.5, 1 / (np.pi * np.maximum(beats, 1)))
-    return mean, np.where(beats >= 1, spread * share, np.inf), beats
 
 
 def _moving(

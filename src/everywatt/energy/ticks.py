@@ -105,11 +105,15 @@ class Ticks:
         known = self.channel.facts.window_s
         if known is not None or self.channel.kind is Kind.COUNTER:
             return (self.period_s if known is None else known,)
+        found = self._possible_windows_s
+        return found if self.channel.domain is Domain.GPU else (min(found[0], self.spacing_s),)
+
+    @cached_property
+    def _possible_windows_s(self) -> tuple[float, ...]:
         own = self.real & np.isfinite(self.watts)
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
         apart_s = np.diff(self.at_ns[own]) / NS
-        found = possible_windows(self.watts[own], self.spacing_s, state, apart_s)
-        return found if self.channel.domain is Domain.GPU else (min(found[0], self.spacing_s),)
+        return possible_windows(self.watts[own], self.spacing_s, state, apart_s)
 
     @property
     def plain(self) -> bool:
@@ -134,10 +138,13 @@ class Ticks:
             )
             if not part_time(self.channel) or self.real.sum() < 2:
                 return counted
+            seen_s = min(self._possible_windows_s) if facts.window_s is None else facts.window_s
+            if seen_s > (1 - WHOLE) * self.spacing_s:
+                return counted
             # Each increment is a reading of its sensor, which speaks for the period before it.
             own = np.flatnonzero(self.real)[1:]
             held_s = np.diff(t, prepend=t[0])
-            gauges = [self._gauge(t[own], half_s[own], own, held_s, w) for w in (facts.window_s or 0.0, self.period_s)]
+            gauges = [self._gauge(t[own], half_s[own], own, held_s, w) for w in (seen_s, self.period_s)]
             return PartTime(counted, *gauges)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
         # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
@@ -313,10 +320,13 @@ class Ticks:
 
 
 def part_time(channel: Channel) -> bool:
-    """True for a counter that adds up readings of a part of each period."""
-    window_s, period_s = channel.facts.window_s, channel.facts.period_s
-    known = channel.kind is Kind.COUNTER and window_s is not None and period_s is not None
-    return known and (window_s or 0.0) < (1 - WHOLE) * (period_s or 0.0)
+    """True for a counter that adds up readings of a part of each period, or may: of a card that is in no table."""
+    facts = channel.facts
+    if channel.kind is not Kind.COUNTER:
+        return False
+    if facts.window_s is None:
+        return facts.period_s is None and bool(facts.cards) and facts.gain_pct != 0.0
+    return facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
 
 
 def _sum(amounts: Floats | None) -> float:

@@ -10,10 +10,13 @@ Everything here comes from the readings and from utilisation, nothing from a fix
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.curve import LEVEL, SLOWER, Z95
 from everywatt.energy.medians import row_medians
 
 Array = npt.NDArray[np.float64]
@@ -29,12 +32,18 @@ WITNESS_S = 0.2
 _LOOKS_S = WITNESS_S * np.array([[0.0], [1.0], [2.0]])
 # At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
 IDLE, BUSY = 0.02, 0.98
+# Below this it was not busy at all: half of the least that drivers report.
+NOTHING = 0.005
 # Below this busy share in every look of the neighbourhood, a device that is busy at all works in short pulses.
 PULSED = 0.18
+# And below this one where some look shows nothing: pulses that come one by one.
+PULSED_APART = 0.3
 # Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
 # off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
 # twice as much because readings blunt the pulse and may miss it; for a sensor that looks at a quarter of its period.
 PULSE_EDGE = 10.0
+# Longer ones, by the busy share of a look, are blunted and missed less: an edge cuts off no more of them.
+UNRESOLVED = 0.15
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
@@ -47,6 +56,37 @@ APART = 0.3
 BY_CHANCE = 0.5
 # Where in a cell a change recurs is anywhere, once: 95 % of a uniform law in sd, as for edges.
 Z95_RECURRING = 1.7
+
+# A load that toggles once a period may beat with the sensor; both its levels are looked for this far to either side.
+BEAT_S = 2.5
+# Where the beat is slower, this far.
+SLOW_BEAT_S = 10.0
+# Cells that are looked at together, to keep their neighbourhoods small in memory.
+CHUNK = 4096
+# Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
+# fall: how far a mean that is weighted with a busy share may be off, as a part of the swing between the levels (sd).
+SHARE_ERROR = 0.02
+# Readings nearby that span less than this share of all readings of the tape show one level only; and how far a mean may
+# then be off, as a part of the swing (sd).
+LONE = 0.3
+LONE_ERROR = 0.1
+# Where the mean of readings is above the weighted one by more sd than this, over so many beats, pulses are too short
+# for the sensor to show their level.
+BLURRED = 2.0
+FEWEST_BEATS = 10
+# What the sensors see of their period for which PULSE_EDGE was found.
+PULSE_SEEN = 0.25
+# Readings of one beat from which on they show how slow the load is.
+RESOLVED = 3.0
+# Readings of each level in one beat from which on they may show the load's own course; they do where those between its
+# levels (by more than a tenth of the range) are fewer than so many times what a slow load's would be.
+FOLLOWED = 2.0
+BETWEEN = 0.1
+SHARP = 1.5
+# Steps from one reading to the next, as a part of those that a beat makes at most, up to which it may be a beat.
+RAMP = 2.0
+# The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
+UNSEEN_LIMIT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +117,8 @@ class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
     `slow` where the share changes from look to look, all around: readings can follow such a load. `pulsed` where it is
-    busy for a little of each look at most. `swing` is the sd of power inside the cell for levels one watt apart.
+    busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside the cell for levels
+    one watt apart.
     """
 
     share: Array
@@ -86,25 +127,47 @@ class Toggling:
     maybe: Flags
     slow: Flags
     pulsed: Flags
+    paused: Flags
+
+
+def tells(witness: Witness | None) -> bool:
+    """Whether utilisation has shown that it can tell busy from idle: it has moved, or is above nothing, but for little.
+
+    >>> tells(Witness.of_percent([0.0, 1.0], [2.0, 1.0])), tells(Witness.of_percent([0.0, 1.0], [100.0, 100.0]))
+    (True, False)
+    """
+    if witness is None or len(witness.share) == 0:
+        return False
+    return bool(np.ptp(witness.share) >= MOVED or NOTHING < witness.share.max() < PULSED)
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     """Which cells toggled inside. None without a witness that has shown it can tell busy from idle."""
-    if witness is None or len(witness.share) == 0 or np.ptp(witness.share) < MOVED:
+    if witness is None or not tells(witness):
         return None
     looks = witness.about(end_s)
-    between = (looks > IDLE) & (looks < BUSY)
-    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings.
-    pulsed = between.any(axis=0) & (sliding(np.maximum, looks.max(axis=0), 2 * NEAR_CELLS) < PULSED)
-    sure = np.asarray(between.all(axis=0) | pulsed)
+    # Beside a load that works for longer, a percent or two are its beginning and end; alone they are pulses.
+    between = (looks > (IDLE if witness.share.max() >= PULSED else NOTHING)) & (looks < BUSY)
+    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings;
+    # one that is idle for a little of some makes pauses that do.
+    most, least = looks.max(axis=0), looks.min(axis=0)
+    top, bottom = sliding(np.maximum, most, 2 * NEAR_CELLS), sliding(np.minimum, least, 2 * NEAR_CELLS)
+    pulsed = between.any(axis=0) & (top < np.where(bottom <= IDLE, PULSED_APART, PULSED))
+    paused = between.any(axis=0) & (bottom > 1 - np.where(top >= BUSY, PULSED_APART, PULSED))
+    sure = np.asarray(between.all(axis=0) | pulsed | paused)
     share = looks.mean(axis=0)
     return Toggling(
         share,
-        np.where(pulsed, PULSE_EDGE * looks.max(axis=0), np.sqrt(share * (1 - share))),
+        np.where(
+            pulsed | paused,
+            PULSE_EDGE * np.minimum(np.minimum(most, 1 - least), UNRESOLVED),
+            np.sqrt(share * (1 - share)),
+        ),
         sure,
         np.asarray(between.any(axis=0)),
         sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
         pulsed,
+        paused,
     )
 
 
@@ -118,7 +181,7 @@ def unwitnessed(witness: Witness | None, y: Array) -> bool:
         return True
     if np.ptp(witness.share) >= MOVED:
         return False
-    return bool(witness.share.max() > IDLE or np.ptp(y) > MOVED * np.abs(y).max())
+    return bool(witness.share.max() >= PULSED or np.ptp(y) > MOVED * np.abs(y).max())
 
 
 def own_swing(y: Array) -> Array:
@@ -191,3 +254,184 @@ def _recurrence(y: Array) -> tuple[float, int]:
         return 0.0, 1
     cells = int(apart[0] + np.flatnonzero(later >= 0.95 * best)[0]) + 1
     return min((best - BY_CHANCE) / (1 - BY_CHANCE), 1.0), cells
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """Cells of a load that toggles out of the sensor's sight.
+
+    mean     power by two levels and the busy share
+    doubt    95 % half-width of that mean, common to all cells of the load
+    toggle   sd of the power inside
+    either   sd of cells of which utilisation does not say clearly whether they toggled
+    below, above   how much less or more the mean may be where readings keep pace with the load and show one level
+    """
+
+    mean: Array
+    doubt: Array
+    toggle: Array
+    either: Array
+    below: Array
+    above: Array
+
+
+def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArray[np.bool_]:
+    """Which cells of a toggling load readings follow, so that they are its own course.
+
+    Several readings a beat are of a slow load, or of a fast one that beats with them. From level to level a slow one
+    shows a reading in between as often as the sensor's look falls on the change, for a share `seen` of its changes. A
+    beat comes as slowly through the look as it passes the levels: with `seen` times its length in readings, or more.
+    """
+    found = np.zeros(len(y), dtype=bool)
+    for part, rows, weight in _surroundings(y, state.sure, np.flatnonzero(state.maybe), period):
+        _, _, beats = _plain(rows, weight)
+        low, size = _range(rows, weight)
+        off = (rows - low[:, None]) / np.maximum(size, 1e-9)[:, None]
+        flags = (off > BETWEEN) & (off < 1 - BETWEEN), off > 0.5, off <= 0.5
+        between, above, below = ((flag & (weight > 0)).sum(axis=1) for flag in flags)
+        clear = (between <= SHARP * seen * 2 * beats) & (size > LONE * np.ptp(y))
+        found[part] = clear & (beats >= FEWEST_BEATS) & (np.minimum(above, below) >= FOLLOWED * beats)
+    return found
+
+
+def otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float) -> tuple[Array, Array]:
+    """What cells draw by the other explanation of their readings, and its 95 % half-width; `mean` where there is none.
+
+    Readings that rise and fall as slowly as the sensor's look passes over a pulse may be of pulses near the sensor's
+    period (or a part of it): then a cell draws what all of a beat do, also that of a device that is always busy.
+    Readings that step at once may be of a slow load: then those of a toggling device, too, are its `own` course.
+    """
+    found, half = mean.copy(), np.zeros(len(y))
+    busy = state.share >= BUSY
+    # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
+    beside = max(1, round(3 * WITNESS_S / period))
+    for flags in (busy, state.sure):
+        inner = sliding(np.minimum, flags.astype(np.float64), beside) > 0
+        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(flags), period):
+            plain, plain_sd, beats = _plain(rows, weight)
+            _, size = _range(rows, weight)
+            step = (np.abs(np.diff(rows)) * weight[:, 1:] * weight[:, :-1]).max(axis=1)
+            beating = step <= RAMP * size * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            if flags is busy:
+                maybe = beating & (beats >= 1) & (size > LEVEL * plain)
+                found[part] = np.where(maybe, plain, found[part])
+                half[part] = np.where(maybe, Z95 * plain_sd, 0.0)
+            else:
+                found[part] = np.where(beating, found[part], own[part])
+    return found, half
+
+
+def _surroundings(
+    y: Array, flags: npt.NDArray[np.bool_], cells: npt.NDArray[np.intp], period: float
+) -> Iterator[tuple[npt.NDArray[np.intp], Array, Array]]:
+    """Readings of SLOW_BEAT_S to either side of these cells, some cells at a time, and weight 1 for those flagged."""
+    reach = max(1, round(SLOW_BEAT_S / period))
+    rows, weight = around(y, reach), around(flags.astype(np.float64), reach)
+    for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
+        if len(part):
+            yield part, rows[part], weight[part]
+
+
+def _range(rows: Array, weight: Array) -> tuple[Array, Array]:
+    """The least reading of each row with weight, and how much more the most is; 0 and 0 for none."""
+    low = np.where(weight > 0, rows, np.inf).min(axis=1)
+    high = np.where(weight > 0, rows, -np.inf).max(axis=1)
+    return np.where(low <= high, low, 0.0), np.maximum(high - low, 0.0)
+
+
+def hidden_levels(
+    mean: Array, y: Array, state: Toggling, limit_w: float | None, period: float, recurring_w: Array, seen: float
+) -> Levels:
+    """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
+
+    `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it;
+    `seen` the share of each period at which the sensor looks.
+    """
+    found = Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
+    reach = max(1, round(SLOW_BEAT_S / period))
+    near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
+    flags = state.sure.astype(np.float64)
+    among = around(flags, reach)
+    # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
+    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
+    cells = np.flatnonzero(state.maybe)
+    least, most = float(y.min()), float(y.max())
+    limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
+    parts = np.array_split(cells, max(1, len(cells) // CHUNK))
+    lows, highs = y.copy(), y.copy()
+    for part in parts:
+        lows[part], highs[part] = near[part].min(axis=1), near[part].max(axis=1)
+    # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
+    # is known, and the other level is then taken from wherever the tape shows it.
+    lones = state.sure & (highs - lows < LONE * (most - least))
+    lows, highs = np.where(lones, least, lows), np.where(lones, most, highs)
+    by_share = lows + state.share * (highs - lows)
+    all_by_share = around(by_share, reach)
+    for part in parts:
+        share, low, high, lone, sure = state.share[part], lows[part], highs[part], lones[part], state.sure[part]
+        weighted = by_share[part]
+        weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
+        plain, plain_sd, beats = _plain(wide[part], among[part])
+        plain_sd = np.where(lone, np.inf, plain_sd)
+        # Pulses shorter than the averaging window never show their upper level, pauses shorter than it never the lower
+        # one: weighted with the busy share, what they show counts it twice. Where readings do not keep pace with the
+        # load, their mean tells by how much.
+        same = (all_by_share[part] * among[part]).sum(axis=1) / np.maximum(among[part].sum(axis=1), 1.0)
+        beyond = np.where(np.isfinite(plain_sd), (plain - same) / np.hypot(plain_sd, weighted_sd), 0.0)
+        blurred = (np.abs(beyond) > BLURRED) & (beats >= FEWEST_BEATS)
+        plain_sd = np.hypot(plain_sd, recurring_w[part] / Z95)
+        shown = np.where(beyond > 0, least, high)
+        off = np.where(np.abs(same - shown) > 1e-9, same - shown, np.inf)
+        grown = np.where(blurred, (plain - shown) / off, 1.0)
+        weighted = shown + grown * (weighted - shown)
+        weighted_sd = np.where(blurred, np.hypot(weighted_sd, plain_sd), weighted_sd)
+        # Two estimates that fail in different ways: weighted levels where the averaging window blunts them, the plain
+        # mean of readings where they beat with the load. Each counts by its sd; where they disagree by more, both are
+        # doubted.
+        trust = 1 / (1 + (plain_sd / weighted_sd) ** 2)
+        apart = np.abs(plain - weighted) / np.hypot(plain_sd, weighted_sd)
+        both_sd = weighted_sd * np.sqrt(1 - trust) * np.maximum(apart, 1.0)
+        # A slow beat may show one level only for seconds: then the other is as far as it was seen further away.
+        far_low, far_high = wide[part].min(axis=1), wide[part].max(axis=1)
+        hidden = np.maximum(share * (far_high - high), (1 - share) * (low - far_low)) * (1 - trust)
+        level = weighted + trust * (plain - weighted)
+        # A load that is slow enough for readings to follow keeps their shape.
+        shape = np.where(state.slow[part], mean[part] - near[part].mean(axis=1), 0.0)
+        found.mean[part] = np.where(sure, level + shape, mean[part])
+        found.doubt[part] = np.where(sure, np.hypot(Z95 * both_sd, hidden), 0.0)
+        # Readings that come so often that they follow the load show how slow it is, up to what utilisation averages.
+        beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
+        slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
+        # Of a short pulse readings show its joules over the averaging window: the longer that is, the less.
+        rare = state.pulsed[part] | state.paused[part]
+        blunt = np.where(rare, max(seen / PULSE_SEEN, 1.0), 1.0)
+        found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
+        found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
+        # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
+        # what they show to the board's limit. Readings that keep missing short pauses show the upper level.
+        enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
+        within = np.where(enough, inner[part], among[part]) > 0
+        top = np.where(within, wide[part], -np.inf).max(axis=1)
+        bottom = np.where(within, wide[part], np.inf).min(axis=1)
+        locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
+        shown = least + share * (top - least)
+        allowed = np.where(state.paused[part], top, least + share * (limit - least))
+        found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
+        found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
+    return found
+
+
+def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Mean of each row of readings, of those with weight 1 only, its sd, and how often readings beat with the load.
+
+    A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n
+    unrelated readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over
+    less than a beat is worth nothing.
+    """
+    count = np.maximum(weight.sum(axis=1), 1.0)
+    mean = (rows * weight).sum(axis=1) / count
+    off = (rows - mean[:, None]) * weight
+    spread = np.sqrt((off**2).sum(axis=1) / count)
+    beats = (off[:, 1:] * off[:, :-1] < 0).sum(axis=1) / 2
+    share = np.maximum(count**-0.5, 1 / (np.pi * np.maximum(beats, 1)))
+    return mean, np.where(beats >= 1, spread * share, np.inf), beats

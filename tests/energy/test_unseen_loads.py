@@ -1,0 +1,70 @@
+"""Loads of which a sensor sees a part, and not the same part each time: intervals have to hold what it missed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from everywatt.core.channels import Facts
+
+# The least that a true 95 % may show in a few hundred windows, which share their load and so count as fewer.
+HONEST_FEW = 0.90
+LENGTHS_S = (0.25, 1.0, 3.0)
+
+
+def asked(product, folder, make, sensor, runs=6, count=30):
+    """Answers of `Run.energy` by length of window, over recordings with random phases."""
+    found = {}
+    for seed in range(runs):
+        rng = np.random.default_rng(seed)
+        recorded = product.record(make(rng), sensor, folder / f"{seed}.tape", rng)
+        for length in LENGTHS_S:
+            answers = product.by_windows(recorded, length, count, rng)
+            found[length] = found[length] + answers if length in found else answers
+    return found
+
+
+def hold(found):
+    """What does not hold enough, as text."""
+    return {length: str(answers) for length, answers in found.items() if answers.holds() < HONEST_FEW}
+
+
+@pytest.mark.parametrize("load", ["telegraph 60 ms", "on/off 100 ms"])
+def test_a_load_that_readings_follow(product, tmp_path, load):
+    """Several readings a beat, and few between its levels: what they show is the load itself."""
+    assert not hold(asked(product, tmp_path, product.LOADS[load], product.Sensor(period_s=0.02, window_s=0.01)))
+
+
+@pytest.mark.parametrize(
+    "period_s",
+    [
+        0.047,
+        0.053,
+        pytest.param(0.0495, marks=pytest.mark.xfail(strict=True, reason="a beat of 5 s is seen two to four times")),
+    ],
+)
+def test_pulses_of_a_busy_device_that_beat_with_the_readings(product, tmp_path, period_s):
+    make = product.pulses(0.4 * period_s, period_s, 150.0, 340.0, always_busy=True)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(period_s=0.05, window_s=0.0125)))
+
+
+def test_bursts_of_an_unknown_card_that_fall_between_its_readings(product, tmp_path):
+    make = product.pulses(0.003, 0.15, 90.0, 330.0)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.025, known=False)))
+
+
+@pytest.mark.parametrize(
+    ("on_s", "every_s", "period_s", "window_s"),
+    [(0.589, 0.632, 0.1, 0.025), (0.589, 0.632, 0.211, 0.15)],
+)
+def test_short_pauses(product, tmp_path, on_s, every_s, period_s, window_s):
+    make = product.pulses(on_s, every_s, 90.0, 250.0)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(period_s=period_s, window_s=window_s)))
+
+
+@pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 60 ms", "on/off 100 ms", "bursts 7 of 33 ms"])
+def test_a_counter_of_a_card_that_is_not_in_the_table(product, tmp_path, load):
+    """It may add up readings of a part of each period, as an A100's does."""
+    facts = Facts(max_w=500.0, gain_pct=0.01, offset_w=0.01, cards="Z900")
+    sensor = product.Sensor(counter=True, facts=facts, seen_s=0.025)
+    assert not hold(asked(product, tmp_path, product.LOADS[load], sensor))
