@@ -334,7 +334,7 @@ def test_it_reads_what_the_standard_library_reads(status, body, framing, sizes, 
     pieces.append(data[at:])
     response = Client(answering(*pieces)).get()
     host = answering(*pieces).removeprefix("http://")
-    old = http.client.HTTPConnection(host, timeout=5)
+    old = http.client.HTTPConnection(host, timeout=60)
     old.request("GET", "/")
     answer = old.getresponse()
     assert (response.status, response.reason, response.body) == (answer.status, answer.reason, answer.read())
