@@ -122,8 +122,8 @@ $(VENV)/.stamp-base: $(PINNED)
 	'$(VENV)/bin/python' $(PIP) -e .
 	@touch '$@'
 
+# All at once: pip then looks every package up, and builds this one, once.
 ifeq ($(CI),true)
-# All at once: pip then looks every package up once.
 $(VENV)/.stamp-ml: $(PINNED)
 	@scripts/venv.sh '$(VENV)' constraints-hashes.txt
 	'$(VENV)/bin/python' $(PIP) --group dev --group ml -e '.[$(EXTRAS)]'
@@ -133,9 +133,10 @@ $(VENV)/.stamp-ml: $(PINNED)
 $(VENV)/.stamp-dev: $(VENV)/.stamp-ml
 	@touch '$@'
 else
-$(VENV)/.stamp-dev: $(VENV)/.stamp-base
+$(VENV)/.stamp-dev: $(PINNED)
+	@scripts/venv.sh '$(VENV)'
 	'$(VENV)/bin/python' $(PIP) --group dev -e '.[$(EXTRAS)]'
-	@touch '$@'
+	@touch '$(VENV)/.stamp-base' '$@'
 
 $(VENV)/.stamp-ml: $(VENV)/.stamp-dev
 	'$(VENV)/bin/python' $(PIP) --group dev --group ml -e '.[$(EXTRAS)]'

@@ -18,7 +18,7 @@ from benchmarks.common import OUT, environment, say, verdict
 from everywatt.core.clocks import NS
 from everywatt.meters.archive import file_name
 from everywatt.meters.block import TenthsBlock
-from everywatt.meters.parquet import write_parquet
+from everywatt.meters.parquet import writing
 
 ORIGIN_NS = 1_794_700_800 * NS
 PLUGS = 2
@@ -71,7 +71,8 @@ def main(quick: bool = False) -> None:
         for days in lengths:
             for number in range(made, days):
                 start_ns = ORIGIN_NS + number * 86_400 * NS
-                write_parquet(archive / "raw" / file_name("box", start_ns), day(start_ns, hours))
+                for _ in writing(archive / "raw" / file_name("box", start_ns), day(start_ns, hours)):
+                    pass
             made = days
             middle_ns = ORIGIN_NS + (days // 2) * 86_400 * NS + (hours // 2) * 3600 * NS
             seconds, megabytes, cpu_s = (

@@ -19,6 +19,7 @@ from truths import holds
 from waiting import until
 
 from everywatt.bench.llm.datasets import load_dataset
+from everywatt.cli.common.group import dispatch
 from everywatt.sim.machine import SimMachine
 
 KEY = "sk-0123456789-secret"
@@ -156,9 +157,9 @@ def test_nothing_is_made_where_the_server_is_not_there(place, tmp_path):
         ),
     ],
 )
-def test_a_mistake_is_said(place, more, text):
-    done = bench(place, *more, code=2)
-    assert text in done.stderr
+def test_a_mistake_is_said(own_home, capsys, more, text):
+    assert dispatch(words(*more)[3:]) == 2
+    assert text in capsys.readouterr().err
 
 
 def test_a_sweep_has_figures_for_each_load(place, tmp_path):

@@ -169,7 +169,7 @@ class Agent:
         if not self.url:
             return ""
         try:
-            with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
                 return answer.read().decode()
         except OSError:
             return ""
@@ -186,7 +186,7 @@ def agent(source: Path, place: Mapping[str, str], state: Path) -> Iterator[Agent
     finally:
         if one.process.poll() is None:
             one.process.kill()
-            one.process.wait(10)
+            one.process.wait(60)
 
 
 def counters(text: str) -> dict[str, float]:

@@ -34,7 +34,7 @@ def hostile():
     assert process.stdout.readline() == "named\n"
     yield process
     process.kill()
-    process.wait(10)
+    process.wait(60)
 
 
 def owners(text: str) -> dict[tuple[str, str], float]:

@@ -53,6 +53,7 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
     words = ["--state", str(tmp_path / "s"), "--period", "1s", "--rotate", "10m", "--retention", "30m"]
     with Receiver() as receiver, AgentProcess(env, *words, "--remote-write", receiver.url) as agent:
         values = agent.wait_for(series("gpu.0"))
+        started_s = time.monotonic()
         recorded = subprocess.Popen(
             [sys.executable, "-m", "everywatt", "run", "--tag", "soak", "--", "sleep", str(seconds)],
             env={**env, "PYTHONPATH": str(SRC)},
@@ -82,6 +83,7 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
             seen = values[series(device)][0] - first[series(device)][0]
             assert seen == pytest.approx(lab.truth(device, began_ns, ended_ns), rel=1e-4, abs=EDGES_J), device
         assert recorded.wait(120) == 0
+        took_s = time.monotonic() - started_s
         assert agent.end() == 0
     assert early is not None
     if seconds >= WARM_S:
@@ -93,7 +95,7 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
     energy = run.energy()
     inside = next(span for span in run.spans if span.parent is None)
     assert energy.low is not None and energy.high is not None and energy.coverage > 0.999
-    assert run.duration_s == pytest.approx(seconds, rel=0.02, abs=1.0)
+    assert seconds <= run.duration_s <= took_s
     truth = sum(lab.truth(device, inside.start_ns, inside.end_ns) for device in DEVICES)
     assert energy.low <= truth <= energy.high
     return (

@@ -68,7 +68,7 @@ def pages(tmp_path):
         yield json.loads(text)["url"] + "api/runs", process.pid, lambda: len(lines)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def withstands(server, kind, count, seconds):

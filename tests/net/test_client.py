@@ -17,6 +17,7 @@ from api_server import ApiServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from talker import Talker
+from waiting import until
 from webserver import certificate
 
 from everywatt.core.errors import NetworkError, UsageError
@@ -91,7 +92,7 @@ def test_addresses():
 def test_a_connection_is_used_again_and_a_closed_one_is_not():
     with Talker([OK, OK], [OK]) as server, Client(local(server)) as client:
         assert [client.get().body for _ in range(2)] == [b"ok", b"ok"]
-        time.sleep(0.05)  # the server has closed it meanwhile
+        until(lambda: server.closed == 1)
         assert client.request("POST", body=b"").body == b"ok"
     assert len(server.heard) == 3
 
@@ -333,7 +334,7 @@ def test_it_reads_what_the_standard_library_reads(status, body, framing, sizes, 
     pieces.append(data[at:])
     response = Client(answering(*pieces)).get()
     host = answering(*pieces).removeprefix("http://")
-    old = http.client.HTTPConnection(host, timeout=5)
+    old = http.client.HTTPConnection(host, timeout=60)
     old.request("GET", "/")
     answer = old.getresponse()
     assert (response.status, response.reason, response.body) == (answer.status, answer.reason, answer.read())

@@ -10,6 +10,7 @@ import socket
 import time
 
 import pytest
+from waiting import until
 from webserver import certificate
 
 from everywatt.net.client import Client, Limits
@@ -21,6 +22,7 @@ from everywatt.net.tls import ClientTls, server_context
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 TOKEN = "correct-horse-battery-staple"
 BIG = b"x" * (1 << 20)
+SOON_S = 20.0  # far below what it takes where a limit does not work, and far above what a busy machine needs
 
 
 async def app(scope, receive, send):
@@ -56,17 +58,22 @@ def serving(tls=None, token=None, application=app, kind=socket.socket, **limits)
     finally:
         began = time.monotonic()
         server.close()
-        assert time.monotonic() - began < 5 and not server._thread.is_alive()
+        assert time.monotonic() - began < SOON_S and not server._thread.is_alive()
 
 
 def connect(port, send=b""):
-    sock = socket.create_connection(("127.0.0.1", port), 5)
+    sock = socket.create_connection(("127.0.0.1", port), SOON_S)
     if send:
         sock.sendall(send)
     return sock
 
 
-def closed(sock, within_s=3.0):
+def held(server):
+    """How many connections the server has."""
+    return sum(map(len, (server.silent, server.ready, server.opening, server.busy, server.idle)))
+
+
+def closed(sock, within_s=SOON_S):
     """Whether the other side closes a connection in time."""
     sock.settimeout(within_s)
     try:
@@ -101,31 +108,31 @@ def test_a_kept_connection_answers_without_delay():
             began = time.monotonic()
             client.get("/")
             took.append(time.monotonic() - began)
-        assert sorted(took)[10] < 0.030, "40 ms: TCP_NODELAY is not set"
+        assert sorted(took)[5] < 0.030, "40 ms: TCP_NODELAY is not set"
 
 
 def test_too_many_connections_push_out_the_one_that_waits_longest():
-    with serving(waiting=8, head_s=300) as (_, url, port):
-        held = [connect(port) for _ in range(8)]
-        time.sleep(0.2)
+    with serving(waiting=8, head_s=300) as (server, url, port):
+        mute = [connect(port) for _ in range(8)]
+        until(lambda: len(server.silent) == 8)
         for _ in range(5):
             assert Client(url).get("/").body == b"ok"
-        assert closed(held[0]) and not closed(held[-1], 0.1)
+        assert closed(mute[0]) and not closed(mute[-1], 0.1)
 
 
 def test_idle_connections_do_not_keep_others_out():
-    with serving(connections=8) as (_, url, port):
-        held = [connect(port, get(port)) for _ in range(32)]
-        time.sleep(0.2)
+    with serving(connections=8) as (server, url, port):
+        many = [connect(port, get(port)) for _ in range(32)]
+        # The newest come in first: which of them stay is open.
+        until(lambda: sum(closed(one, 0.01) for one in many) >= 24 and len(server.idle) == 8)
         began = time.monotonic()
-        assert Client(url).get("/").body == b"ok" and time.monotonic() - began < 1
-        assert sum(closed(one, 0.05) for one in held) >= 24, "the newest come in first: which of them stay is open"
+        assert Client(url).get("/").body == b"ok" and time.monotonic() - began < SOON_S
 
 
 def test_a_connection_with_a_request_is_never_pushed_out():
-    with serving(connections=4, head_s=300) as (_, url, port):
+    with serving(connections=4, head_s=300) as (server, url, port):
         streams = [connect(port, get(port, "/stream")) for _ in range(4)]
-        time.sleep(0.2)
+        until(lambda: len(server.busy) == 4)
         waiting = connect(port, get(port, close=True))
         assert not closed(waiting, 0.2), "all places are taken by requests"
         for one in streams:
@@ -136,14 +143,14 @@ def test_a_connection_with_a_request_is_never_pushed_out():
 
 
 def test_too_many_requests_at_once_are_told_to_wait():
-    with serving(in_flight=2) as (_, url, port):
+    with serving(in_flight=2) as (server, url, port):
         streams = [connect(port, get(port, "/stream")) for _ in range(2)]
-        time.sleep(0.2)
+        until(lambda: len(server.busy) == 2)
         response = Client(url).get("/")
         assert response.status == 503 and response.headers["retry-after"] == "1"
         assert response.headers["x-content-type-options"] == "nosniff"
         [one.close() for one in streams]
-        time.sleep(0.3)
+        until(lambda: not len(server.busy))
         assert Client(url).get("/").status == 200
 
 
@@ -165,34 +172,34 @@ def test_it_goes_on_where_accepting_fails(number, caplog):
 
 
 def test_an_address_with_many_connections_waits_for_one_with_few():
-    with serving(connections=8, waiting=64, head_s=300) as (_, _url, port):
-        held = [connect(port, get(port, "/stream")) for _ in range(7)]
-        held += [connect(port, b"GET / HT") for _ in range(20)]
-        time.sleep(0.3)
+    with serving(connections=8, waiting=64, head_s=300) as (server, _url, port):
+        many = [connect(port, get(port, "/stream")) for _ in range(7)]
+        until(lambda: len(server.busy) == 7)
+        many += [connect(port, b"GET / HT") for _ in range(20)]
+        until(lambda: len(server.opening))
         other = socket.socket()
         other.bind(("127.0.0.9", 0))
         other.connect(("127.0.0.1", port))
         other.sendall(b"GET / HT")
-        time.sleep(0.2)
-        held += [connect(port, b"GET / HT") for _ in range(20)]
-        time.sleep(0.2)
+        until(lambda: server.opening.size("127.0.0.9"))
+        many += [connect(port, b"GET / HT") for _ in range(20)]
+        time.sleep(0.2)  # for them to be accepted, of which nothing is to be seen
         other.sendall(get(port)[8:])
-        other.settimeout(5)
+        other.settimeout(SOON_S)
         assert other.recv(100).startswith(b"HTTP/1.1 200")
-        [one.close() for one in held]
+        [one.close() for one in many]
 
 
 def test_slow_heads_and_idle_clients_are_sent_away():
     with serving(head_s=0.3, idle_s=1) as (_, _url, port):
+        began = time.monotonic()
         mute, slow, idle = connect(port), connect(port, b"GET / HTTP/1.1\r\nHost"), connect(port, get(port))
-        began = time.monotonic()
-        assert closed(mute) and closed(slow) and time.monotonic() - began < 2
-        assert closed(idle) and 0.5 < time.monotonic() - began < 4
+        assert closed(mute) and closed(slow)
+        assert closed(idle) and time.monotonic() - began > 0.5
         half = connect(port, get(port))
-        time.sleep(0.1)
+        assert half.recv(10) == b"HTTP/1.1 2"
         half.sendall(b"GET / HT")  # the beginning of another request
-        began = time.monotonic()
-        assert closed(half) and time.monotonic() - began < 1
+        assert closed(half)
 
 
 def test_a_client_that_does_not_read_is_sent_away():
@@ -201,10 +208,8 @@ def test_a_client_that_does_not_read_is_sent_away():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", port))
         sock.sendall(get(port, "/big"))
-        deadline = time.monotonic() + 5
-        while server.connections or time.monotonic() < deadline - 4.8:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: len(server.busy), "the request")
+        until(lambda: not held(server), "its end", SOON_S)
         sock.close()
 
 
@@ -230,7 +235,7 @@ def test_tls_handshakes_are_bounded(tmp_path, caplog):
         assert Client(url, tls=tls).get("/").body == b"ok"
         flood = [connect(port) for _ in range(100)]
         began = time.monotonic()
-        assert Client(url, tls=tls).get("/").body == b"ok" and time.monotonic() - began < 1
+        assert Client(url, tls=tls).get("/").body == b"ok" and time.monotonic() - began < SOON_S
         assert len(server.opening) + len(server.busy) + len(server.idle) <= 16
         [one.close() for one in flood]
     assert 0 < len(caplog.records) <= 20
@@ -254,11 +259,11 @@ def test_the_right_token_is_never_locked_out():
 
 
 def test_the_end_waits_for_answers_and_not_for_streams():
-    with serving(graceful_s=2.0) as (server, _url, port):
-        slow, stream, idle = connect(port, get(port, "/slow")), connect(port, get(port, "/stream")), connect(port)
-        time.sleep(0.1)
+    with serving(graceful_s=4.0) as (server, _url, port):
+        stream, idle, slow = connect(port, get(port, "/stream")), connect(port), connect(port, get(port, "/slow"))
+        until(lambda: len(server.busy) == 1 + (len(server.idle) == 0) and held(server) == 3)
         server.stop()
-        slow.settimeout(5)
+        slow.settimeout(SOON_S)
         data = b""
         while piece := slow.recv(65536):
             data += piece
@@ -269,7 +274,7 @@ def test_the_end_waits_for_answers_and_not_for_streams():
 def test_asked_twice_it_ends_at_once():
     with serving(graceful_s=60.0) as (server, _url, port):
         stream = connect(port, get(port, "/stream"))
-        time.sleep(0.1)
+        until(lambda: len(server.busy) == 1)
         server.stop()
         server.stop()
         assert closed(stream)

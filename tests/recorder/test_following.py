@@ -80,7 +80,7 @@ def test_a_recorder_that_is_gone_is_not_replaced_for_a_last_look(lab) -> None:
     lab.wait_gone()
     began = time.monotonic()
     assert recording.read_tables(0.2) is None
-    assert time.monotonic() - began < 5 and lab.recorders() == []
+    assert time.monotonic() - began < 25 and lab.recorders() == []
     recording.close()
 
 

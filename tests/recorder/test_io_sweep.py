@@ -13,6 +13,8 @@ import resource
 import select
 import shutil
 import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,13 @@ from everywatt.recorder.server import Server
 from everywatt.recorder.wire import SOCKET
 
 ROLES = ("recorder", "program")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Short, whatever folder tests write to: a socket with a long name takes more calls, and calls are counted."""
+    with tempfile.TemporaryDirectory(prefix="ew") as folder:
+        yield Path(folder) / "w"
 
 
 def carried_out(folder: Path, fault: Fault | None = None) -> Outcome:
@@ -52,28 +61,28 @@ def sweep(folder: Path, role: str, number: int, times: int = 1) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_any_single_call_may_fail(tmp_path: Path, role: str) -> None:
-    sweep(tmp_path / "w", role, errno.EIO)
+def test_any_single_call_may_fail(place: Path, role: str) -> None:
+    sweep(place, role, errno.EIO)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("times", [1, 3, LASTING])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
-def test_calls_may_fail_in_other_ways(tmp_path: Path, role: str, number: int, times: int) -> None:
-    sweep(tmp_path / "w", role, number, times)
+def test_calls_may_fail_in_other_ways(place: Path, role: str, number: int, times: int) -> None:
+    sweep(place, role, number, times)
 
 
 @pytest.mark.parametrize("nth", [31, 40])
-def test_a_full_disk_is_seen_by_other_processes_too(tmp_path: Path, nth: int) -> None:
-    found = carried_out(tmp_path / "w", Fault("recorder", nth, errno.ENOSPC, "write", LASTING))
+def test_a_full_disk_is_seen_by_other_processes_too(place: Path, nth: int) -> None:
+    found = carried_out(place, Fault("recorder", nth, errno.ENOSPC, "write", LASTING))
     assert not found.wrong
     assert found.plan.programs[0].shown.coverage < 0.9
 
 
 @pytest.mark.parametrize("nth", [6, 8, 12])
-def test_a_program_that_can_send_nothing_more_is_recorded_to_its_end(tmp_path: Path, nth: int) -> None:
-    found = carried_out(tmp_path / "w", Fault("program", nth, errno.EMFILE, None, LASTING))
+def test_a_program_that_can_send_nothing_more_is_recorded_to_its_end(place: Path, nth: int) -> None:
+    found = carried_out(place, Fault("program", nth, errno.EMFILE, None, LASTING))
     assert not found.wrong
     assert found.plan.programs[0].shown.joules is not None
 

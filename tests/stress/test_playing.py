@@ -40,7 +40,7 @@ def test_a_ramp_is_told_step_by_step_and_on_time():
 def test_steps_of_a_fifth_of_a_second_end():
     began = time.monotonic()
     results = play(cpu("steps:50,0,50,0,50", 1.0))
-    assert time.monotonic() - began < 30.0, "starting workers included"
+    assert time.monotonic() - began < 120.0, "starting workers included"
     assert [result.duration_s for result in results] == pytest.approx([0.2] * 5)
     assert all("cpu_percent" in result.reached for result in results)
 
@@ -75,7 +75,7 @@ def test_stop_ends_the_step_and_still_tells_what_was_reached():
         return "enough" if len(seen) > 3 else None
 
     (result,) = play(cpu("30", 60.0), stop=stop)
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 55.0
     assert not result.complete and result.notes[-1] == "enough"
     assert 0.5 < result.duration_s < 20.0
     assert "cpu_percent" in result.reached

@@ -79,7 +79,7 @@ class AgentProcess:
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(seconds)
-        self._reader.join(5)
+        self._reader.join(60)
         return code
 
     def __enter__(self):
@@ -88,7 +88,7 @@ class AgentProcess:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 def parse(text: str) -> dict[str, tuple[float, int | None]]:

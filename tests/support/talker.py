@@ -11,6 +11,7 @@ class Talker:
     def __init__(self, *says, context=None):
         self._says, self._context = says, context
         self.heard: list[bytes] = []
+        self.closed = 0  # connections of which all was said
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._talk, daemon=True)
@@ -36,6 +37,7 @@ class Talker:
                     for words in says:
                         self.heard.append(self._request(wire))
                         wire.sendall(words)
+                self.closed += 1
             except OSError:
                 continue
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,13 +172,13 @@ def test_an_agent_that_died_and_was_not_waited_for_is_dead(site: Site) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
 def test_a_user_drops_a_task_and_sees_no_others(site: Site) -> None:
     for folder in (site.spool, *site.spool.parents):
-        if str(folder).startswith("/tmp/"):
+        if folder.is_relative_to(tempfile.gettempdir()):
             folder.chmod(0o755)
     script = site.spool.parent / "task.sh"
     script.write_text(hook("task", site))
     as_nobody = {"user": 65534, "group": 65534, "extra_groups": ()}
     check_silent(call(site, "start", SLURM_JOB_UID="65534"))
-    done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=20, **as_nobody)
+    done = subprocess.run(["/bin/sh", str(script)], env=JOB, capture_output=True, timeout=240, **as_nobody)
     check_silent(done)
     (event,) = (event for event in read_events(site.spool) if event.kind == "task")
     assert event.uid == 65534
@@ -305,7 +306,7 @@ def test_a_program_on_a_mount_that_never_answers_holds_nobody_up(site: Site, tmp
     with hung_mount(tmp_path / "hung") as hung:
         there = Site(site.spool, site.folder, site.store, hung / "venv/bin/everywatt")
         for _ in range(3):
-            check_silent(call(there, "start", timeout=5))
+            check_silent(call(there, "start", timeout=60))
         assert len(read_events(site.spool)) == 3
         assert len(waiting_on(hung)) == 1, "one process waits, however many jobs start"
 
@@ -325,9 +326,7 @@ def test_what_the_prolog_starts_writes_files_that_others_may_read(site: Site) ->
     site.command.write_text(f"#!/bin/sh\numask > {started}.part && mv {started}.part {started}\n")
     site.command.chmod(0o755)
     check_silent(call(site, "start"))
-    deadline = time.monotonic() + 20
-    while not started.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until(started.exists)
     assert started.read_text() == "0022\n"
 
 
