@@ -41,14 +41,12 @@ def test_our_own_series_are_columns_to_learn_from():
     assert learnt.model.needs == ("everywatt_host_cpu_seconds_total",)
 
 
-@pytest.mark.xfail(strict=True, raises=StopIteration, reason="a column that only one of the models follows")
 def test_models_that_follow_different_columns_have_the_same_validations():
     found = fit(read_table(EXTRACT).take(slice(62)), "package_power", ignore=["dram_power"])
     faults = {one.name for one in found.scores[0].held if one.kind == "column"}
     assert faults and all({held.name for held in one.held if held.kind == "column"} == faults for one in found.scores)
 
 
-@pytest.mark.xfail(strict=True, reason="no fold of a short table has enough rows to count")
 def test_intervals_of_62_rows_are_honest():
     """Every fifth row of a quarter of an hour, asked about those between."""
     table = read_table(EXTRACT)

@@ -58,7 +58,7 @@ def candidates(used: Sequence[Feature], watched: Sequence[Feature]) -> list[Cand
     """
     features = (*used, *watched)
     tried = [
-        Candidate("mean", "mean", (), baseline=True),
+        Candidate("mean", "mean", features, baseline=True),
         Candidate("least squares", "least squares", features, baseline=True),
         Candidate("linear", "linear", features),
         Candidate("curved", "curved", features),

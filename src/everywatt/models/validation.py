@@ -7,17 +7,18 @@ from training. Neighbouring rows leak, so rows are never shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from everywatt.models.design import Ints, clusters, ranks
-from everywatt.models.features import TINY
+from everywatt.models.features import TINY, Feature
 from everywatt.models.form import Form, Stuck, Widths
 from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widening, widths_of
-from everywatt.models.learners import Candidate, fit_form, importances, predict_form
+from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.table import Floats, Table
 
 LOADS = 6
@@ -159,7 +160,7 @@ def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> 
         where = NOWHERE if candidate.baseline else map_of(form, x[train])
         held.append(_held(fold.kind, fold.name, fold.rows, form, where, x[fold.rows]))
         if fold.name.startswith("block "):
-            for name, broken in _faults(form, x[train], x[fold.rows]):
+            for name, broken in _faults(candidate.features, x[train], x[fold.rows]):
                 faulty.setdefault(name, []).append(_held("column", name, fold.rows, form, where, broken))
     held += [_joined(parts) for parts in faulty.values()]
     errors = tuple(mape(one.watts, y[one.rows]) for one in held)
@@ -177,23 +178,17 @@ def _joined(parts: Sequence[Held]) -> Held:
     return Held(parts[0].kind, parts[0].name, *(np.concatenate([getattr(p, key) for p in parts]) for key in keys))
 
 
-def _faults(form: Form, train: Floats, x: Floats) -> list[tuple[str, Floats]]:
+def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, Floats]]:
     """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios follow."""
-    found = []
-    places = {feature.column: p for p, feature in enumerate(form.features) if feature.kind == "value"}
-    share = importances(form, train) if form.features else np.zeros(0)
-    for name, place in places.items():
-        if share[place] <= 0:
-            continue
-        for how, factor in FAULTS:
-            broken = x.copy()
-            broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
-            for p, feature in enumerate(form.features):
-                if feature.kind == "log-ratio" and name in feature.columns:
-                    above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
-                    broken[:, p] = np.log(above / below)
-            found.append((f"{name} {how}", broken))
-    return found
+    places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
+    for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
+        broken = x.copy()
+        broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
+        for p, feature in enumerate(features):
+            if feature.kind == "log-ratio" and name in feature.columns:
+                above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
+                broken[:, p] = np.log(above / below)
+        yield f"{name} {how}", broken
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
