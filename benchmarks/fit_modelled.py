@@ -260,11 +260,9 @@ def later(path: Path, fit: dict[str, Any]) -> dict[str, Any]:
                 moved = miss - np.median(off[makers != maker], axis=0)
                 low, high = (np.array([side[0], side[-1]]) for side in (line.below, line.above))
                 inside.setdefault(name, []).append((-low <= moved) & (moved <= high))
-        everyone = np.mean([share for shares in inside.values() for share in shares], axis=0)
+        idle, full = 100 * np.mean([share for shares in inside.values() for share in shares], axis=0)
         parts = "  ".join(f"{name} {np.mean(shares) * 100:.0f}" for name, shares in inside.items())
-        print(
-            f"{model:11} later   maker       {everyone[0] * 100:5.1f} % idle, {everyone[1] * 100:5.1f} % full ({parts})"
-        )
+        print(f"{model:11} later   maker       {idle:5.1f} % idle, {full:5.1f} % full ({parts})")
     return {"source": LATER_SOURCE, "shifts": shifts}
 
 
