@@ -117,12 +117,6 @@ class Score:
         found = [(e, one.name) for e, one in zip(self.errors_pct, self.held, strict=True) if kind in ("", one.kind)]
         return max(found, default=(float("nan"), ""))
 
-    def mean_pct(self, kind: str) -> float:
-        """The mean error over the rows of a kind of folds."""
-        mine = [place for place, one in enumerate(self.held) if one.kind == kind]
-        errors, rows = [self.errors_pct[p] for p in mine], [len(self.held[p].rows) for p in mine]
-        return float(np.average(errors, weights=rows)) if mine else float("nan")
-
     @property
     def blocks(self) -> list[Held]:
         """The five blocks of time, which are every row once."""
@@ -141,8 +135,8 @@ class Score:
     @property
     def loads_pct(self) -> float:
         """The mean error over loads that were left out; over blocks of time where there is one load."""
-        found = self.mean_pct("load")
-        return self.blocked_pct if np.isnan(found) else found
+        found = [(e, len(one.rows)) for e, one in zip(self.errors_pct, self.held, strict=True) if one.kind == "load"]
+        return sum(e * rows for e, rows in found) / sum(rows for _, rows in found) if found else self.blocked_pct
 
 
 def mape(watts: Floats, truth: Floats) -> float:
