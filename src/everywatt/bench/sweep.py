@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
-from everywatt.bench.verdict import Answer
+from everywatt.bench.trials import Candidate
+from everywatt.bench.verdict import Answer, Comparison
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
@@ -23,16 +24,14 @@ SETTING_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(ToDict):
     """The settings that nothing beats in both energy and time, by label, and the one to take."""
+
+    JSON = "pareto recommended=best why"
 
     pareto: tuple[str, ...]
     best: str | None
     why: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"pareto": list(self.pareto), "recommended": self.best, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +50,16 @@ class Sweep:
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
         found = self.result.found
+        words: dict[str | None, str] = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
-                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), self._word(one.candidate.label)),
+                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), words.get(one.candidate.label, "")),
             ]
             for one in found
         ]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*SETTING_COLUMNS, rows=rows, notes=notes)]
-
-    def _word(self, label: str) -> str:
-        return "recommended" if label == self.choice.best else "yes" if label in self.choice.pareto else ""
 
     def to_csv(self) -> str:
         """One line for each setting, plain numbers."""
@@ -118,14 +115,17 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
-    words = best.gross.text(best.candidate.label)
-    if best.gross.answer is Answer.UNDECIDED:
-        words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
-    elif best.gross.answer is Answer.SAME:
-        words = f"{words} compared with {first.candidate.label}"
-    else:
-        words = f"{words} than {first.candidate.label}"
-    return Choice(best_ones, best.candidate.label, f"{words}, and is {pace}")
+    words = _words(best.gross, best.candidate.label, first.candidate.label)
+    than = f" than {first.candidate.label}" if best.gross.answer in (Answer.LESS, Answer.MORE) else ""
+    return Choice(best_ones, best.candidate.label, f"{words}{than}, and is {pace}")
+
+
+def _words(found: Comparison, name: str, other: str) -> str:
+    """What a comparison says of a setting with the lowest mean beside another."""
+    words = found.text(name)
+    if found.answer is Answer.UNDECIDED:
+        return f"lowest mean, but {words} to distinguish it from {other}"
+    return f"{words} compared with {other}" if found.answer is Answer.SAME else words
 
 
 def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
@@ -136,11 +136,7 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
-    if gross.answer is Answer.UNDECIDED:
-        return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
-    if gross.answer is Answer.SAME:
-        return f"{gross.text(label)} compared with {label}"
-    return gross.text(label)
+    return _words(gross, label, label)
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:

@@ -61,6 +61,10 @@ class Bound(NamedTuple):
         return below, above
 
 
+SHARED = ("gain", "offset", "model", "aliasing", "baseline")
+"""Sources of error that repeated measurements share: their scatter does not show them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Terms and bounds of one figure. Immutable; sums, differences and multiples are new budgets."""
@@ -86,6 +90,12 @@ class Budget:
         terms = tuple([Term(source, key, joules * factor, free) for source, key, joules, free in self.terms])
         bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
         return Budget(terms, bounds)
+
+    def repeated(self, shared: bool) -> Budget:
+        """What measurements that are repeated on one machine have in common; or, not `shared`, what differs from one to
+        the next."""
+        terms = tuple(term for term in self.terms if (term.source in SHARED) is shared)
+        return Budget(terms, tuple(bound for bound in self.bounds if (bound.source in SHARED) is shared))
 
     def by_key(self) -> dict[str, float]:
         """Signed joules of each independent error."""
@@ -180,19 +190,11 @@ def _independent(terms: Iterable[Term]) -> dict[str, float]:
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms of one source and key added up, in the order in which they first appear."""
-    found: dict[str | tuple[str, str], Term] = {}
-    sums: dict[str | tuple[str, str], float] = {}  # only of those that appear again: most edges do not
-    for term in terms:
-        source, key, joules, _ = term
-        name: str | tuple[str, str] = key
-        before = found.get(key)
-        if before is not None and before.source != source:  # two sources with one key are rare
-            name = (source, key)
-            before = found.get(name)
-        if before is None:
-            found[name] = term
+    sums: dict[tuple[str, str], list[float]] = {}
+    for source, key, joules, freedom in terms:
+        same = sums.get((source, key))
+        if same is None:
+            sums[source, key] = [joules, freedom]
         else:
-            sums[name] = sums.get(name, before.joules) + joules
-    for name, joules in sums.items():
-        found[name] = found[name]._replace(joules=joules)
-    return tuple(found.values())
+            same[0] += joules
+    return tuple([Term(source, key, joules, freedom) for (source, key), (joules, freedom) in sums.items()])

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.format import format_bytes
-from everywatt.core.machine import Machine, runtime_dir
+from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.diagnose import Check, Diagnosis, Verdict, diagnose
-from everywatt.recorder.wire import SOCKET, Address
+from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.tape.places import filesystem, is_network
-from everywatt.tape.run_store import FOLDER, state_folder
+from everywatt.tape.run_store import FOLDER
 
 LITTLE_SPACE_BYTES = 100 << 20
 _TRY_RUNTIME = "set EVERYWATT_RUNTIME_DIR to a folder that you own"
@@ -63,7 +63,7 @@ def _socket(folder: Path) -> Check:
         return Check(
             "recorder", Verdict.FAIL, f"{place} is not a socket, so no recorder can listen there", f"rm -r {place}"
         )
-    with socket.socket(socket.AF_UNIX) as sock, Address(folder) as address:
+    with socket.socket(socket.AF_UNIX) as sock, address_in(folder) as address:
         sock.settimeout(1.0)
         try:
             sock.connect(address)

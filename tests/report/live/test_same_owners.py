@@ -12,8 +12,7 @@ from tapes import UTC_NS, at
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.energy import bill
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.use.owner_use import GpuOwnerUse, OwnerUse
@@ -120,7 +119,7 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed):
         }
         gatherer = Gatherer(1.0)
         gatherer.adopt(tape)
-        gatherer.feed(Follower(tape).look().rows)
+        gatherer.feed(Follower(tape).look())
         booked, node_uj = of_slurm(tape, processes, levels)
         asker = RunningOwners("process", clock=lambda: 0.0, cpu_clock=lambda: 0.0)
         view = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)

@@ -25,8 +25,7 @@ from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.capture import Capture
-from everywatt.meters.files import blocks_of_files
-from everywatt.meters.importing import plug_numbers
+from everywatt.meters.importing import blocks_of_files, plug_numbers
 from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
 

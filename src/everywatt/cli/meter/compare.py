@@ -17,8 +17,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.plugmap import check_against, load_map
-from everywatt.meters.power import line_of, line_of_blocks, meter_sources, single
-from everywatt.meters.wall import Node, compare_node, from_saved, saved
+from everywatt.meters.wall import Node, compare_node, from_saved, line_of, line_of_blocks, meter_sources, saved, single
 
 AROUND_NS = 600 * NS
 Read = Callable[..., Iterator[Block]]
