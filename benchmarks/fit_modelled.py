@@ -1,6 +1,6 @@
 """Fit the numbers of the modelled sensor, and show that its intervals hold on servers that were left out.
 
-    python benchmarks/fit_modelled.py specpower_servers.csv [--write]
+    python benchmarks/fit_modelled.py specpower_servers.csv [--later SPECpower-2026-03-09.csv] [--write]
 
 The table is made from the results published at spec.org/power_ssj2008 by the project
 github.com/green-coding-solutions/spec-power-model, whose licence (AGPL-3.0) keeps it out of this repository. Columns:
@@ -12,6 +12,10 @@ have not seen.
 Widths are the logarithms that at every load hold 95 % of the servers while these were left out, 2.5 % missing on either
 side: ten parts at a time at random or by CPU model, and for `unseen` whole CPU generations. How many they hold when
 servers are left out by maker is printed and kept beside them.
+
+Servers of later CPU generations are in the table of github.com/cloud-carbon-footprint/ccf-coefficients (Apache-2.0; the
+same results of spec.org, watts at idle and at full load only). They move the model of the earlier ones: by the median
+of log(watts / model) of a generation at both loads, and on a line between them. The interval is that of `unseen`.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from everywatt.sensors.cpu.modelled import MachineFacts, features
+from everywatt.sensors.cpu.modelled import MachineFacts, curve, features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +43,17 @@ TARGET = 0.955  # a little above 95 %, since servers of a new maker err more tha
 GENERATIONS = {"kabylabe": "kabylake", "epyc": "epyc-gen3"}  # a slip, and the one Milan-X among them
 RIDGE, RIDGE_GENERATION = 0.5, 2.0
 PARTS = 10
+LATER_SOURCE = (
+    "SPECpower_ssj2008 results (spec.org), as collected by cloud-carbon-footprint/ccf-coefficients 2026-03-09"
+)
+LATER = {  # how a CPU of a later generation is called
+    "epyc-gen4": r"EPYC (4|8|9)\d\d4",
+    "epyc-gen5": r"EPYC (4|8|9)\d\d5",
+    "sapphirerapids": r"Xeon(\(R\))? (Platinum|Gold|Silver|Bronze) \d4\d\d",
+    "emeraldrapids": r"Xeon(\(R\))? (Platinum|Gold|Silver|Bronze) \d5\d\d",
+    "graniterapids": r"Xeon(\(R\))? 6[579]\d\dP",
+    "sierraforest": r"Xeon(\(R\))? 6[79]\d\dE",
+}
 Server = dict[str, Any]
 
 
@@ -204,10 +221,56 @@ def fit_model(name: str, servers: list[Server], fit: dict[str, Any]) -> dict[str
     }
 
 
+def later_servers(path: Path) -> list[Server]:
+    """Servers of generations after those of the fit: facts, maker, and watts at idle and at full load."""
+    found = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            cpu = row["CPU Description"]
+            generation = next((name for name, called in LATER.items() if re.search(called, cpu)), None)
+            idle_w, full_w = (float(row[f"avg. watts @ {at}"] or "nan") for at in ("active idle", "100%"))
+            if generation is None or not (idle_w > 0 and full_w > 0):
+                continue
+            facts = MachineFacts(
+                threads=int(row["Total Threads"]),
+                cores=int(row["# Cores"]),
+                sockets=int(row["Chips"]),
+                memory_bytes=round(float(row["Total Memory (GB)"]) * 1024**3),
+                cpu=cpu,
+                amd="EPYC" in cpu,
+                generation=generation,
+            )
+            found.append({"facts": facts, "maker": row["Hardware Vendor"], "watts": np.array([idle_w, full_w])})
+    return found
+
+
+def later(path: Path, fit: dict[str, Any]) -> dict[str, Any]:
+    """For each later generation and model what is added to the logarithm of its watts at idle and at full load."""
+    shifts: dict[str, Any] = {name: {} for name in LATER}
+    fit = {**fit, "later": {"shifts": {}}}
+    for model, guest in (("server", None), ("guest", "a guest")):
+        inside: dict[str, list[np.ndarray]] = {}
+        for name in LATER:
+            mine = [server for server in later_servers(path) if server["facts"].generation == name]
+            lines = [curve(replace(server["facts"], guest=guest), fit) for server in mine]
+            off = np.array([np.log(s["watts"] / [c.at(0.0), c.at(1.0)]) for s, c in zip(mine, lines, strict=True)])
+            makers = np.array([server["maker"] for server in mine])
+            shifts[name] |= {model: [round(float(v), 3) for v in np.median(off, axis=0)], "servers": len(mine)}
+            for line, maker, miss in zip(lines, makers, off, strict=True):
+                moved = miss - np.median(off[makers != maker], axis=0)
+                low, high = (np.array([side[0], side[-1]]) for side in (line.below, line.above))
+                inside.setdefault(name, []).append((-low <= moved) & (moved <= high))
+        idle, full = 100 * np.mean([share for shares in inside.values() for share in shares], axis=0)
+        parts = "  ".join(f"{name} {np.mean(shares) * 100:.0f}" for name, shares in inside.items())
+        print(f"{model:11} later   maker       {idle:5.1f} % idle, {full:5.1f} % full ({parts})")
+    return {"source": LATER_SOURCE, "shifts": shifts}
+
+
 def main() -> None:
     """Print the achieved coverage, and with --write replace the shipped numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("table", type=Path)
+    parser.add_argument("--later", type=Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     everyone = table(arguments.table)
@@ -216,6 +279,7 @@ def main() -> None:
     print("model       width   left out by  inside (half of the 95 % interval)  at 0, 10, 30, 50, 70, 100 % load")
     fit = ground(servers)
     fit["models"] = {name: fit_model(name, servers, fit) for name in ("server", "server_tdp", "guest")}
+    fit["later"] = later(arguments.later, fit) if arguments.later else {"shifts": {}}
     source = "SPECpower_ssj2008 results (spec.org), as collected by green-coding-solutions/spec-power-model"
     if arguments.write:
         FIT.write_text(json.dumps({"source": source, **fit}, indent=1) + "\n", encoding="utf-8")

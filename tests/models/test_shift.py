@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from everywatt.models.applying import effects
+from everywatt.models.applying import effects, evaluate
 from everywatt.models.fitting import fit
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
@@ -39,3 +39,18 @@ def test_our_own_series_are_columns_to_learn_from():
     }
     learnt = fit(Table(np.arange(300.0), columns), "everywatt_power_watts{device=cpu.0}", only=("linear",))
     assert learnt.model.needs == ("everywatt_host_cpu_seconds_total",)
+
+
+def test_models_that_follow_different_columns_have_the_same_validations():
+    found = fit(read_table(EXTRACT).take(slice(62)), "package_power", ignore=["dram_power"])
+    faults = {one.name for one in found.scores[0].held if one.kind == "column"}
+    assert faults and all({held.name for held in one.held if held.kind == "column"} == faults for one in found.scores)
+
+
+def test_intervals_of_62_rows_are_honest():
+    """Every fifth row of a quarter of an hour, asked about those between."""
+    table = read_table(EXTRACT)
+    few = np.arange(0, 310, 5)
+    model = fit(table.take(few), "dram_power", ignore=["package_power"], only=("linear", "curved")).model
+    tested = evaluate(model, table.take(np.setdiff1d(np.arange(320), few)), "dram_power")
+    assert tested["coverage"] >= 0.9

@@ -142,11 +142,11 @@ def _finish(
     loads: Sequence[str],
 ) -> Model:
     form = fit_form(best.candidate, x, y)
-    names = [f.column for f in form.features if f.kind == "value"]
+    share = importances(form, x)
+    names = [f.column for f, moves in zip(form.features, share, strict=True) if f.kind == "value" and moves > 0]
     still = {name: max(LEAST_STUCK, 2 * int(still_rows(seen.table.column(name)).max())) for name in names}
     widths = calibrated(best, y, level, map_of(form, x))
     widths = replace(widths, stuck=stuck_columns(best, y, level, still))
-    share = importances(form, x)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
     worst = max(found, key=lambda one: one.error_pct)
     least = min(found, key=lambda one: one.coverage)

@@ -24,7 +24,7 @@ CENTRES = 48
 LEAST_ALIKE = 10  # rows for each centre, which needs some to have a spread
 MOST_COUNTED = 12
 STEPS = 6
-LEAST_IN_STEP = 20  # rows of a fold, below which it is no witness there
+LEAST_IN_STEP = 20  # rows of a fold, or half of a usual one in a short table: with fewer it is no witness there
 SPLITS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the misses: those above
 WATCHED = 0.5  # weight of a ratio beside a column of mean importance
 FAR = 5.0  # ranges: values further out count as that far
@@ -126,7 +126,7 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
     witnesses = []
     for part in parts:
         groups = [errors[part[fold[part] == one]] for one in np.unique(fold[part])]
-        witnesses.append([group for group in groups if len(group) >= LEAST_IN_STEP] or [errors[part]])
+        witnesses.append([group for group in groups if len(group) >= min(LEAST_IN_STEP, usual / 2)] or [errors[part]])
     below, above = min(
         (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
     )

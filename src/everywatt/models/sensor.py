@@ -169,22 +169,8 @@ class ModelSensor:
 
     def _witness(self, model: Model) -> Group | None:
         """A group of a real sensor that measures the model's target here; None where there is none."""
-        from everywatt.core.plugins import SENSORS, registered
-        from everywatt.sensors.registry import probe
-
-        wanted = set(_of_target(model))
-        targets = registered(SENSORS)
-        found: Group | None = None
-        for name in WITNESSES:
-            sensor, report = probe(name, targets[name], self._request) if name in targets else (None, None)
-            if found is not None or sensor is None or report is None or not report.usable:
-                continue
-            for group in sensor.groups():
-                if found is None and not group.info.table and wanted & {one.name for one in group.info.channels}:
-                    found = group  # type: ignore[assignment]
-                else:
-                    group.close()
-        return found
+        found = _groups_with(_of_target(model), WITNESSES, self._request, only_first=True)
+        return found[0] if found else None
 
     def _model(self) -> Model:
         if not self._file:
@@ -198,35 +184,41 @@ class ModelSensor:
 
     def _sources(self, model: Model) -> list[Group]:
         """Groups that give every column of the model."""
-        from everywatt.core.plugins import SENSORS, registered
-        from everywatt.sensors.registry import probe
-
-        wanted = set(model.needs)
-        found: list[Group] = []
         # What a model needs is read for it, whether or not it is recorded as well.
         request = replace(self._request, options={**self._request.options, "use": {"features": True}})
-        targets = registered(SENSORS)
-        for name in SOURCES:
-            if not wanted or name not in targets:
-                continue
-            sensor, report = probe(name, targets[name], request)
-            if sensor is None or not report.usable:
-                continue
-            for group in sensor.groups():
-                given = set() if group.info.table else {channel.name for channel in group.info.channels} & wanted
-                if given:
-                    found.append(group)  # type: ignore[arg-type]
-                    wanted -= given
-                else:
-                    group.close()
-        if wanted:
+        found = _groups_with(model.needs, SOURCES, request)
+        lacking = set(model.needs) - {channel.name for group in found for channel in group.info.channels}
+        if lacking:
             for group in found:
                 group.close()
             raise UsageError(
-                f"The model needs {', '.join(sorted(wanted))}, which no sensor on this machine delivers.",
+                f"The model needs {', '.join(sorted(lacking))}, which no sensor on this machine delivers.",
                 cure="use a model fitted on a run of everywatt: everywatt model collect",
             )
         return found
+
+
+def _groups_with(
+    wanted: Sequence[str], names: Sequence[str], request: Request, *, only_first: bool = False
+) -> list[Group]:
+    """Groups of these sensors, the first first, that give channels which none before gives; the others are closed."""
+    from everywatt.core.plugins import SENSORS, registered
+    from everywatt.sensors.registry import probe
+
+    found: list[Group] = []
+    left, targets = set(wanted), registered(SENSORS)
+    for name in names:
+        if not left or name not in targets:
+            continue
+        sensor, report = probe(name, targets[name], request)
+        for group in sensor.groups() if sensor is not None and report.usable else ():
+            given = set() if group.info.table else {channel.name for channel in group.info.channels} & left
+            if given:
+                found.append(group)  # type: ignore[arg-type]
+                left = set() if only_first else left - given
+            else:
+                group.close()
+    return found
 
 
 def channel_of(model: Model) -> Channel:

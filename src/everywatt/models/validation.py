@@ -7,17 +7,18 @@ from training. Neighbouring rows leak, so rows are never shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from everywatt.models.design import Ints, clusters, ranks
-from everywatt.models.features import TINY
+from everywatt.models.features import TINY, Feature
 from everywatt.models.form import Form, Stuck, Widths
 from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widening, widths_of
-from everywatt.models.learners import Candidate, fit_form, importances, predict_form
+from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.table import Floats, Table
 
 LOADS = 6
@@ -116,12 +117,6 @@ class Score:
         found = [(e, one.name) for e, one in zip(self.errors_pct, self.held, strict=True) if kind in ("", one.kind)]
         return max(found, default=(float("nan"), ""))
 
-    def mean_pct(self, kind: str) -> float:
-        """The mean error over the rows of a kind of folds."""
-        mine = [place for place, one in enumerate(self.held) if one.kind == kind]
-        errors, rows = [self.errors_pct[p] for p in mine], [len(self.held[p].rows) for p in mine]
-        return float(np.average(errors, weights=rows)) if mine else float("nan")
-
     @property
     def blocks(self) -> list[Held]:
         """The five blocks of time, which are every row once."""
@@ -140,8 +135,8 @@ class Score:
     @property
     def loads_pct(self) -> float:
         """The mean error over loads that were left out; over blocks of time where there is one load."""
-        found = self.mean_pct("load")
-        return self.blocked_pct if np.isnan(found) else found
+        found = [(e, len(one.rows)) for e, one in zip(self.errors_pct, self.held, strict=True) if one.kind == "load"]
+        return sum(e * rows for e, rows in found) / sum(rows for _, rows in found) if found else self.blocked_pct
 
 
 def mape(watts: Floats, truth: Floats) -> float:
@@ -159,7 +154,7 @@ def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> 
         where = NOWHERE if candidate.baseline else map_of(form, x[train])
         held.append(_held(fold.kind, fold.name, fold.rows, form, where, x[fold.rows]))
         if fold.name.startswith("block "):
-            for name, broken in _faults(form, x[train], x[fold.rows]):
+            for name, broken in _faults(candidate.features, x[train], x[fold.rows]):
                 faulty.setdefault(name, []).append(_held("column", name, fold.rows, form, where, broken))
     held += [_joined(parts) for parts in faulty.values()]
     errors = tuple(mape(one.watts, y[one.rows]) for one in held)
@@ -177,23 +172,17 @@ def _joined(parts: Sequence[Held]) -> Held:
     return Held(parts[0].kind, parts[0].name, *(np.concatenate([getattr(p, key) for p in parts]) for key in keys))
 
 
-def _faults(form: Form, train: Floats, x: Floats) -> list[tuple[str, Floats]]:
+def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, Floats]]:
     """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios follow."""
-    found = []
-    places = {feature.column: p for p, feature in enumerate(form.features) if feature.kind == "value"}
-    share = importances(form, train) if form.features else np.zeros(0)
-    for name, place in places.items():
-        if share[place] <= 0:
-            continue
-        for how, factor in FAULTS:
-            broken = x.copy()
-            broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
-            for p, feature in enumerate(form.features):
-                if feature.kind == "log-ratio" and name in feature.columns:
-                    above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
-                    broken[:, p] = np.log(above / below)
-            found.append((f"{name} {how}", broken))
-    return found
+    places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
+    for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
+        broken = x.copy()
+        broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
+        for p, feature in enumerate(features):
+            if feature.kind == "log-ratio" and name in feature.columns:
+                above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
+                broken[:, p] = np.log(above / below)
+        yield f"{name} {how}", broken
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:

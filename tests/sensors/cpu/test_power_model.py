@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors.cpu.modelled import MachineFacts, curve, estimate, shipped
+from everywatt.sensors.cpu.modelled import MachineFacts, curve, estimate, grounds, shipped
 
 HERE = Path(__file__).parents[1]
 LOADS = [level / 10 for level in range(11)]
@@ -149,3 +149,24 @@ def test_a_fresh_split_of_the_whole_table():
         for key in ("server", "maker", "cpu"):
             shares = script.coverage(width, *script.errors(name, servers, key))
             assert shares.mean() >= 0.93
+
+
+# Results of ASUSTeK at spec.org/power_ssj2008: CPU, generation, cores, memory, watts at idle and at full load.
+LATER = [
+    ("AMD EPYC 9654", "epyc-gen4", 192, 384, 128, 817),
+    ("AMD EPYC 9754", "epyc-gen4", 256, 384, 117, 685),
+    ("AMD EPYC 9965", "epyc-gen5", 384, 384, 150, 800),
+    ("Intel Xeon Platinum 8490H", "sapphirerapids", 120, 256, 216, 781),
+    ("Intel Xeon Platinum 8592+", "emeraldrapids", 128, 256, 204, 789),
+]
+
+
+@pytest.mark.parametrize(("cpu", "generation", "cores", "gib", "idle_w", "full_w"), LATER)
+def test_later_generations_are_shifted_to_their_published_watts(cpu, generation, cores, gib, idle_w, full_w):
+    facts = MachineFacts(2 * cores, cores, 2, gib * 2**30, cpu, amd="AMD" in cpu, generation=generation)
+    assert inside(idle_w, 0.0, facts) and inside(full_w, 1.0, facts)
+    for guest in (None, "a guest"):
+        watts = curve(replace(facts, guest=guest)).watts
+        assert all(a < b for a, b in itertools.pairwise(watts))
+    assert estimate(0.5, replace(facts, tdp_w=280.0)) == estimate(0.5, facts)  # none was published with its TDP
+    assert "only idle and full load" in grounds(facts)

@@ -13,6 +13,8 @@ two such pairs for every load, both from servers left out:
     seen      servers of the CPU's own generation were in the fit
     unseen    none was: the pair holds when whole generations are left out; such a CPU is taken for the newest known one
 
+Of some later generations only watts at idle and at full load are published: they shift the newest known one's.
+
 A guest is so many hardware threads of a host of its CPU generation. How large the host is, and how busy its other
 guests keep it, is not known. So the guest model predicts watts for each thread from generation and maker alone, and its
 interval holds 95 % of the pairs of a host in the table and a load m of that host from 10 to 100 %, where a guest at
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -248,13 +251,17 @@ def estimate(load: float, facts: MachineFacts, fit: Mapping[str, Any] | None = N
 def curve(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> Curve:
     """Everything the model says of one machine."""
     fit = shipped() if fit is None else fit
+    later = fit["later"]["shifts"].get(facts.generation)
     name = model_name(facts)
+    if later and name == "server_tdp":
+        name = "server"  # no server of a later generation was published with its TDP
+    idle, full = later[name] if later else (0.0, 0.0)
     model = fit["models"][name]
     row = features(name, facts, fit)
     units = facts.threads if name == "guest" else 1
     watts = tuple(
-        units * math.exp(sum(weight * value for weight, value in zip(weights, row, strict=True)))
-        for weights in model["coefficients"]
+        units * math.exp(sum(map(operator.mul, weights, row)) + idle + load * (full - idle))
+        for load, weights in zip(fit["loads"], model["coefficients"], strict=True)
     )
     known = facts.generation in fit["generation_years"]
     widths = model["widths"]["seen" if known else "unseen"]
@@ -408,7 +415,9 @@ def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
                 "the model was fitted on servers, and this machine is not one or does not report it: the true power "
                 "may be between a twentieth and twice the estimate"
             )
-    if facts.generation not in fit["generation_years"]:
+    if facts.generation in fit["later"]["shifts"]:
+        notes.append("of servers of this CPU generation only idle and full load were in the fit")
+    elif facts.generation not in fit["generation_years"]:
         notes.append("no server of this CPU generation was in the fit")
     return f"{head} ({'; '.join(notes)})" if notes else head
 
