@@ -168,6 +168,15 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     assert found and found == {name: drawn[name] for name in found}
 
 
+@pytest.mark.xfail(strict=True, reason="a long name pushes the share out of the table")
+@pytest.mark.parametrize("size", [None, PHONE])
+def test_the_share_of_a_flame_is_seen_beside_a_long_name(open_page, pages, size):
+    page = of(open_page, pages, "batch", **({} if size is None else {"viewport": size}))
+    page.eval_on_selector("#flame tbody th", "(one) => { one.textContent = 'python -m ' + 'a-long-word'.repeat(9); }")
+    wide = "all => all.map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(page.eval_on_selector_all("#flame .scroll", wide)) == 0
+
+
 def test_a_batch_says_what_its_columns_of_energy_and_its_lanes_count(open_page, pages):
     page = of(open_page, pages, "batch")
     assert "the card and the item's share of the processors" in page.inner_text("#batch").replace("\n", " ")

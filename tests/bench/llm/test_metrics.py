@@ -10,7 +10,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import LlmResult, write_query_parquet
+from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
 from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -138,6 +138,12 @@ def test_what_nobody_judged_is_neither_right_nor_wrong():
     assert found.verdicts == {"right": 3, "unevaluated": 5}
     # Joules per right answer are those of the three that were judged.
     assert found.figures["energy_per_correct_answer"].value == pytest.approx(10.0)
+
+
+@pytest.mark.xfail(strict=True, reason="where all queries failed, the list of verdicts begins with a comma")
+def test_accuracy_without_a_verdict_names_only_the_failed():
+    rows = figure_rows(metrics("concurrency 1", [record(0, status="failed")], bill(1)))
+    assert rows[0][-1] == "correct / scored queries (1 failed); Wilson"
 
 
 def test_perplexity_is_of_the_tokens_that_have_a_probability():

@@ -184,6 +184,15 @@ def test_the_command_asks_for_what_keeps_jobs_private(store: Store, capsys: pyte
     assert "token" in capsys.readouterr().err
 
 
+@pytest.mark.xfail(strict=True, reason="pages of Slurm have no way to the runs, and a job's page none to the jobs")
+def test_every_page_has_a_way_back(open_: TestClient, behind: TestClient) -> None:
+    job = open_.get("/slurm/job/2", headers=BEARER).text
+    assert '<a href="/">Runs</a>' in job and '<a href="/slurm/jobs" aria-current="page">Jobs</a>' in job
+    assert '<a href="/slurm/jobs?user=ada">ada</a>' in job and '<a href="/slurm/jobs?node=n1">n1</a>' in job
+    mine = behind.get("/slurm/job/2", headers=as_user("ada")).text
+    assert '"/"' not in mine, "the proxy serves no runs"
+
+
 def test_a_browser_gets_a_page_for_what_is_not_there_and_a_program_a_line(open_: TestClient) -> None:
     asked = {**BEARER, "Accept": "text/html,application/xhtml+xml"}
     page = open_.get("/slurm/job/99999", headers=asked)
