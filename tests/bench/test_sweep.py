@@ -73,7 +73,6 @@ def test_an_undecided_choice_says_so():
     assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
 
 
-@pytest.mark.xfail(strict=True, reason="the pace follows sentences that have another subject")
 def test_the_pace_has_a_subject_in_every_sentence():
     noisy = measured([(100, 1.0), (99.95, 0.8)])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))

@@ -125,7 +125,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         words = f"{words} compared with {first.candidate.label}"
     else:
         words = f"{words} than {first.candidate.label}"
-    return Choice(best_ones, best.candidate.label, f"{words}, and is {pace}")
+    return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
 
 
 def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
