@@ -168,7 +168,6 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     assert found and found == {name: drawn[name] for name in found}
 
 
-@pytest.mark.xfail(strict=True, reason="a long name pushes the share out of the table")
 @pytest.mark.parametrize("size", [None, PHONE])
 def test_the_share_of_a_flame_is_seen_beside_a_long_name(open_page, pages, size):
     page = of(open_page, pages, "batch", **({} if size is None else {"viewport": size}))
