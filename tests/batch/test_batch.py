@@ -157,11 +157,10 @@ def test_workers_of_the_cpu_see_no_gpu(place):
     assert found["adds_up"]
 
 
-@pytest.mark.xfail(strict=True, reason="busy is the summed runtime of items, longer than the batch where they overlap")
 def test_a_device_is_busy_while_at_least_one_item_runs_on_it(place):
     here = place(gpus=["constant:100W"])
     found = here.found("--per-gpu", "4", here.items(*"abcd"), "--", "sleep", "0.8")
-    (device,) = found["devices"]
+    (device,) = found["by_device"]
     spans = [
         (span.start_ns, span.end_ns) for span in run_of(here, found).spans if span.attributes.get("role") == "item"
     ]
