@@ -16,8 +16,7 @@ from everywatt.core.format import (
     format_duration,
     format_energy,
     format_percent,
-    format_range,
-    format_watts,
+    format_rounded,
 )
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.tables import Cell, Column, Table
@@ -51,12 +50,18 @@ def summary(run: Run) -> list[str]:
     return lines
 
 
+def watts_text(energy: Energy, mean: float, *watts: float) -> str:
+    """Powers of a device, with the digits that the interval of its energy leaves its mean power."""
+    half = sum(energy.sides()) / 2 * mean / energy.joules if energy.joules else 0.0
+    return format_rounded("W", half, *watts or (mean,))
+
+
 def _mean(energy: Energy, duration_s: float) -> str:
     """Mean power."""
     mean = mean_w(energy, duration_s)
     if mean is None:
         return ""
-    return f", mean {format_watts(mean)}{' of the observed time' if energy.coverage < SEEN else ''}"
+    return f", mean {watts_text(energy, mean)}{' of the observed time' if energy.coverage < SEEN else ''}"
 
 
 def certain_cpu_s(run: Run, energy: Energy) -> float | None:
@@ -90,8 +95,10 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         detail = ""
         if power.get("mean") is not None:
             # No reading may lie inside a short run; its mean then follows from the readings around it.
-            span = f", {format_range(power['min'], power['max'], 'W')}" if power.get("min") is not None else ""
-            detail = f"   {format_watts(power['mean'])} mean{span}, {format_count(power['samples'], 'tick')}"
+            mean, low, high = power["mean"], power.get("min"), power.get("max")
+            span = watts_text(part, mean, low, high) if low is not None else ""
+            words = [f"{watts_text(part, mean)} mean", *([span] if "…" in span else [])]
+            detail = f"   {', '.join(words)}, {format_count(power['samples'], 'tick')}"
         label = devices.get(name, {}).get("label") or ""
         lines.append(f"  {name:<7} {format_energy(part)}{detail}{'   ' + label if label else ''}")
     return lines
