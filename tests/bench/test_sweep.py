@@ -67,10 +67,10 @@ def test_an_undecided_choice_says_so():
     assert choice.best == "s1"
     assert (
         choice.why
-        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 10.0 % slower"
     )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0; s1 is 10.0 % slower"
 
 
 def test_the_pace_has_a_subject_in_every_sentence():
