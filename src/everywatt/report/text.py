@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everywatt.api.power import mean_w
 from everywatt.api.run import Run, sum_runs
+from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import (
@@ -51,8 +53,12 @@ def summary(run: Run) -> list[str]:
 
 
 def watts_text(energy: Energy, mean: float, *watts: float) -> str:
-    """Powers of a device, with the digits that the interval of its energy leaves its mean power."""
-    half = sum(energy.sides()) / 2 * mean / energy.joules if energy.joules else 0.0
+    """Powers of a device, with the digits that the interval of its energy leaves its mean power.
+
+    What gaps may hide is no part of that: it is the mean of the observed time.
+    """
+    seen = Budget(energy.budget.terms, tuple(bound for bound in energy.budget.bounds if bound.source != "gap"))
+    half = sum(replace(energy, budget=seen).sides()) / 2 * mean / energy.joules if energy.joules else 0.0
     return format_rounded("W", half, *watts or (mean,))
 
 
