@@ -190,7 +190,6 @@ def test_a_mean_energy_is_never_below_zero():
     assert a.energy.low == 0.0
 
 
-@pytest.mark.xfail(strict=True, reason="verdicts have no baseline, and power four digits whatever its interval is")
 @pytest.mark.parametrize(("gain", "digits"), [(0.0, "100.2"), (0.01, "100.2"), (0.1, "100"), (0.3, "100")])
 def test_verdicts_name_the_baseline_and_power_has_the_digits_of_the_energy(gain, digits):
     found = figures(TWO, series([100.0, 100.4, 100.2, 100.3, 100.1], [201.0, 200.8, 201.2, 201.1, 200.9], gain=gain))

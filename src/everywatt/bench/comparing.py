@@ -82,17 +82,17 @@ class Result:
 
     def verdicts(self) -> list[str]:
         """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
-        lines = []
+        lines, first = [], self.found[0].candidate.label
         for one in self.found[1:]:
             label = one.candidate.label
             if one.modelled and one.cpu is not None and not one.failures:
-                found = one.cpu.text(label, "CPU time")
+                found = one.cpu.text(label, first, "CPU time")
                 lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
             lines.append(of_candidate(label, one.verdict))
             if one.modelled:
                 lines[-1] += " (modelled)"
             if one.above_idle is not None and not one.failures:
-                lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
+                lines.append(f"   above idle: {one.above_idle.text(label, first)}")
         return lines
 
     def tables(self) -> list[Table]:
@@ -111,7 +111,7 @@ class Result:
             if modelled:
                 row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
             row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
-            rows.append([*row, one.power_w, one.max_rss_bytes, one.edp_js])
+            rows.append([*row, one.rounded(one.power_w, "W"), one.max_rss_bytes, one.rounded(one.edp_js, "J·s")])
         return [Table.of(*columns, rows=rows, notes=[line.strip() for line in self.verdicts()])]
 
     def to_csv(self) -> str:

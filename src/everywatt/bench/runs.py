@@ -123,7 +123,7 @@ def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = Fal
         else:
             note = ""
         gross, above_idle = _ratio(one.energy, first.energy), _ratio(one.net, first.net)
-        words = _verdict(one.name, gross, target)
+        words = _verdict(one.name, first.name, gross, target)
         if gross is None and None not in (one.energy.joules, first.energy.joules):
             words = f"no verdict: the interval of {first.name} holds zero"
         found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
@@ -140,12 +140,12 @@ def _ratio(one: Energy, first: Energy) -> Ratio | None:
         return None
 
 
-def _verdict(name: str, ratio: Ratio | None, target: float) -> str:
+def _verdict(name: str, first: str, ratio: Ratio | None, target: float) -> str:
     if ratio is None:
         return "no verdict: energy is not available for both"
     if ratio.low >= 1 - target and ratio.high <= 1 + target:
-        return f"no difference in energy larger than {format_percent(target)}"
+        return f"no difference in energy larger than {format_percent(target)} compared with {first}"
     if ratio.high < 1 or ratio.low > 1:
         word = "less" if ratio.high < 1 else "more"
-        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy"
+        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy than {first}"
     return f"undecided: {ratio}"

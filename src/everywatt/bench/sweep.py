@@ -54,7 +54,12 @@ class Sweep:
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
-                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), self._word(one.candidate.label)),
+                *(
+                    one.seconds.time,
+                    one.rounded(one.power_w, "W"),
+                    one.ratio_beside(found[0]),
+                    self._word(one.candidate.label),
+                ),
             ]
             for one in found
         ]
@@ -118,13 +123,9 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
-    words = best.gross.text(best.candidate.label)
+    words = best.gross.text(best.candidate.label, first.candidate.label)
     if best.gross.answer is Answer.UNDECIDED:
         words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
-    elif best.gross.answer is Answer.SAME:
-        words = f"{words} compared with {first.candidate.label}"
-    else:
-        words = f"{words} than {first.candidate.label}"
     return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
 
 
@@ -138,9 +139,7 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     assert gross is not None
     if gross.answer is Answer.UNDECIDED:
         return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
-    if gross.answer is Answer.SAME:
-        return f"{gross.text(label)} compared with {label}"
-    return gross.text(label)
+    return gross.text(label, label if gross.answer is Answer.SAME else best.candidate.label)
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:

@@ -153,7 +153,7 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
         "high": found.high if known else None,
         "shown": str(found.cell),
         "trials": found.trials,
-        "verdict": found.text(label, "time" if what == "time" else "energy"),
+        "verdict": found.text(label, what="time" if what == "time" else "energy"),
     }
 
 
