@@ -176,8 +176,9 @@ class Run:
         """What to do for an idle level that is accepted."""
         if self.meta.get("imported_from"):
             return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
-        command = shlex.join(str(word) for word in self.meta.get("command") or ())
-        typed = command and "\n" not in command
+        words = [str(word) for word in self.meta.get("command") or ()]
+        command = shlex.join(words)
+        typed = command and "\n" not in command and words[0] != "everywatt"  # such commands have --idle themselves
         example = f": everywatt run --idle 10s -- {command}" if typed else " with --idle 10s"
         return f"stop other programs and record again{example}"
 
