@@ -177,7 +177,7 @@ def test_where_energy_is_modelled_cpu_time_leads_and_decides():
     found = figures(TWO, trials)
     assert found[1].decisive is found[1].cpu and found[1].cpu.ratio == pytest.approx(2.0, abs=1e-3)
     result = Result(Plan(), tuple(TWO), tuple(found), "decided", None)
-    assert result.verdicts()[0].startswith("B uses 100") and result.verdicts()[0].endswith("more CPU time")
+    assert result.verdicts()[0].startswith("B uses 100") and result.verdicts()[0].endswith("more CPU time than A")
     assert result.verdicts()[1].endswith("(modelled)")
     assert list(result.tables()[0].headers[3:6]) == ["CPU time", "ratio of CPU time", "energy"]
     measured = figures(TWO, series([10.0, 10.1, 9.9], [20.0, 20.1, 19.9]))
