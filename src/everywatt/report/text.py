@@ -102,7 +102,7 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         if power.get("mean") is not None:
             # No reading may lie inside a short run; its mean then follows from the readings around it.
             mean, low, high = power["mean"], power.get("min"), power.get("max")
-            span = watts_text(part, mean, low, high) if low is not None else ""
+            span = "" if low is None or high is None else watts_text(part, mean, low, high)
             words = [f"{watts_text(part, mean)} mean", *([span] if "…" in span else [])]
             detail = f"   {', '.join(words)}, {format_count(power['samples'], 'tick')}"
         label = devices.get(name, {}).get("label") or ""
