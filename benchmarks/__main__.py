@@ -45,11 +45,10 @@ ORDER = (
 )
 
 
-def found() -> dict[str, Callable[[bool], None]]:
-    """The benchmarks by name: modules with a `main` that takes `quick`, the known ones first."""
-    names = [
-        module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if not module.name.startswith("_")
-    ]
+def found(*only: str) -> dict[str, Callable[[bool], None]]:
+    """The benchmarks by name: modules with a `main` that takes `quick`, known ones first; `only` these, if named."""
+    modules = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    names = [name for name in modules if not name.startswith("_") and (not only or name in only)]
     benchmarks = {}
     for name in sorted(names, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)):
         main = getattr(importlib.import_module(f"benchmarks.{name}"), "main", None)
@@ -60,13 +59,13 @@ def found() -> dict[str, Callable[[bool], None]]:
 
 def run(names: list[str], quick: bool) -> int:
     """Run these benchmarks (all, if none is named). One that fails does not stop the others; gives the exit code."""
-    known = found()
     if names == ["list"]:
-        OUT.text("\n".join(known))
+        OUT.text("\n".join(found()))
         return 0
+    known = found(*names)
     unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"There is no benchmark '{unknown[0]}'; there are: {', '.join(known)}.", file=sys.stderr)
+        print(f"There is no benchmark '{unknown[0]}'; there are: {', '.join(found())}.", file=sys.stderr)
         return 2
     failed = []
     for name in names or known:
@@ -96,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["BENCH_DATA"] = str(parsed.data.resolve())
     if parsed.against is None or parsed.names == ["list"]:
         return run(parsed.names, parsed.quick)
-    if len(parsed.names) != 1 or parsed.names[0] not in found():
+    if len(parsed.names) != 1 or not found(*parsed.names):
         parser.error(f"--against wants one benchmark: {', '.join(found())}")
     from benchmarks import _against
 

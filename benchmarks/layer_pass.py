@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 from benchmarks.common import OUT, say
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.workers import Worker, WorkerFailed
+from everywatt.bench.precision.variants import Worker, WorkerFailed
 from everywatt.bench.verdict import compare
 
 TARGET = 0.05

@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.common import HERE, OUT, bench_python, environment, say
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
 
 SUPPORT = HERE.parent / "tests" / "support"
 TOKENS_PER_S = 50

@@ -25,8 +25,7 @@ from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, Attempt, Journal, read_journal
 from everywatt.batch.measuring import figures
 from everywatt.bench.llm.energy import bill
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.energy import Energy

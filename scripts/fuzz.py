@@ -126,7 +126,7 @@ def _journal(data: bytes) -> object:
 
 
 def _aipowermeter(data: bytes) -> object:
-    from everywatt.formats.aipowermeter.importer import read_log, segments_of, tables_of
+    from everywatt.formats.aipowermeter import read_log, segments_of, tables_of
 
     log = read_log(iter(data.decode("utf-8", "replace").splitlines()))
     return tables_of(log), segments_of(log)

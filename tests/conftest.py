@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+# Modules and seven thousand tests stay until the end: to look for garbage among them takes a third of the collection.
+gc.disable()
 
 # How long an example takes to be made says more about the other workers than about the test.
 hypothesis.settings.register_profile(
@@ -70,6 +73,8 @@ LOADED = pytest.StashKey[list[str]]()
 
 def pytest_collection_finish(session):
     """Which large libraries the collection loaded: every worker collects every test."""
+    gc.freeze()
+    gc.enable()
     session.config.stash[LOADED] = [name for name in LARGE if name in sys.modules]
 
 

@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # Import name → distribution, where they differ by more than case and "_".
-DISTRIBUTIONS = {"pynvml": "nvidia-ml-py", "sklearn": "scikit-learn", "vl_convert": "vl-convert-python"}
+DISTRIBUTIONS = {
+    "mlflow": "mlflow-skinny",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
+}
 
 # Imported only where the user's own program has it, so that no extra of ours brings it.
 OF_THE_USER = {
@@ -32,10 +37,6 @@ THROUGH_OTHERS = {
     "accelerate": "transformers' Trainer imports it",
     "cryptography": "pysnmp imports it for encrypted SNMPv3",
     "pocl-binary-distribution": "an OpenCL driver, loaded by pyopencl",
-    "keras": "the callback is given to the user's keras",
-    "lightning": "the callback is given to the user's trainer",
-    "mlflow-skinny": "the figures are given to the user's mlflow",
-    "wandb": "the figures are given to the user's run",
 }
 
 
@@ -49,7 +50,8 @@ DECLARED = requirements(PROJECT["project"]["dependencies"]).union(
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level names of everything that a module imports, also by `import_module` and `find_spec`."""
+    """Top-level names of everything that a module imports, also by `import_module`, `find_spec` and our
+    `library`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -58,7 +60,7 @@ def imported(path: Path) -> set[str]:
             found.add(node.module)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if called in ("import_module", "find_spec", "__import__"):
+            if called in ("import_module", "find_spec", "__import__", "library"):
                 found.add(node.args[0].value)
     return {name.split(".")[0] for name in found}
 

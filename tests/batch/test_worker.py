@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from everywatt.batch.devices import CPU
+from everywatt.batch.devices import CPU, Lane
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
-from everywatt.batch.worker_handle import Lane
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everywatt.bench.candidates import candidates, letter, parse_values, words_of
+from everywatt.bench.trials import candidates, letter, parse_values, words_of
 from everywatt.core.errors import UsageError
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from trial_lab import TrialLab
 
 from everywatt.bench import experiment
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Comparing, Plan
 from everywatt.bench.experiment import COOL_MOST_S, COOL_WITHIN, LOOK_S, RECENT_S, Experiment, interleaved
+from everywatt.bench.trials import Candidate
 from everywatt.core.clocks import NS, FakeClock
 
 IDLE_S = 5.0

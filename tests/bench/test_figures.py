@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from everywatt.bench.candidates import candidates
 from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.fail_if import failing, parse_rule, unjudged
 from everywatt.bench.figures import decided, figures, narrow
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Trial, candidates
 from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy

@@ -3,7 +3,7 @@
 import pytest
 
 from everywatt.api.run import Run, load
-from everywatt.bench.runs import compare_runs
+from everywatt.bench.comparing import compare_runs
 from everywatt.core.budget import Budget, Term
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
 from everywatt.bench.sweep import choose, parse_watts
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from costs import only_in_ci
 
 ROOT = Path(__file__).resolve().parents[2]
+whole_benchmark = only_in_ci("benchmarks measure for seconds, beside peers that only CI installs")
 
 
 def _bench(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess:
@@ -18,12 +20,20 @@ def _bench(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProce
     return subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout_s)
 
 
-def test_an_unknown_benchmark_is_a_usage_error():
-    done = _bench("nonsense")
-    assert done.returncode == 2
-    assert "There is no benchmark 'nonsense'; there are:" in done.stderr
+@pytest.fixture
+def main(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.__main__ import main
+
+    return main
+
+
+def test_an_unknown_benchmark_is_a_usage_error(main, capsys):
+    assert main(["nonsense"]) == 2
+    told = capsys.readouterr().err
+    assert "There is no benchmark 'nonsense'; there are:" in told
     for name in ("weight", "windows", "slowdown"):
-        assert name in done.stderr
+        assert name in told
 
 
 def test_the_benchmarks_are_listed():
@@ -31,11 +41,13 @@ def test_the_benchmarks_are_listed():
     assert done.returncode == 0 and {"weight", "start", "windows"} <= set(done.stdout.split())
 
 
-def test_comparing_wants_one_known_benchmark():
-    done = _bench("nonsense", "--against", "base")
-    assert done.returncode == 2 and "--against wants one benchmark: accuracy" in done.stderr
+def test_comparing_wants_one_known_benchmark(main, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["nonsense", "--against", "base"])
+    assert end.value.code == 2 and "--against wants one benchmark: accuracy" in capsys.readouterr().err
 
 
+@whole_benchmark
 def test_start_in_short():
     done = _bench("start", "--quick")
     assert done.returncode == 0, done.stderr
@@ -55,6 +67,7 @@ def test_ratios_of_interleaved_pairs(monkeypatch):
     assert ratios(pairs) == {row: [0.5, 0.55]}
 
 
+@whole_benchmark
 def test_windows_in_short():
     done = _bench("windows", "--quick")
     assert done.returncode == 0, done.stderr
@@ -62,12 +75,14 @@ def test_windows_in_short():
     assert "one cold window of 60 s" in done.stdout
 
 
+@whole_benchmark
 def test_report_time_in_short():
     done = _bench("report_time", "--quick")
     assert done.returncode == 0, done.stderr
     assert "10,000 ticks, one channel" in done.stdout
 
 
+@whole_benchmark
 def test_weight_in_short():
     done = _bench("weight", "--quick")
     assert done.returncode == 0, done.stderr
@@ -76,12 +91,14 @@ def test_weight_in_short():
     assert "import everywatt" in done.stdout
 
 
+@whole_benchmark
 def test_slowdown_in_short():
     done = _bench("slowdown", "--quick")
     assert done.returncode == 0, done.stderr
     assert "gpu-like" in done.stdout
 
 
+@whole_benchmark
 def test_ledger_cost_in_short():
     done = _bench("ledger_cost", "--quick")
     assert done.returncode == 0, done.stderr
@@ -128,6 +145,7 @@ def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     assert columns.accumulated["gpu.0.power"][-1] == pytest.approx(float(watts.sum()) * 1e8, rel=1e-12)
 
 
+@whole_benchmark
 def test_batch_cost_in_short():
     done = _bench("batch_cost", "--quick")
     assert done.returncode == 0, done.stderr
@@ -151,6 +169,7 @@ def test_layer_pass_in_short():
     assert "never against never (A/A)" in done.stdout
 
 
+@whole_benchmark
 def test_stress_duty_in_short():
     done = _bench("stress_duty", "--quick")
     assert done.returncode == 0, done.stderr
@@ -160,6 +179,7 @@ def test_stress_duty_in_short():
         assert float(done.stdout.partition("worst: ")[2].split()[0]) < 5.0, done.stdout
 
 
+@whole_benchmark
 def test_the_energy_of_single_queries_in_short():
     done = _bench("llm_energy", "--quick")
     assert done.returncode == 0, done.stderr
@@ -171,6 +191,7 @@ def test_the_energy_of_single_queries_in_short():
     assert errors["8", "everywatt"] < 30 < errors["8", "before−after"]
 
 
+@whole_benchmark
 def test_a_comparison_sees_the_rows_of_honesty(monkeypatch):
     """`--against base` takes half-widths by recording from what the benchmark prints."""
     monkeypatch.syspath_prepend(str(ROOT))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from everywatt.core.channels import Domain
 from everywatt.core.energy import Energy
-from everywatt.core.jsonio import document, dumps
+from everywatt.core.jsonio import ToDict, document, dumps
+from everywatt.core.tables import csv_of
 
 data = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
@@ -67,3 +68,23 @@ def test_plain_data_of_rich_values():
 
 def test_a_document_says_what_it_is():
     assert document("run", {"joules": 1}) == {"schema": "everywatt/1", "kind": "run", "joules": 1}
+
+
+def test_what_is_declared_of_a_value_is_its_json_form_and_its_line_of_csv():
+    @dataclass(frozen=True)
+    class Part(ToDict):
+        share: float
+        of: str | None = None
+
+    @dataclass(frozen=True)
+    class Whole(ToDict):
+        JSON = "name parts first=parts.cpu share=best.share rest=parts.gpu.of"
+
+        name: str
+        parts: dict[str, Part]
+        best: Part | None = None
+
+    whole = Whole("a", {"cpu": Part(float("inf"), "b")})
+    part = {"share": None, "of": "b"}
+    assert whole.to_dict() == {"name": "a", "parts": {"cpu": part}, "first": part, "share": None, "rest": None}
+    assert csv_of("name cpu=parts.cpu.of gpu=parts.gpu.of", [whole]) == "name,cpu,gpu\na,b,\n"

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from costs import only_in_ci
 
 import everywatt
 
@@ -27,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpus import stage
 
 REPO = Path(__file__).resolve().parents[2]
+two_versions = only_in_ci("the base commit is checked out and run beside this one; CI has the whole history")
 COMMIT = (REPO / "benchmarks" / "BASE").read_text(encoding="ascii").strip()
 ENERGY = "everywatt_energy_joules_total"
 WATTS = 160.0  # of the machine: 60 W of a package, 100 W of a card
@@ -110,6 +112,7 @@ def source_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
 
 
+@two_versions
 @pytest.mark.parametrize(("client", "recorder"), PAIRS)
 def test_a_client_with_the_recorder_of_another_version(sources, place, client, recorder):
     call(sources[recorder], place, "run", "--quiet", "--", "true")  # leaves its recorder behind
@@ -192,6 +195,7 @@ def counters(text: str) -> dict[str, float]:
     return {words[0]: float(words[1]) for words in lines}
 
 
+@two_versions
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_an_agent_takes_over_from_another_version(sources, place, tmp_path, first, second):
     pytest.importorskip("uvicorn")

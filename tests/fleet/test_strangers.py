@@ -84,7 +84,7 @@ def withstands(server, kind, count, seconds):
     ("server", "kind"), [*(("agent", kind) for kind in KINDS), ("plain_agent", "scrapes"), ("pages", "idle")]
 )
 def test_strangers_do_not_keep_others_out(server, kind, request):
-    withstands(request.getfixturevalue(server), kind, count=300, seconds=2)
+    withstands(request.getfixturevalue(server), kind, count=300, seconds=1)
 
 
 @pytest.mark.long

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
 from everywatt.core.errors import UsageError
+from everywatt.formats import aipowermeter, sage
 from everywatt.formats import ipmi as ipmi_log
 from everywatt.formats import nvidia_smi as smi_monitor
-from everywatt.formats import sage
-from everywatt.formats.aipowermeter import importer as aipowermeter
-from everywatt.formats.aipowermeter.exporter import export_aipowermeter
+from everywatt.formats.aipowermeter import export_aipowermeter
 from everywatt.sensors.calibrations import Stored, save
 from everywatt.sensors.nvidia.gpu_known import facts_for
 from everywatt.tape.importing import import_files

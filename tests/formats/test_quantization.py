@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.figures import figures
 from everywatt.bench.precision.layers import LayerRow, Ranking, Sensitivity
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.result import Latency, Result, Row
 from everywatt.bench.precision.scoring import Score
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.formats.quantization import (
@@ -81,8 +80,8 @@ def result():
     trials = [Trial(0, block, 0, None, 0, 0.5, 0.1, None, energy=Energy(25.0 + block)) for block in range(3)]
     (found,) = figures([Candidate(0, "fp32", "fp32", ())], trials)
     layer = LayerRow("h.0", "Conv1D", "mlp", 0.5, 1.0, 1.0, 26.0)
-    row = Row("fp32", iters=6, seq_length=40, latency=Latency.of([0.5] * 6), figures=found,
-              score=Score("accuracy", 0.75, 0.7, 0.8, 436), layers=(layer,), batches=(2, 2, 2))  # fmt: skip
+    row = Row("fp32", iters=6, seq_length=40, latency=Latency.of([0.5] * 6), figures=found, layers=(layer,),
+              score=Score("accuracy", 0.75, 0.7, 0.8, 436), batches=(2, 2, 2), batch_size=10)  # fmt: skip
     ranking = Ranking((Sensitivity("h.0", 0.25, -0.125, 1.0, 0.5, 1.5),), ())
     return Result(Job(batch_size=10), (row, Row("int8", failure="x")), "trials", None, sensitivity=ranking)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from everywatt.core.errors import MissingExtra
-from everywatt.integrations import library
+from everywatt.core.plugins import library
 
 ADAPTERS = [
     ("transformers", "transformers", "hf"),

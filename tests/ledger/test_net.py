@@ -9,7 +9,7 @@ from machines import Process, write_machine
 from tapes import counter_group, gauge_group, rows, write_tape
 
 from everywatt.api.run import Run, load
-from everywatt.formats.aipowermeter.importer import END, FILE, import_aipowermeter
+from everywatt.formats.aipowermeter import END, FILE, import_aipowermeter
 from everywatt.ledger.idle import Watched, find_idle
 from everywatt.tape.reader import Tape
 

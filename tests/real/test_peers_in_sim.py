@@ -58,29 +58,32 @@ def test_zeus_monitor_reads_the_counters(lab, tmp_path):
 import json, time
 from zeus.monitor import ZeusMonitor
 m = ZeusMonitor(gpu_indices=[0])
+before = time.monotonic()
 m.begin_window("w", sync_execution=False)
+began = time.monotonic()
 time.sleep(1.5)
+ended = time.monotonic()
 r = m.end_window("w", sync_execution=False)
-print(json.dumps([r.time, r.gpu_energy[0], r.cpu_energy[0]]))
+after = time.monotonic()
+print(json.dumps([ended - began, after - before, r.gpu_energy[0], r.cpu_energy[0]]))
 """
-    seconds, gpu_j, cpu_j = run(lab, tmp_path, code)
-    assert gpu_j == pytest.approx(100 * seconds, abs=100 * 0.15)
-    assert cpu_j == pytest.approx(60 * seconds, abs=60 * 0.15)
+    least_s, most_s, gpu_j, cpu_j = run(lab, tmp_path, code)
+    assert 100 * (least_s - 0.15) <= gpu_j <= 100 * (most_s + 0.15)
+    assert 60 * (least_s - 0.15) <= cpu_j <= 60 * (most_s + 0.15)
 
 
 def test_zeus_power_monitor_reads_the_power(lab, tmp_path):
     code = """
 import json, time
+from multiprocessing.synchronize import Event
 from zeus.monitor.power import PowerMonitor
 if __name__ == "__main__":
-    for _ in range(3):
-        try:  # it gives its own processes ten seconds to start, which a busy machine may need
-            m = PowerMonitor(gpu_indices=[0], update_period=0.05)
-            break
-        except RuntimeError as error:
-            print(error)
-    time.sleep(2)
-    print(json.dumps(m.get_power()))
+    wait = Event.wait  # it gives its own processes ten seconds to start, and a busy machine may need more
+    Event.wait = lambda self, timeout=None: wait(self, timeout and 18 * timeout)
+    m = PowerMonitor(gpu_indices=[0], update_period=0.05)
+    while (found := m.get_power()) is None or not found.get(0):
+        time.sleep(0.1)
+    print(json.dumps(found))
     m.stop()
 """
     assert run(lab, tmp_path, code)["0"] == pytest.approx(100)
@@ -91,15 +94,17 @@ def test_codecarbon_measures_card_and_package(lab, tmp_path):
 import json, time
 from codecarbon import OfflineEmissionsTracker
 t = OfflineEmissionsTracker(country_iso_code="FRA", measure_power_secs=1, save_to_file=False, log_level="error")
+before = time.monotonic()
 t.start()
 time.sleep(2.5)
 t.stop()
+after = time.monotonic()
 d = t.final_emissions_data
-print(json.dumps([d.gpu_energy * 3.6e6, d.cpu_energy * 3.6e6]))
+print(json.dumps([after - before, d.gpu_energy * 3.6e6, d.cpu_energy * 3.6e6]))
 """
-    gpu_j, cpu_j = run(lab, tmp_path, code)
-    assert gpu_j == pytest.approx(250, rel=0.3)
-    assert cpu_j == pytest.approx(150, rel=0.3)
+    most_s, gpu_j, cpu_j = run(lab, tmp_path, code)
+    assert 0.7 * 250 <= gpu_j <= 1.3 * 100 * most_s
+    assert 0.7 * 150 <= cpu_j <= 1.3 * 60 * most_s
 
 
 def test_pyjoules_reads_the_package(lab, tmp_path):
@@ -109,11 +114,14 @@ from pyJoules.device import DeviceFactory
 from pyJoules.device.rapl_device import RaplPackageDomain
 from pyJoules.energy_meter import EnergyMeter
 m = EnergyMeter(DeviceFactory.create_devices([RaplPackageDomain(0)]))
+before = time.monotonic()
 m.start(tag="w")
+began = time.monotonic()
 time.sleep(1)
+ended = time.monotonic()
 m.stop()
-s = m.get_trace()[0]
-print(json.dumps([s.duration, s.energy["package_0"] / 1e6]))
+after = time.monotonic()
+print(json.dumps([ended - began, after - before, m.get_trace()[0].energy["package_0"] / 1e6]))
 """
-    seconds, joules = run(lab, tmp_path, code)
-    assert joules == pytest.approx(60 * seconds, abs=3)
+    least_s, most_s, joules = run(lab, tmp_path, code)
+    assert 60 * least_s - 3 <= joules <= 60 * most_s + 3

@@ -27,7 +27,7 @@ def ran(slurm, slurm_counter):
     def known() -> bool:
         return "Account=chem" in slurm.run("scontrol", "show", "assoc_mgr", "flags=assoc")
 
-    slurm.until(known, "slurmctld knows the accounts", 30)
+    slurm.until(known, "slurmctld knows the accounts")
     with slurm_counter.drawing(NODE_W) if slurm_counter else contextlib.nullcontext():
         return submitted(slurm)
 

@@ -28,7 +28,7 @@ def site(tmp_path_factory, with_slurm):
 def ran(site):
     """Two jobs beside one another: a plain one, and one whose program has left its parents."""
     agent = site.folder / "node1.agent"
-    site.until(lambda: "/metrics" in agent.read_text(), "the agent says where it listens", 180)
+    site.until(lambda: "/metrics" in agent.read_text(), "the agent says where it listens")
     told = site.sbatch(f"exec {site.burn('told', 0.6, 7)}", options=["--account=phys", "--uid=0", "--job-name=told"])
     apart = site.sbatch(
         "cat /proc/self/cgroup",

@@ -55,7 +55,7 @@ def test_a_requeued_job_is_told_and_runs_again(slurm):
     slurm.until(lambda: (slurm.folder / f"out-{job}").exists() and "run 0" in output(slurm, job), "it runs")
     time.sleep(1)  # what has hardly been launched is killed and not told
     slurm.requeue(job)
-    slurm.until(lambda: "run 1" in output(slurm, job), "it runs again", 60)
+    slurm.until(lambda: "run 1" in output(slurm, job), "it runs again")
     assert slurm.wait(job) == {str(job): "COMPLETED"}
     lines = [line for line in output(slurm, job).splitlines() if not line.startswith("slurmstepd")]
     assert lines == ["run 0", "told", "run 1"]
@@ -74,7 +74,7 @@ def test_a_node_that_loses_power_and_comes_back(slurm):
     job = slurm.sbatch("#!/bin/sh\nexec sleep 300.25\n", "--nodelist=node2", "--no-requeue")
     slurm.wait_for(job)
     slurm.kill_node("node2", told=True)
-    slurm.until(lambda: slurm.node_state("node2").startswith("DOWN"), "the node is missed", 60)
+    slurm.until(lambda: slurm.node_state("node2").startswith("DOWN"), "the node is missed")
     assert slurm.wait(job) == {str(job): "NODE_FAIL"}
     slurm.restart_node("node2")
     again = slurm.sbatch("#!/bin/sh\necho well\n", "--nodelist=node2")
@@ -92,7 +92,7 @@ def test_by_hand_and_nothing_is_left(slurm, tmp_path_factory):
         env = {**os.environ, "SLURM_CONF": line.partition("=")[2]}
         subprocess.run(["sbatch", "--output=/dev/null", "--wrap=sleep 300.75"], env=env, check=True, timeout=240)
         sleeping = lambda: subprocess.run(["squeue", "-h", "-t", "R"], env=env, capture_output=True).stdout  # noqa: E731
-        slurm.until(lambda: sleeping() != b"", "the job runs", 150)
+        slurm.until(lambda: sleeping() != b"", "the job runs")
     finally:
         process.terminate()
         assert process.wait(60) == 0

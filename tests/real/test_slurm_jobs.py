@@ -301,7 +301,7 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     site.until(lambda: site.recorder("node1") is not None, "the recorder's place is there")
     site.until(lambda: site.recorder("node1") is not None, "node1 is recorded")
     killed = site.recorder("node1")
-    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 10)}", options=["-w", "node1"])
+    job = site.sbatch(f"exec {site.burn('bereft', 0.5, 10, go_on=True)}", options=["-w", "node1"])
     site.cluster.wait_for(job)
     time.sleep(2.5)
     os.kill(killed, signal.SIGKILL)
@@ -314,7 +314,10 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     assert site.recorder("node1") is None
     again = site.sbatch("sleep 2", options=["-w", "node1"])
     assert site.cluster.wait(again)[str(again)] == "COMPLETED"
-    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder", 240)
+    site.until(lambda: site.recorder("node1") not in (None, killed), "the Prolog's recorder")
+    back_s = time.time()
+    site.until(lambda: site.state("node1")["seen_s"] > back_s + 1, "its first look at processes")
+    site.end_of("bereft")
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)

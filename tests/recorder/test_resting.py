@@ -12,8 +12,9 @@ from everywatt.recorder.server import REST_NS, Server, Tape
 class Source:
     """A source as the server sees it when nobody listens any more."""
 
-    def __init__(self, locked: bool | None) -> None:
+    def __init__(self, locked: bool | None, outage: object = None) -> None:
         self.tracker = None if locked is None else SimpleNamespace(locked=locked, due=None)
+        self.outage = outage
         self.listeners: list[object] = []
         self.open = True
 
@@ -39,10 +40,10 @@ def finished(server: Server, *sensors: list[Source], tables: tuple[Source, ...] 
     server._finish(1)
 
 
-def test_a_sensor_whose_phase_is_known_stays_open_with_all_its_groups(server) -> None:
-    counter, gauge, unknown, table = Source(True), Source(None), Source(False), Source(None)
-    finished(server, [counter, gauge], [unknown], tables=(table,))
-    assert [one.open for one in (counter, gauge, unknown, table)] == [True, True, False, False]
+def test_a_sensor_with_a_schedule_of_its_own_stays_open_with_all_its_groups(server) -> None:
+    counter, gauge, plain, table = Source(True), Source(None), Source(None), Source(None)
+    finished(server, [counter, gauge], [plain], tables=(table,))
+    assert [one.open for one in (counter, gauge, plain, table)] == [True, True, False, False]
     assert set(server.schedule.slots) == {counter, gauge}
     server.clock.advance(REST_NS / 2e9)
     server._tend()
@@ -50,6 +51,12 @@ def test_a_sensor_whose_phase_is_known_stays_open_with_all_its_groups(server) ->
     server.clock.advance(REST_NS / 1e9)
     server._tend()
     assert not counter.open and not gauge.open and not server.schedule.slots and not server.pool.entries
+
+
+def test_a_card_whose_phase_is_still_looked_for_stays_open_unless_it_is_out(server) -> None:
+    searching, out = Source(False), Source(False, outage=object())
+    finished(server, [searching], [out])
+    assert searching.open and not out.open
 
 
 def test_it_is_closed_when_the_recorder_leaves(server) -> None:

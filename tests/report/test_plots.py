@@ -33,8 +33,7 @@ def test_the_words_of_a_picture(run, tmp_path):
 @pytest.fixture(scope="module")
 def model_run(tmp_path_factory):
     """Queries of 10 to 49 tokens that cost 2 J and 0.5 J a token, at 20 W."""
-    from everywatt.bench.llm.records import Journal, Record, write_plan
-    from everywatt.bench.llm.values import Answer
+    from everywatt.bench.llm.records import Answer, Journal, Record, write_plan
     from everywatt.core.channels import Channel, Domain, Kind
     from everywatt.meters.series import Part, Table, group, write_part
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.experiment import interleaved
 from everywatt.bench.figures import figures
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import interleaved
 from everywatt.bench.figures import figures
 from everywatt.bench.precision.computed import Computed
@@ -10,7 +9,7 @@ from everywatt.bench.precision.layers import LayerRow, Ranking, Sensitivity
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.result import Latency, Result, Row
 from everywatt.bench.precision.scoring import Beside, Score
-from everywatt.bench.trials import Trial
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 
@@ -56,6 +55,7 @@ def precision_result(*, run: str | None = None, count: int = 6) -> Result:
                 beside=beside,
                 layers=layers(JOULES[name]) if name != "bf16" else (),
                 hooks=0,
+                batch_size=SIZE,
             )
         )
     rows.append(Row("fp16", failure="this CPU has no fp16", cure="bf16"))

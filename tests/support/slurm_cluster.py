@@ -41,6 +41,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from waiting import LIMIT_S
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "setpriv")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "sacct", "sacctmgr")
 MANY = 50
@@ -140,7 +142,7 @@ class SlurmCluster:
         self._spawn("slurmctld", "slurmctld", "-D", "-i", "-f", self.conf)
         for node in self.nodes:
             self.restart_node(node, wait=False)
-        self.until(lambda: all(self.node_state(node) == "IDLE" for node in self.nodes), "the nodes are idle", 60)
+        self.until(lambda: all(self.node_state(node) == "IDLE" for node in self.nodes), "the nodes are idle")
 
     def stop(self) -> None:
         """End everything that belongs to the cluster, by process id."""
@@ -285,7 +287,7 @@ class SlurmCluster:
             "--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900", f"--pid-file={d}/run/mariadbd.pid",
             "--innodb-buffer-pool-size=64M", "--performance-schema=OFF",
         )  # fmt: skip
-        self.until(lambda: listens(self._sql_port), "the database listens", 60)
+        self.until(lambda: listens(self._sql_port), "the database listens")
         conf = d / "slurmdbd.conf"
         conf.touch(0o600)
         conf.write_text(
@@ -296,14 +298,14 @@ class SlurmCluster:
             f"StorageUser=slurm\nStoragePass={word}\nStorageLoc=slurm\n"
         )
         self._spawn("slurmdbd", "slurmdbd", "-D")
-        self.until(lambda: listens(self._dbd_port), "slurmdbd listens", 60)
+        self.until(lambda: listens(self._dbd_port), "slurmdbd listens")
         self.run("sacctmgr", "-i", "add", "cluster", "test", check=False)  # it may be there from an earlier start
 
     # Commands.
 
     def run(self, *words: object, check: bool = True, user: str | int | None = None, **settings: object) -> str:
         """What a command of Slurm prints, as `user` where one is given; AssertionError where it fails and `check`."""
-        settings.setdefault("timeout", 60)
+        settings.setdefault("timeout", LIMIT_S)
         given = {"env": self.environ, "user": user, "stdin": subprocess.DEVNULL, **settings}
         if "input" in settings:
             del given["stdin"]
@@ -336,7 +338,7 @@ class SlurmCluster:
             found[one["JobId"] if task is None else f"{one['ArrayJobId']}_{task}"] = one["JobState"]
         return found
 
-    def wait(self, job: int | str, timeout_s: float = 120) -> dict[str, str]:
+    def wait(self, job: int | str, timeout_s: float = LIMIT_S) -> dict[str, str]:
         """Until the job and all its tasks have ended; their states."""
         deadline = time.monotonic() + timeout_s
         while len(found := self.states(job)) > MANY and not set(found.values()) <= ENDED:
@@ -346,7 +348,7 @@ class SlurmCluster:
         self.until(lambda: (found := self.states(job)) and set(found.values()) <= ENDED, f"{job} has ended", left_s)
         return self.states(job)
 
-    def wait_for(self, job: int | str, state: str = "RUNNING", timeout_s: float = 60) -> None:
+    def wait_for(self, job: int | str, state: str = "RUNNING", timeout_s: float = LIMIT_S) -> None:
         """Until the job, or one task of it, is in this state."""
         self.until(lambda: state in self.states(job).values(), f"{job} is {state}", timeout_s)
 
@@ -363,7 +365,7 @@ class SlurmCluster:
             columns = ",".join(self.run("sacct", "--helpformat").split())
         if {"JobID", "State"} <= {*columns.split(",")}:
             wanted = {name for job in jobs for name in self.states(str(job).partition(".")[0])}
-            self.until(lambda: _all_ended(rows(), wanted), "sacct knows the end", 30)
+            self.until(lambda: _all_ended(rows(), wanted), "sacct knows the end")
         return rows()
 
     def cancel(self, job: int | str) -> None:
@@ -403,9 +405,9 @@ class SlurmCluster:
         (self.folder / "spool" / node).mkdir(parents=True, exist_ok=True)
         self._spawn(node, *self.options.wrap.get(node, ()), "slurmd", "-D", "-N", node, "-f", self.conf)
         if wait:
-            self.until(lambda: self.node_state(node) in ("IDLE", "MIXED", "ALLOCATED"), f"{node} is back", 60)
+            self.until(lambda: self.node_state(node) in ("IDLE", "MIXED", "ALLOCATED"), f"{node} is back")
 
-    def until(self, true: object, what: str, timeout_s: float = 30) -> None:
+    def until(self, true: object, what: str, timeout_s: float = LIMIT_S) -> None:
         """Wait until `true()`; an AssertionError with the logs' ends where it does not come to that."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:

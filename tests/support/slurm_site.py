@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_cluster import Options, SlurmCluster
+from waiting import LIMIT_S
 
 import everywatt
 from everywatt.slurm.node.hooks import EVENTS, NAMES, Site, hook, make_spool
@@ -31,10 +32,10 @@ PER_CPU_S = (MAX_W - IDLE_W) / (os.cpu_count() or 1)
 
 # Uses CPUs to some share for some seconds, and says in a file what it used.
 BURN = """
-import json, resource, sys, time
-name, duty, seconds = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+import json, os, resource, sys, time
+name, duty, seconds, go_on = sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 began = time.monotonic()
-while (now := time.monotonic() - began) < seconds:
+while (now := time.monotonic() - began) < seconds or (go_on and not os.path.exists(name + ".end")):
     ahead = time.process_time() - duty * now
     if ahead > 0:
         time.sleep(min(ahead / duty, 0.05))
@@ -160,9 +161,16 @@ class SlurmSite:
 
     # Jobs.
 
-    def burn(self, name: str, duty: float, seconds: float) -> str:
-        """Words of a command that uses one CPU to this share; `$` in the name is the shell's."""
-        return f"{sys.executable} {self.folder}/burn.py {self.folder}/{name} {duty} {seconds}"
+    def burn(self, name: str, duty: float, seconds: float, go_on: bool = False) -> str:
+        """Words of a command that uses one CPU to this share; `$` in the name is the shell's.
+
+        With `go_on` it goes on after these seconds, until `end_of` was called.
+        """
+        return f"{sys.executable} {self.folder}/burn.py {self.folder}/{name} {duty} {seconds} {go_on:d}"
+
+    def end_of(self, name: str) -> None:
+        """Let a command that goes on come to its end."""
+        (self.folder / f"{name}.end").touch()
 
     def on_gpu(self, name: str, share: float, gpu: int, seconds: float) -> str:
         """Words of a command that keeps a simulated card busy to this share."""
@@ -177,7 +185,7 @@ class SlurmSite:
         """What a command that `burn` gave has cost."""
         return PER_CPU_S * float(json.loads((self.folder / name).read_text()))
 
-    def records(self, job: int, count: int = 1, timeout_s: float = 45) -> list[JobOnNode]:
+    def records(self, job: int, count: int = 1, timeout_s: float = LIMIT_S) -> list[JobOnNode]:
         """All records of a job, or of the tasks of an array, once there are so many."""
         self.until(lambda: self._are_there(job, count), f"{count} records of {job}", timeout_s)
         return self._records(job)
@@ -194,7 +202,7 @@ class SlurmSite:
         def done() -> bool:
             return not self.state(name)["jobs"] and not self.spool(name)
 
-        self.until(done, f"all jobs of {name} are recorded", 120)
+        self.until(done, f"all jobs of {name} are recorded")
 
     def _records(self, job: int) -> list[JobOnNode]:
         return [row for row in self.everything() if job in (row.job_id, row.array_job_id, row.het_job_id)]
@@ -240,7 +248,7 @@ class SlurmSite:
         """Events that nobody has taken yet."""
         return [path for folder in ("events", "tasks") for path in (self.folder / name / folder).rglob("*.event")]
 
-    def until(self, true: object, what: str, timeout_s: float = 60) -> None:
+    def until(self, true: object, what: str, timeout_s: float = LIMIT_S) -> None:
         """Wait for something, as the cluster does; with the recorders' logs where it does not come."""
         try:
             self.cluster.until(true, what, timeout_s)

@@ -1,9 +1,10 @@
 """Strangers who hold as many connections as they can, and an honest client beside them.
 
-    python tests/support/strangers.py KIND URL COUNT SECONDS      # holds connections; prints what it reached
-    python tests/support/strangers.py honest URL 0 SECONDS [TOKEN]  # asks every second; prints the times it took
+    python tests/support/strangers.py KIND URL COUNT                # holds connections until its input ends
+    python tests/support/strangers.py honest URL SECONDS [TOKEN]    # asks again and again; prints the times it took
 
-A connection that the server closes is opened again, so the pressure stays.
+A connection that the server closes is opened again, so the pressure stays. Strangers print a line once all of them have
+called, and what they reached when they are done.
 """
 
 from __future__ import annotations
@@ -20,35 +21,36 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 AGAIN_S = 0.25  # until a connection that was closed is opened again
-AHEAD_S = 2.0  # strangers have this long to open their connections before the first honest request
-AFTER_S = 1.0  # and stay so much longer than honest requests are made, whose program takes a while to start
+AHEAD_S = 2.0  # honest requests begin so late at the latest: calls that a full backlog drops take a minute
+ASK_S = 0.25  # between honest requests
 HELLO = b"\x16\x03\x01\x02\x00\x01"  # the beginning of a TLS handshake
 KINDS = ("mute", "half-hello", "half-head", "idle", "scrapes")
 
 
-async def _hold(kind: str, url: str, until_s: float, told: dict[str, int]) -> None:
-    """One stranger, who connects again and again."""
+async def _hold(kind: str, url: str, told: dict[str, int]) -> None:
+    """One stranger, who connects again and again, until it is cancelled."""
     parts = urlsplit(url)
     tls = ssl._create_unverified_context() if parts.scheme == "https" and kind not in ("mute", "half-hello") else None
     request = f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
     first = {"mute": b"", "half-hello": HELLO, "half-head": request[:-2]}.get(kind, request)
-    while time.monotonic() < until_s:
+    called = False
+    while True:
         writer = None
         try:
-            left_s = max(0.1, until_s - time.monotonic())  # a call that a full backlog dropped is repeated for a minute
             opening = asyncio.open_connection(
-                parts.hostname, parts.port, ssl=tls, ssl_handshake_timeout=left_s if tls else None
+                parts.hostname, parts.port, ssl=tls, ssl_handshake_timeout=60.0 if tls else None
             )
-            reader, writer = await asyncio.wait_for(opening, left_s)
+            try:
+                reader, writer = await opening
+            finally:
+                told["called"] += not called
+                called = True
             told["opened"] += 1
             told["held"] += 1
             told["most held"] = max(told["most held"], told["held"])
             try:
                 writer.write(first)
-                while time.monotonic() < until_s:  # a server that answers at once would be asked for ever
-                    data = await asyncio.wait_for(reader.read(65536), max(0.1, until_s - time.monotonic()))
-                    if not data:
-                        break
+                while data := await reader.read(65536):
                     if data.startswith(b"HTTP/1.1 "):
                         told[data[9:12].decode()] = told.get(data[9:12].decode(), 0) + 1
                         if kind == "scrapes":
@@ -63,12 +65,20 @@ async def _hold(kind: str, url: str, until_s: float, told: dict[str, int]) -> No
         await asyncio.sleep(AGAIN_S)
 
 
-async def _all(kind: str, url: str, count: int, seconds: float) -> dict[str, int]:
+async def _all(kind: str, url: str, count: int) -> dict[str, int]:
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    told = {"opened": 0, "held": 0, "most held": 0, "failed": 0}
-    until_s = time.monotonic() + seconds
-    await asyncio.gather(*(_hold(kind, url, until_s, told) for _ in range(count)))
-    return told
+    told = {"called": 0, "opened": 0, "held": 0, "most held": 0, "failed": 0}
+    began_s = time.monotonic()
+    strangers = [asyncio.create_task(_hold(kind, url, told)) for _ in range(count)]
+    while told["called"] < count and time.monotonic() < began_s + AHEAD_S:
+        await asyncio.sleep(0.02)
+    print("all have called", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    reached = dict(told)
+    for stranger in strangers:
+        stranger.cancel()
+    await asyncio.gather(*strangers, return_exceptions=True)
+    return reached
 
 
 def _ask(url: str, seconds: float, token: str | None) -> list[float]:
@@ -88,7 +98,7 @@ def _ask(url: str, seconds: float, token: str | None) -> list[float]:
         except OSError as error:
             print(f"honest: {error!r} after {time.monotonic() - began_s:.2f} s", file=sys.stderr)
             took.append(float("inf"))
-        time.sleep(max(0.0, began_s + 1.0 - time.monotonic()))
+        time.sleep(max(0.0, began_s + ASK_S - time.monotonic()))
     return took
 
 
@@ -116,15 +126,13 @@ def rss_bytes(pid: int) -> int:
 def besiege(
     kind: str, url: str, pid: int, log: Callable[[], int], *, count: int, seconds: float, token: str | None = None
 ) -> Siege:
-    """Let `count` strangers at a server (`pid`) for a while, and ask it honestly every second."""
+    """Let `count` strangers at a server (`pid`), and ask it honestly for some seconds."""
     me = [sys.executable, __file__]
     _ask(url, 0.1, token)  # what the first request loads is no fault of strangers
     before, lines, most = rss_bytes(pid), log(), 0
-    strangers = subprocess.Popen(
-        [*me, kind, url, str(count), str(AHEAD_S + seconds + AFTER_S)], stdout=subprocess.PIPE, text=True
-    )
-    time.sleep(AHEAD_S)
-    words = [*me, "honest", url, "0", str(seconds), *([token] if token else [])]
+    strangers = subprocess.Popen([*me, kind, url, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert strangers.stdout and strangers.stdout.readline(), "strangers did not start"
+    words = [*me, "honest", url, str(seconds), *([token] if token else [])]
     honest = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     while honest.poll() is None:
         most = max(most, rss_bytes(pid))
@@ -135,11 +143,11 @@ def besiege(
 
 
 def main(argv: Sequence[str]) -> None:
-    kind, url, count, seconds, *token = argv
+    kind, url, count, *token = argv
     if kind == "honest":
-        print(json.dumps(_ask(url, float(seconds), token[0] if token else None)).replace("Infinity", "inf"))
+        print(json.dumps(_ask(url, float(count), token[0] if token else None)).replace("Infinity", "inf"))
     else:
-        print(json.dumps(asyncio.run(_all(kind, url, int(count), float(seconds)))))
+        print(json.dumps(asyncio.run(_all(kind, url, int(count)))))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from virtual_time import Process
 from virtual_world import VirtualWorld
 
-from everywatt.batch.devices import Device
-from everywatt.batch.worker_handle import Lane
+from everywatt.batch.devices import Device, Lane
 from everywatt.core.clocks import NS
 
 NO_PID = 1 << 23  # above every process id that Linux gives

@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -188,14 +189,9 @@ class Follow:
             whole = data.rpartition(b"\n")[0]
             self._at[path] = self._at.get(path, 0) + len(whole) + (1 if whole else 0)
             for line in whole.split(b"\n"):
-                if b'"kind": "end"' in line[:20]:
-                    self._count(line)
-
-    def _count(self, line: bytes) -> None:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            return
-        if record.get("final"):
-            self.done += record.get("status") == "done"
-            self.failed += record.get("status") == "failed"
+                if b'"kind": "end"' not in line[:20]:
+                    continue
+                with suppress(ValueError):
+                    record = json.loads(line)
+                    self.done += bool(record.get("final")) and record.get("status") == "done"
+                    self.failed += bool(record.get("final")) and record.get("status") == "failed"

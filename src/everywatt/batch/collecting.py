@@ -38,7 +38,9 @@ Renaming = Mapping[str, str]
 def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
     """Places of tapes that belong together: of one host and boot, and overlapping, directly or through others."""
     found: list[list[int]] = []
-    for place in sorted(range(len(tapes)), key=lambda i: (_host(tapes[i]), _utc_ns(tapes[i])[0])):
+    for place in sorted(
+        range(len(tapes)), key=lambda i: (_host(tapes[i]), tapes[i].to_utc_ns(tapes[i].extent_ns()[0]))
+    ):
         last = found[-1] if found else []
         if last and any(_together(tapes[place], tapes[other]) for other in last):
             last.append(place)
@@ -49,11 +51,6 @@ def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
 
 def _host(tape: Tape) -> str:
     return str(tape.meta.get("host", {}).get("name", ""))
-
-
-def _utc_ns(tape: Tape) -> tuple[int, int]:
-    low, high = tape.extent_ns()
-    return tape.to_utc_ns(low), tape.to_utc_ns(high)
 
 
 def _together(a: Tape, b: Tape) -> bool:
@@ -85,7 +82,9 @@ def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path
     """Write a sealed tape of everything in `tapes`, which are of one host; devices are called as `renaming` says."""
     meta = {key: value for key, value in tapes[0].meta.items() if key not in ("place", "sealed_later")}
     meta["joined_from"] = [tape.path.name for tape in tapes]
-    anchors = sorted({a.monotonic_ns: a for tape in tapes for a in tape.anchors()}.values(), key=_monotonic)
+    anchors = sorted(
+        {a.monotonic_ns: a for tape in tapes for a in tape.anchors()}.values(), key=lambda anchor: anchor.monotonic_ns
+    )
     writer = TapeWriter(out, meta, clock=FakeClock(now_ns=max(tape.extent_ns()[1] for tape in tapes)))
     try:
         for anchor in anchors:
@@ -104,10 +103,6 @@ def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path
         writer.abandon()
         writer.live_path.unlink(missing_ok=True)  # our own, made a moment ago
         raise
-
-
-def _monotonic(anchor: Any) -> int:
-    return int(anchor.monotonic_ns)
 
 
 Same = list[tuple[Tape, StoredGroup, GroupInfo, Renaming]]

@@ -1,17 +1,29 @@
-"""The GPUs that a batch may use: found through NVML, else nvidia-smi, and never more than the caller's mask leaves."""
+"""The GPUs that a batch may use: found through NVML, else nvidia-smi, and never more than the caller's mask leaves.
+
+And a lane: one worker process on one device, seen from the batch. A worker that dies is replaced.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from everywatt.batch import worker
+from everywatt.batch.items import Item
+from everywatt.batch.journal import Attempt
+from everywatt.bench.trials import let_go
 from everywatt.core.device import Device as TapeDevice
-from everywatt.core.errors import SensorError, UsageError
+from everywatt.core.errors import EverywattError, SensorError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
 from everywatt.sensors.nvidia.nvml_device import identify
@@ -23,17 +35,11 @@ _LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
 _MIG_LINE = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
 
 
-class Why(StrEnum):
-    """Why there is no GPU."""
-
-    DENIED = "denied"
-    NO_TOOL = "no tool"
-    NO_DEVICE = "no device"
-
-
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(ToDict):
     """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape."""
+
+    JSON = "device=name name=title uuid memory_bytes"
 
     name: str
     visible: str = ""
@@ -55,53 +61,18 @@ class Device:
         """What a command there has to see: this device alone."""
         return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"device": self.name, "name": self.title, "uuid": self.uuid, "memory_bytes": self.memory_bytes}
-
 
 CPU = Device("cpu", title="CPU")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The GPUs that may be used, or the reason why there are none; `note` is what a reader has to know of the mask."""
-
-    devices: tuple[Device, ...]
-    why: Why | None = None
-    message: str = ""
-    cure: str | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Inventory:
-    """All GPUs of the machine, whoever may use them, with their memory by index."""
+    """All GPUs of the machine, whoever may use them, with their memory by index; or why there are none."""
 
-    gpus: tuple[Gpu, ...]
-    memory: Mapping[int, float | None]
-    why: Why | None = None
+    gpus: tuple[Gpu, ...] = ()
+    memory: Mapping[int, float | None] = field(default_factory=dict)
     message: str = ""
-    cure: str | None = None
-
-
-def find(environ: Mapping[str, str], wanted: Sequence[str] | None = None, *, nvml: Any = None) -> Found:
-    """The GPUs that `environ`'s CUDA_VISIBLE_DEVICES leaves, and of those the `wanted` ones (indices or UUIDs).
-
-    Raises UsageError where one is wanted that is not among them: a mask is never widened.
-    """
-    inventory = take_inventory(environ, nvml=nvml)
-    if not inventory.gpus:
-        return Found((), inventory.why, inventory.message, inventory.cure)
-    mask = environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
-    devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
-    if not devices:
-        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' hides all {len(inventory.gpus)} GPUs."
-        return Found((), Why.NO_DEVICE, message)
-    if wanted is not None:
-        devices = _wanted(devices, wanted, mask)
-    return Found(tuple(devices), note=chosen.note)
+    denied: bool = False
 
 
 def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
@@ -133,7 +104,7 @@ def _by_nvml(nvml: Any) -> Inventory:
         count = int(nvml.nvmlDeviceGetCount())
         driver = text(nvml.nvmlSystemGetDriverVersion())
     except Exception as error:  # noqa: BLE001 - a driver's border
-        return Inventory((), {}, Why.NO_DEVICE, f"NVML lists no GPU: {words_for(error)}.")
+        return Inventory(message=f"NVML lists no GPU: {words_for(error)}.")
     for index in range(count):
         try:
             found = identify(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index), driver)
@@ -148,26 +119,25 @@ def _by_nvml(nvml: Any) -> Inventory:
     if denied:
         return _denied(failures[0])
     why = failures[0] if failures else "the NVIDIA driver is running but lists no GPU"
-    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {why}.")
+    return Inventory(message=f"No GPU is available: {why}.")
 
 
 def _denied(detail: str) -> Inventory:
     message = f"NVIDIA GPUs are present, but you have no permission to use them ({detail})."
-    cure = "check ls -l /dev/nvidia* and join the owning group, or use --gpus none to run on the CPU"
-    return Inventory((), {}, Why.DENIED, message, cure)
+    return Inventory(message=message, denied=True)
 
 
 def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     """By `nvidia-smi -L`, where NVML cannot be used from here."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
-        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
+        return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
     try:
         done = subprocess.run(
             [program, "-L"], env=dict(environ), capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Inventory((), {}, Why.NO_TOOL, f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
+        return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
     said = (done.stdout + done.stderr).strip()
     if "insufficient permission" in said.lower():
         return _denied("nvidia-smi: Insufficient Permissions")
@@ -175,7 +145,7 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
     reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
-    return Inventory((), {}, Why.NO_DEVICE, f"No GPU is available: {nvml}; nvidia-smi: {reason}")
+    return Inventory(message=f"No GPU is available: {nvml}; nvidia-smi: {reason}")
 
 
 def parse_listing(listing: str) -> tuple[Gpu, ...]:
@@ -231,28 +201,35 @@ def lay_out(
 ) -> Lanes:
     """The lanes: `per_gpu` for each GPU, first one of each, then the CPU's; without a GPU at least one on the CPU.
 
-    `gpus` are the wanted ones, () for none. Raises UsageError where a wanted one is not there, and SensorError where
+    GPUs are those that CUDA_VISIBLE_DEVICES leaves, and of those `gpus`, the wanted ones (indices or UUIDs; () for
+    none): a mask is never widened. Raises UsageError where a wanted one is not there, and SensorError where
     there are GPUs that may not be used: a batch that quietly ran on the CPU would be worse.
     """
     cpu = [CPU] * (cpu_workers or 0)
     if gpus is not None and not gpus:
         return Lanes(tuple(cpu or [CPU]))
-    found = find(environ, gpus)
-    notes = [found.note] if found.note else []
-    if found.devices:
-        return Lanes((*found.devices * per_gpu, *cpu), tuple(notes))
-    if found.why is Why.DENIED:
-        raise SensorError(found.message, cure=found.cure)
+    inventory, mask = take_inventory(environ), environ.get("CUDA_VISIBLE_DEVICES")
+    message = inventory.message
+    if inventory.denied:
+        cure = "check ls -l /dev/nvidia* and join the owning group, or use --gpus none to run on the CPU"
+        raise SensorError(message, cure=cure)
+    if inventory.gpus:
+        chosen = select(mask, inventory.gpus, environ.get("CUDA_DEVICE_ORDER"))
+        devices = _devices(inventory, chosen.gpus, chosen.migs, by_uuid="GPU-" in (mask or ""))
+        if devices:
+            devices = devices if gpus is None else _wanted(devices, gpus, mask)
+            return Lanes((*devices * per_gpu, *cpu), (chosen.note,) if chosen.note else ())
+        message = chosen.note or f"CUDA_VISIBLE_DEVICES='{mask}' hides all {len(inventory.gpus)} GPUs."
     if gpus is not None:
-        raise UsageError(found.message, cure="leave --gpus out, or use --gpus none to run on the CPU")
-    return Lanes(tuple(cpu or [CPU]), (f"{found.message.rstrip('.')}. Items run on the CPU.",))
+        raise UsageError(message, cure="leave --gpus out, or use --gpus none to run on the CPU")
+    return Lanes(tuple(cpu or [CPU]), (f"{message.rstrip('.')}. Items run on the CPU.",))
 
 
 class GpuNow:
     """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
 
-    def __init__(self, nvml: Any = None) -> None:
-        self._nvml = nvml
+    def __init__(self) -> None:
+        self._nvml: Any = None
         self._handles: dict[str, Any] = {}
         self._works: bool | None = None
 
@@ -277,12 +254,112 @@ class GpuNow:
     def _ready(self) -> bool:
         if self._works is None:
             try:
-                if self._nvml is None:
-                    import pynvml
+                import pynvml
 
-                    self._nvml = pynvml
-                self._nvml.nvmlInit()
+                self._nvml = pynvml
+                pynvml.nvmlInit()
                 self._works = True
             except Exception:  # noqa: BLE001 - a driver's border
                 self._works = False
         return self._works
+
+
+GRACE_S = 10.0  # for a worker to end by itself
+MOST_STILLBORN = 5  # workers in a row that die before they ran anything
+
+
+class Lane:
+    """Where one item runs at a time. `item` and `attempt` are what it is busy with."""
+
+    def __init__(self, number: int, device: Device, environ: Mapping[str, str]) -> None:
+        self.number, self.device = number, device
+        self.item: Item | None = None
+        self.attempt: Attempt | None = None
+        self.command_pid: int | None = None
+        self.file: Mapping[str, Any] | None = None
+        self.began_ns = 0
+        self._environ = {**environ, **device.environment()}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+        self._stillborn = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a worker."""
+        return self._process is not None
+
+    @property
+    def worker_pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid if self._process is not None else 0
+
+    def fileno(self) -> int:
+        """Readable when the worker has said something, or has died."""
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def start(self) -> None:
+        """Start a worker."""
+        if self._stillborn >= MOST_STILLBORN:
+            raise EverywattError(f"Workers for {self.device.name} die as soon as they are started.")
+        self._stillborn += 1
+        self._rest = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(Path(worker.__file__))],
+            env=self._environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the batch to decide on
+        )
+        os.set_blocking(self.fileno(), False)
+
+    def give(self, item: Item, attempt: Attempt, job: Mapping[str, Any]) -> None:
+        """Let the worker run a command. A worker that is dead shows on `fileno`."""
+        self.item, self.attempt = item, attempt
+        self.command_pid, self.file = None, None
+        self._send({"run": job})
+
+    def kill(self) -> None:
+        """Ask the command to end; five seconds later it is ended."""
+        self._send({"kill": True})
+
+    def messages(self) -> list[dict[str, Any]] | None:
+        """What the worker has said; None where it has died."""
+        chunks, dead = [], False
+        while True:
+            try:
+                chunk = os.read(self.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            if not chunk:
+                dead = True
+                break
+            chunks.append(chunk)
+        *lines, self._rest = (self._rest + b"".join(chunks)).split(b"\n")
+        if dead and not lines:
+            return None
+        if lines:
+            self._stillborn = 0
+        return [json.loads(line) for line in lines]
+
+    def bury(self) -> None:
+        """The worker has died: end what it ran, and wait for it."""
+        worker_pid = self.worker_pid
+        self.close()
+        worker.end_session(worker_pid)
+
+    def free(self) -> None:
+        """Busy no more."""
+        self.item, self.attempt, self.command_pid, self.file = None, None, None, None
+
+    def close(self) -> None:
+        """Let the worker go; it ends by itself when its input does."""
+        process, self._process = self._process, None
+        if process is not None:
+            let_go(process, GRACE_S)
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()

@@ -10,35 +10,33 @@ from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, State
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_count, format_duration, format_quantity
+from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.stats import median
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.tables import Cell, Column, Table, csv_of
 
 OUTSIDE = "outside items"
 SLOW = 3.0  # times the median runtime: a straggler
+ITEM = (
+    "id=state.item.id index=state.item.index input=state.item.input size=state.item.size status=state.status "
+    "attempts=attempt_count device=state.device exit_code=last.attempt.exit_code runtime_s"
+)
 CSV_COLUMNS = (
-    *("id", "index", "input", "size", "status", "attempts", "device", "exit_code", "runtime_s"),
-    *("energy_j", "energy_low_j", "energy_high_j"),
-    *("use_mean", "memory_max_bytes", "power_min_w", "power_mean_w", "power_max_w", "why"),
+    f"{ITEM} energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high use_mean=use.utilisation.mean "
+    "memory_max_bytes=use.memory.high power_min_w=use.power.low power_mean_w=use.power.mean "
+    "power_max_w=use.power.high why"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class During:
+class During(ToDict):
     """Lowest, mean and highest reading inside an attempt; `samples` is how many there were."""
+
+    JSON = "min=low mean max=high samples"
 
     low: float
     mean: float
     high: float
     samples: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain data for JSON."""
-        return {"min": self.low, "mean": self.mean, "max": self.high, "samples": self.samples}
-
-
-def plain_use(use: Mapping[str, During | None]) -> dict[str, Any]:
-    """Plain data for JSON; None where no reading fell into the time."""
-    return {name: None if value is None else value.to_dict() for name, value in use.items()}
 
 
 def range_of(during: During | None, unit: str) -> str | None:
@@ -62,7 +60,7 @@ class AttemptFigures:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         one = self.attempt
-        data: dict[str, Any] = {
+        return {
             "attempt": one.number,
             "status": one.status,
             "device": one.device,
@@ -72,16 +70,16 @@ class AttemptFigures:
             **{key: value for key, value in (("host", one.host), ("task", one.task)) if value},
             **{key: value for key, value in one.ended.items() if key != "file"},
             "energy": self.energy.to_dict(),
-            "during": plain_use(self.use),
+            "during": as_data(self.use),
+            **({} if self.memory_curve is None else {"memory_curve": as_data(self.memory_curve)}),
         }
-        if self.memory_curve is not None:
-            data["memory_curve"] = [list(point) for point in self.memory_curve]
-        return data
 
 
 @dataclass(frozen=True, slots=True)
-class ItemFigures:
+class ItemFigures(ToDict):
     """An item with all its attempts; its energy is that of all of them."""
+
+    JSON = f"{ITEM} energy during=use file=state.file tries=attempts"
 
     state: State
     attempts: tuple[AttemptFigures, ...]
@@ -91,6 +89,21 @@ class ItemFigures:
     def last(self) -> AttemptFigures | None:
         """The attempt that decided."""
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def attempt_count(self) -> int:
+        """How often it was tried."""
+        return len(self.attempts)
+
+    @property
+    def use(self) -> Mapping[str, During | None]:
+        """What its GPU did during the last attempt."""
+        return {} if self.last is None else self.last.use
+
+    @property
+    def runtime_s(self) -> float | None:
+        """Seconds of the last attempt."""
+        return None if self.last is None else self.last.attempt.runtime_s
 
     @property
     def why(self) -> str:
@@ -114,58 +127,29 @@ class ItemFigures:
 
     def row(self) -> list[Cell]:
         """For a table of items."""
-        last = self.last
         return [
             self.state.item.id,
             self.state.status,
             len(self.attempts),
             self.state.device or None,
-            None if last is None else last.attempt.runtime_s,
+            self.runtime_s,
             None if self.energy.joules is None else self.energy,
-            None if last is None else range_of(last.use.get("utilisation"), "%"),
+            range_of(self.use.get("utilisation"), "%"),
             self.why,
         ]
-
-    def numbers(self) -> list[object]:
-        """For CSV, in the order of `CSV_COLUMNS`."""
-        data = self.to_dict()
-        use = {} if self.last is None else self.last.use
-        busy, memory, power = use.get("utilisation"), use.get("memory"), use.get("power")
-        return [
-            *(data[name] for name in CSV_COLUMNS[:9]),
-            *(self.energy.joules, self.energy.low, self.energy.high),
-            None if busy is None else busy.mean,
-            None if memory is None else memory.high,
-            *((None, None, None) if power is None else (power.low, power.mean, power.high)),
-            self.why,
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        last = self.last
-        return {
-            "id": self.state.item.id,
-            "index": self.state.item.index,
-            "input": self.state.item.input,
-            "size": self.state.item.size,
-            "status": self.state.status,
-            "attempts": len(self.attempts),
-            "device": self.state.device,
-            "exit_code": None if last is None else last.attempt.exit_code,
-            "runtime_s": None if last is None else last.attempt.runtime_s,
-            "energy": self.energy.to_dict(),
-            "during": {} if last is None else plain_use(last.use),
-            "file": self.state.file,
-            "tries": [one.to_dict() for one in self.attempts],
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFigures:
+class DeviceFigures(ToDict):
     """All attempts that ran on one device. `idle` is what the device itself drew outside of items.
 
     `busy_s` is the time in which at least one item ran on it.
     """
+
+    JSON = (
+        "device name=title done failed attempts retries busy_s energy microjoules energy_own=own energy_own_idle=idle "
+        "during=use"
+    )
 
     device: str
     title: str
@@ -196,23 +180,6 @@ class DeviceFigures:
             None if self.energy.joules is None else self.energy,
             None if self.idle is None or self.idle.joules is None else self.idle,
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "device": self.device,
-            "name": self.title,
-            "done": self.done,
-            "failed": self.failed,
-            "attempts": self.attempts,
-            "retries": self.retries,
-            "busy_s": self.busy_s,
-            "energy": self.energy.to_dict(),
-            "microjoules": self.microjoules,
-            "energy_own": None if self.own is None else self.own.to_dict(),
-            "energy_own_idle": None if self.idle is None else self.idle.to_dict(),
-            "during": plain_use(self.use),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +236,11 @@ class BatchFigures:
 
     def stragglers(self) -> list[ItemFigures]:
         """Items that took three times as long as the one in the middle, the slowest first."""
-        known = [(one.last.attempt.runtime_s, one) for one in self.items if one.last and one.last.attempt.runtime_s]
+        known = [(one.runtime_s, one) for one in self.items if one.runtime_s]
         if len(known) < 4:
             return []
-        middle = median([seconds or 0.0 for seconds, _ in known])
-        slow = [(seconds or 0.0, one) for seconds, one in known if (seconds or 0.0) > SLOW * middle]
+        middle = median([seconds for seconds, _ in known])
+        slow = [(seconds, one) for seconds, one in known if seconds > SLOW * middle]
         return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
 
     def unfinished(self) -> list[ItemFigures]:
@@ -339,7 +306,7 @@ class BatchFigures:
 
     def to_csv(self) -> str:
         """A line for each item; what is not known is an empty cell."""
-        return csv_text(CSV_COLUMNS, [one.numbers() for one in self.items])
+        return csv_of(CSV_COLUMNS, self.items)
 
     def to_markdown(self, drift: Sequence[str] = ()) -> str:
         """The batch for notes: the headline, the table by device, what failed, who was slow."""

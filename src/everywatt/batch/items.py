@@ -14,6 +14,7 @@ from typing import Any
 
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 
 INPUT_COLUMNS = ("input", "path", "file", "source_path", "filename")
 ID_COLUMNS = ("id", "chunk_id", "name")
@@ -24,7 +25,7 @@ MOST_ODD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(ToDict):
     """One piece of work. `index` counts from 0 in the manifest; `id` is unique in it; `size` orders the work."""
 
     index: int
@@ -32,10 +33,6 @@ class Item:
     input: str
     row: Mapping[str, str] = field(default_factory=dict)
     size: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"index": self.index, "id": self.id, "input": self.input, "row": dict(self.row), "size": self.size}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
@@ -84,14 +81,13 @@ def parse_items(
     if size_column is not None and size_column not in rows[0][1]:
         raise UsageError(f"{what} has no column '{size_column}'; it has: {', '.join(rows[0][1])}.")
     sizes = [_size(row, size_column) for _, row in rows]
-    odd = [f"line {line}: {size.odd}" for (line, _), size in zip(rows, sizes, strict=True) if size.odd]
+    odd = [f"line {line}: {why}" for (line, _), (_, why) in zip(rows, sizes, strict=True) if why]
     if odd:
         more = f", and {len(odd) - MOST_ODD} more" if len(odd) > MOST_ODD else ""
         warn(f"{what} has invalid sizes; these items run with unknown size: {'; '.join(odd[:MOST_ODD])}{more}")
     ids = _ids([row for _, row in rows])
     return [
-        Item(n, ids[n], _input(row), row, size.value)
-        for n, ((_, row), size) in enumerate(zip(rows, sizes, strict=True))
+        Item(n, ids[n], _input(row), row, size) for n, ((_, row), (size, _)) in enumerate(zip(rows, sizes, strict=True))
     ]
 
 
@@ -157,36 +153,29 @@ def _ids(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """The size of an item, None where it is not known; `odd` is what stands there instead of one."""
-
-    value: float | None = None
-    odd: str = ""
-
-
-def _size(row: Mapping[str, str], column: str | None) -> _Size:
+def _size(row: Mapping[str, str], column: str | None) -> tuple[float | None, str]:
+    """The size of an item, None where it is not known; and what stands there instead of one."""
     names = SIZE_COLUMNS if column is None else (column,)
     name = next((name for name in names if name in row), None)
     if name is not None:
         return _number(row, name)
-    start, end = _number(row, "start_ms"), _number(row, "end_ms")
-    if start.value is None or end.value is None:
-        return _Size(odd=start.odd or end.odd)
-    if end.value < start.value:
-        return _Size(odd=f"end_ms {row['end_ms']} is before start_ms {row['start_ms']}")
-    return _Size(end.value - start.value)
+    (start, odd), (end, also_odd) = _number(row, "start_ms"), _number(row, "end_ms")
+    if start is None or end is None:
+        return None, odd or also_odd
+    if end < start:
+        return None, f"end_ms {row['end_ms']} is before start_ms {row['start_ms']}"
+    return end - start, ""
 
 
-def _number(row: Mapping[str, str], name: str) -> _Size:
+def _number(row: Mapping[str, str], name: str) -> tuple[float | None, str]:
     text = row.get(name, "").strip()
-    if text in ("", "null"):
-        return _Size()
     try:
-        value = float(text)
+        value = float(text or "nan")
     except ValueError:
         value = math.nan
-    return _Size(value) if math.isfinite(value) and value >= 0 else _Size(odd=f"{name} is '{text[:40]}'")
+    if math.isfinite(value) and value >= 0:
+        return value, ""
+    return None, "" if text in ("", "null") else f"{name} is '{text[:40]}'"
 
 
 def check_words(words: Sequence[str], items: Sequence[Item]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_ratio
+from everywatt.core.jsonio import ToDict
 from everywatt.core.spans import Span
 from everywatt.core.stats import deviation, mean
 from everywatt.energy.sources import sources
@@ -50,7 +50,8 @@ def figures(run: Run, history: History) -> BatchFigures:
     devices = tuple(_devices(items, entries, ledger, run, history))
     ours = {one.span for state in history.states.values() for one in state.attempts}
     outside = sum(entry.microjoules for entry in ledger.entries if entry.owner.id not in ours)
-    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *_tape_notes(run)))
+    told = [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
+    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *told))
     return BatchFigures(
         run.name, run.duration_s, tuple(items), devices, ledger.total, ledger.microjoules, outside, tuple(notes)
     )
@@ -65,10 +66,6 @@ def _on_tapes(run: Run) -> dict[str, tuple[Span, Watch]]:
             if span.id not in found or found[span.id][0].end_ns is None:
                 found[span.id] = span, watch
     return found
-
-
-def _tape_notes(run: Run) -> list[str]:
-    return [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
 
 
 def _attempt(
@@ -130,7 +127,10 @@ class Watch:
         if series is None:
             return None
         first, after = np.searchsorted(series.at_ns, (start_ns, end_ns), side="right")
-        return _during(series.values[first:after])
+        values = series.values[first:after]
+        if not len(values):
+            return None
+        return During(float(values.min()), float(values.mean()), float(values.max()), len(values))
 
     def _power(self, device: str, start_ns: int, end_ns: int) -> During | None:
         """Power at each publication, and the mean from the joules themselves."""
@@ -153,12 +153,6 @@ class Watch:
         return During(min(float(watts.min()), mean), mean, max(float(watts.max()), mean), len(watts))
 
 
-def _during(values: Floats) -> During | None:
-    if not len(values):
-        return None
-    return During(float(values.min()), float(values.mean()), float(values.max()), len(values))
-
-
 def _devices(
     items: Sequence[ItemFigures], entries: Mapping[str, Entry], ledger: Ledger, run: Run, history: History
 ) -> list[DeviceFigures]:
@@ -172,7 +166,9 @@ def _devices(
     }
     where = [called(one.attempt.device, one.attempt.host) for item in items for one in item.attempts]
     outside = [entry for entry in ledger.entries if entry.owner.kind is OwnerKind.OTHER]
-    parts = _parts(ledger.total, several)
+    parts = dict(ledger.total.parts)
+    if several:  # the parts of a total are hosts then, and devices are parts of these
+        parts = {f"{host}/{name}": part for host, whole in parts.items() for name, part in whole.parts}
     found = []
     for name in dict.fromkeys([*titles, *where]):
         mine = [one for item in items for one in item.attempts if called(one.attempt.device, one.attempt.host) == name]
@@ -197,13 +193,6 @@ def _devices(
             )
         )
     return found
-
-
-def _parts(total: Energy, several: bool) -> dict[str, Energy]:
-    """The energy of each device; with several hosts the parts of a total are hosts, and devices are parts of these."""
-    if not several:
-        return dict(total.parts)
-    return {f"{host}/{name}": part for host, whole in total.parts for name, part in whole.parts}
 
 
 def _together(uses: Sequence[Mapping[str, During | None]], seconds: Sequence[float]) -> dict[str, During | None]:
@@ -239,7 +228,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(ToDict):
     """One figure of a batch over the baseline's: 1 is no change. `drifted`: surely beyond the tolerance."""
 
     name: str
@@ -247,10 +236,6 @@ class Drift:
     low: float
     high: float
     drifted: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"name": self.name, "ratio": self.ratio, "low": self.low, "high": self.high, "drifted": self.drifted}
 
     def __str__(self) -> str:
         word = "DRIFT" if self.drifted else "steady"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
 from everywatt.core.format import format_duration
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 
 MOST_LANES = 40  # rows of a table that a person reads
@@ -23,8 +23,10 @@ def in_order(items: Sequence[Item]) -> list[Item]:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Share(ToDict):
     """What one lane is expected to get. `seconds` is None until something is known of how long items take."""
+
+    JSON = "lane device items=ids size seconds"
 
     lane: int
     device: str
@@ -32,15 +34,10 @@ class Share:
     size: float | None
     seconds: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "lane": self.lane,
-            "device": self.device,
-            "items": [item.id for item in self.items],
-            "size": self.size,
-            "seconds": self.seconds,
-        }
+    @property
+    def ids(self) -> list[str]:
+        """The ids of its items."""
+        return [item.id for item in self.items]
 
 
 def shares(items: Sequence[Item], devices: Sequence[str], pace: Pace | None = None) -> list[Share]:
@@ -69,7 +66,7 @@ def plan_table(found: Sequence[Share]) -> Table:
     rows = [
         [
             *(share.lane, share.device, len(share.items), None if share.size is None else f"{share.size:g}"),
-            *(share.seconds, ", ".join(item.id for item in share.items[:3]) + (" …" if len(share.items) > 3 else "")),
+            *(share.seconds, ", ".join(share.ids[:3]) + (" …" if len(share.items) > 3 else "")),
         ]
         for share in _busy(found)[:MOST_LANES]
     ]

@@ -10,17 +10,17 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import MIB, Device, GpuNow
+from everywatt.batch.devices import MIB, Device, GpuNow, Lane
 from everywatt.batch.figures import BatchFigures, ItemFigures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.measuring import added, figures
 from everywatt.batch.runner import Runner, Settings
-from everywatt.batch.worker_handle import Lane
 from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean
 from everywatt.core.tables import Cell, Column, Table
 
@@ -134,11 +134,16 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeFigures:
+class SizeFigures(ToDict):
     """All attempts at one size: whether it fits, why not, peak memory, seconds and energy of one run.
 
-    `error_j` is the standard error of the mean over several runs, 0 where there was one: then nothing is known of it.
+    `error_j` is the standard error of the mean over several runs; None where there was one: nothing is known of it.
     """
+
+    JSON = (
+        "size fits reason trials runtime_s peak_memory_bytes=peak_bytes energy standard_error_j=error_j "
+        "joules_per_unit units_per_s"
+    )
 
     size: int
     fits: bool
@@ -147,7 +152,7 @@ class SizeFigures:
     runtime_s: float | None
     peak_bytes: float | None
     energy: Energy
-    error_j: float = 0.0
+    error_j: float | None = None
 
     @property
     def joules_per_unit(self) -> float | None:
@@ -159,25 +164,12 @@ class SizeFigures:
         """How much of it is done in a second."""
         return self.size / self.runtime_s if self.fits and self.runtime_s else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "size": self.size,
-            "fits": self.fits,
-            "reason": self.reason,
-            "trials": self.trials,
-            "runtime_s": self.runtime_s,
-            "peak_memory_bytes": self.peak_bytes,
-            "energy": self.energy.to_dict(),
-            "standard_error_j": self.error_j if self.trials > 1 else None,
-            "joules_per_unit": self.joules_per_unit,
-            "units_per_s": self.units_per_s,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(ToDict):
     """What the probe found. `undecided` are sizes whose interval reaches below the cheapest one's upper end."""
+
+    JSON = "run device ended largest=largest.fits smallest_that_fails=largest.fails cheapest undecided sizes"
 
     run: str
     device: Device
@@ -218,19 +210,6 @@ class Result:
         if fits >= MOST_UNASKED:
             return f"largest size that fits: {fits}, the largest tried. Does the command use its size?"
         return f"largest size that fits: {fits}, the upper limit of the search"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        return {
-            "run": self.run,
-            "device": self.device.to_dict(),
-            "ended": self.ended,
-            "largest": self.largest.fits,
-            "smallest_that_fails": self.largest.fails,
-            "cheapest": self.cheapest,
-            "undecided": list(self.undecided),
-            "sizes": [one.to_dict() for one in self.sizes],
-        }
 
 
 @dataclass(slots=True)
@@ -353,7 +332,7 @@ class Probe:
             now_ns, run = self._clock.monotonic_ns(), self._experiment.live()
             end_ns = None if run is None else {one.id: one.end_ns for one in run.spans}.get(span)
             late = now_ns > deadline_ns
-            if run is not None and end_ns is not None and (late or _reached(run, end_ns)):
+            if run is not None and end_ns is not None and (late or run.tapes[-1].extent_ns()[1] > end_ns + REACHED_NS):
                 return run.energy(span).joules
             if late:
                 return None
@@ -374,12 +353,8 @@ class Probe:
             mean(times) if times else None,
             _peak(mine, tried.peak, self._device),
             energy or Energy.refuse("it never ran"),
-            deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else 0.0,
+            deviation([one.value for one in known]) / math.sqrt(len(known)) if len(known) > 1 else None,
         )
-
-
-def _reached(run: Run, end_ns: int) -> bool:
-    return run.tapes[-1].extent_ns()[1] > end_ns + REACHED_NS
 
 
 def _so_far(tried: Mapping[int, _Tried]) -> Largest:
@@ -431,7 +406,7 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
 def _near(one: SizeFigures, best: SizeFigures) -> bool:
     """Whether the two are indistinguishable: what they share, a card's gain, cancels in the ratio."""
     more = (one.joules_per_unit or 0.0) - (best.joules_per_unit or 0.0)
-    if more <= CERTAIN * math.hypot(one.error_j / one.size, best.error_j / best.size):
+    if more <= CERTAIN * math.hypot((one.error_j or 0.0) / one.size, (best.error_j or 0.0) / best.size):
         return True
     try:
         return (one.energy / one.size).ratio(best.energy / best.size).low <= 1.0

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import Device, Lane
 from everywatt.batch.items import Item, fill
 from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker import MARK
-from everywatt.batch.worker_handle import Lane
 from everywatt.core.clocks import NS, Clock, SystemClock
+from everywatt.core.device import is_gpu
 from everywatt.recorder.client import Mark, Recording
 
 KILLED = 137  # 128 + SIGKILL
@@ -168,14 +168,13 @@ class Runner:
         journal: Journal,
         recording: Recording | None,
         *,
-        environ: Mapping[str, str] | None = None,
         watch: Callable[[Event, Progress], None] | None = None,
         pace: Pace | None = None,
         clock: Clock | None = None,
         lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
     ) -> None:
         self._clock: Clock = clock or SystemClock()
-        env = {**(os.environ if environ is None else environ), MARK: str(journal.path.parent.resolve())}
+        env = {**os.environ, MARK: str(journal.path.parent.resolve())}
         self._states = {state.item.id: state for state in states}
         self._settings, self._journal, self._recording = settings, journal, recording
         self._exits = str(journal.path.with_name(EXITS).resolve())
@@ -327,18 +326,14 @@ class Runner:
         ended = {**told, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
         if lane.item is not None and self._settings.wraps(lane.item):
             ended["wrapped"] = True
-        if told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
-            self._heed()
+        if self._stop is None and told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
+            # Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment.
+            self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
         if self._stop == KILL and (told.get("killed") or told["exit_code"]):
             status = INTERRUPTED
         else:
             status = DONE if told["exit_code"] == 0 and not told.get("timed_out") else FAILED
         self._settle(lane, status, ended, mark)
-
-    def _heed(self) -> None:
-        """Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment."""
-        if self._stop is None:
-            self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
 
     def _bury(self, lane: Lane) -> None:
         """The worker has died, and with it what it ran; another takes its place."""
@@ -418,4 +413,4 @@ def _shared_devices(recording: Recording | None) -> list[str]:
         return []
     measuring = [channel.device for group in recording.groups for channel in group.channels if channel.carries_energy]
     # An empty list would mean all devices; an item on the CPU must not be charged for GPUs.
-    return [name for name in dict.fromkeys(measuring) if name.split(".")[0] != "gpu"] or ["host"]
+    return [name for name in dict.fromkeys(measuring) if not is_gpu(name)] or ["host"]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import Device
+from everywatt.batch.devices import Device, Lane
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file, end_batch
-from everywatt.batch.worker_handle import Lane
 from everywatt.core.errors import EverywattError, UsageError
 
 Watcher = Callable[[Event, Progress], None]
@@ -104,7 +104,11 @@ def work_off(
     `ready` gets the runner before it starts, to be able to stop it.
     """
     place = meter.recording.path.parent if meter.recording is not None else folder()
-    states = _states(work, history)
+    known = {} if history is None else history.states
+    states = [known.get(item.id) or State(item) for item in work.todo]
+    for state, item in zip(states, work.todo, strict=True):
+        state.item = item
+    run: Run | None = None
     journal = Journal(place)
     if work.cut_off:
         end_batch(str(place))  # where batch and workers were killed at the same moment, commands may still run
@@ -116,7 +120,8 @@ def work_off(
         for state in history.late if history is not None else ():
             last = state.attempts[-1]
             journal.end(state.item, last.number, DONE, last.ended, final=True, device=last.device)
-        journal.batch(settings.command, work.new, _described(devices), options=settings.options, source=settings.source)
+        told = [device.to_dict() for device in {(one.name, one.visible): one for one in devices}.values()]
+        journal.batch(settings.command, work.new, told, options=settings.options, source=settings.source)
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
             states, devices, settings, journal, meter.recording, watch=watch, pace=pace, lane=lane
@@ -126,27 +131,6 @@ def work_off(
         runner.run()
     finally:
         trouble = journal.close()
-        run = _stopped(meter)
+        with suppress(EverywattError):
+            run = meter.stop()
     return Outcome(run, place, runner.stopped, trouble)
-
-
-def _stopped(meter: Meter) -> Run | None:
-    try:
-        return meter.stop()
-    except EverywattError:
-        return None
-
-
-def _states(work: Work, history: History | None) -> list[State]:
-    known = {} if history is None else history.states
-    states = []
-    for item in work.todo:
-        state = known.get(item.id) or State(item)
-        state.item = item
-        states.append(state)
-    return states
-
-
-def _described(devices: Sequence[Device]) -> list[dict[str, object]]:
-    seen = {(device.name, device.visible): device for device in devices}
-    return [device.to_dict() for device in seen.values()]

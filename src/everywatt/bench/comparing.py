@@ -1,26 +1,40 @@
-"""The comparison itself: warm up, then block after block of trials until the question is answered or time is up."""
+"""Comparisons of commands: warm up, then block after block of trials until the question is answered or time is up.
+
+And finished runs beside each other: ratios from their error budgets.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate, words_of
 from everywatt.bench.experiment import Experiment
 from everywatt.bench.figures import COLUMNS, Figures, decided, figures, narrow, quantity
-from everywatt.bench.trials import Execute, Trial, execute, from_span, run_trial, with_energy, with_power
-from everywatt.bench.verdict import of_candidate
+from everywatt.bench.trials import (
+    Candidate,
+    Execute,
+    Trial,
+    execute,
+    from_span,
+    run_trial,
+    with_energy,
+    with_power,
+    words_of,
+)
+from everywatt.bench.verdict import change, of_candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
-from everywatt.core.errors import UsageError
+from everywatt.core.energy import Energy, Ratio
+from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_percent
-from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.core.jsonio import ToDict
+from everywatt.core.tables import Cell, Column, Table, csv_of
 
 FEWEST = 3
 LOOK_AGAIN_S = 1.0
+MOST_COMMAND = 40  # characters of a command in a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,10 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(ToDict):
     """What came out. `ended` is why it ended: `decided`, `trials`, `time`, `failures` or `interrupted`."""
+
+    JSON = "run ended target=plan.target candidates=found order notes"
 
     plan: Plan
     candidates: tuple[Candidate, ...]
@@ -95,6 +111,12 @@ class Result:
                 lines.append(f"   above idle: {one.above_idle.text(label, first)}")
         return lines
 
+    @property
+    def order(self) -> list[str]:
+        """The labels of the candidates in the order in which their trials ran."""
+        trials = sorted((t for one in self.found for t in one.trials), key=lambda t: (t.block, t.place))
+        return [self.candidates[trial.candidate].label for trial in trials]
+
     def tables(self) -> list[Table]:
         """One row for each candidate, with the verdicts as notes; CPU time leads where energy is modelled from it."""
         first = self.found[0]
@@ -107,7 +129,9 @@ class Result:
         ]
         rows: list[list[Cell]] = []
         for one in self.found:
-            row: list[Cell] = [one.candidate.label, _short(one.candidate.text), one.trial_count]
+            text = one.candidate.text
+            shown = text if len(text) <= MOST_COMMAND else f"{text[: MOST_COMMAND - 1]}…"
+            row: list[Cell] = [one.candidate.label, shown, one.trial_count]
             if modelled:
                 row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
             row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
@@ -116,19 +140,7 @@ class Result:
 
     def to_csv(self) -> str:
         """One line for each candidate, plain numbers."""
-        return csv_text(COLUMNS, [one.to_row() for one in self.found])
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        order = sorted((t for one in self.found for t in one.trials), key=lambda t: (t.block, t.place))
-        return {
-            "run": self.run,
-            "ended": self.ended,
-            "target": self.plan.target,
-            "candidates": [one.to_dict() for one in self.found],
-            "order": [self.candidates[trial.candidate].label for trial in order],
-            "notes": list(self.notes),
-        }
+        return csv_of(COLUMNS, self.found)
 
 
 Watcher = Callable[[Progress], None]
@@ -256,7 +268,9 @@ class Comparing:
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
         self._progress.trials = with_energy(self._progress.trials, run, live=True)
-        whole = _whole_blocks(self._progress.trials)
+        # Only blocks that are complete with their energies, so that every candidate has the same number of trials.
+        open_blocks = {trial.block for trial in self._progress.trials if trial.energy is None}
+        whole = [trial for trial in self._progress.trials if trial.block not in open_blocks]
         found = figures(self._candidates, whole, target=self._plan.target, ignore_failure=self._plan.ignore_failure)
         self._progress.found = found
         if min(sum(t.energy is not None for t in one.trials) for one in found) < FEWEST:
@@ -270,19 +284,112 @@ class Comparing:
         self._watch(self._progress)
 
 
-def _whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials of blocks that are complete with their energies, so that every candidate has the same number."""
-    open_blocks = {trial.block for trial in trials if trial.energy is None}
-    return [trial for trial in trials if trial.block not in open_blocks]
-
-
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def _must(command: str | None, name: str) -> None:
     if command is None:
         return
     code = execute(words_of(command, shell=True))[0]
     if code:
         raise UsageError(f"The {name} command ended with {code}: {command}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures(ToDict):
+    """One run beside the first one."""
+
+    JSON = "label=name energy energy_net=net duration_s ratio=gross ratio_net=above_idle verdict"
+
+    name: str
+    energy: Energy
+    net: Energy
+    duration_s: float
+    gross: Ratio | None = None
+    above_idle: Ratio | None = None
+    verdict: str = ""
+
+
+RUN_COLUMNS = (
+    "label=name energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high net_j=net.joules "
+    "net_low_j=net.low net_high_j=net.high ratio=gross.value ratio_low=gross.low ratio_high=gross.high "
+    "ratio_net=above_idle.value ratio_net_low=above_idle.low ratio_net_high=above_idle.high seconds=duration_s verdict"
+)
+SHOWN = (
+    *("run", Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
+    *(Column("ratio", ""), Column("ratio above idle", "")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunsCompared(ToDict):
+    """Finished runs, each beside the first."""
+
+    JSON = "candidates=found target"
+
+    found: tuple[RunFigures, ...]
+    target: float
+
+    def verdicts(self) -> list[str]:
+        """A sentence for each run but the first, and why there is no energy above idle."""
+        said = [of_candidate(one.name, one.verdict) for one in self.found[1:]]
+        why = dict.fromkeys(one.net.refused for one in self.found if one.energy.joules is not None and one.net.refused)
+        return said + [f"above idle: refused: {reason}" for reason in why]
+
+    def tables(self) -> list[Table]:
+        """One row for each run, with the verdicts as notes."""
+        return [Table.of(*SHOWN, rows=[self._row(one) for one in self.found], notes=self.verdicts())]
+
+    def _row(self, one: RunFigures) -> list[Cell]:
+        def ratio(found: Ratio | None, energy: Energy) -> Cell:
+            return found if found is not None else 1 if one is self.found[0] and energy.joules is not None else None
+
+        net = None if one.net.joules is None else one.net
+        return [one.name, one.energy, net, one.duration_s, ratio(one.gross, one.energy), ratio(one.above_idle, one.net)]
+
+    def to_csv(self) -> str:
+        """One line for each run, plain numbers, in the columns of a comparison of commands."""
+        return csv_of(RUN_COLUMNS, self.found)
+
+
+def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = False) -> RunsCompared:
+    """Every run beside the first. ScopeError where they cover different things, unless `force`.
+
+    A run is one trial, so the interval is of the measurement alone: how much the program itself varies is not in it.
+    """
+    found = [RunFigures(run.name, run.energy(), run.energy_net(), run.duration_s) for run in runs]
+    first = found[0]
+    for place, one in enumerate(found[1:], start=1):
+        if one.energy.joules is not None and first.energy.joules is not None and one.energy.scope != first.energy.scope:
+            if not force:
+                raise ScopeError(
+                    f"{one.name} covers '{one.energy.scope}' and {first.name} covers '{first.energy.scope}'.",
+                    cure="--force compares them anyway, with a note",
+                )
+            note = f"scopes differ: {first.energy.scope} and {one.energy.scope}"
+        else:
+            note = ""
+        gross, above_idle = _ratio(one.energy, first.energy), _ratio(one.net, first.net)
+        words = _verdict(one.name, first.name, gross, target)
+        if gross is None and None not in (one.energy.joules, first.energy.joules):
+            words = f"no verdict: the interval of {first.name} holds zero"
+        found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
+    return RunsCompared(tuple(found), target)
+
+
+def _ratio(one: Energy, first: Energy) -> Ratio | None:
+    """None where there is no figure for both, and where the first may be zero: such a ratio has no finite end."""
+    if first.low is None or first.low <= 0:
+        return None
+    try:
+        return one.ratio(replace(first, scope=one.scope))
+    except EverywattError:
+        return None
+
+
+def _verdict(name: str, first: str, ratio: Ratio | None, target: float) -> str:
+    if ratio is None:
+        return "no verdict: energy is not available for both"
+    if ratio.low >= 1 - target and ratio.high <= 1 + target:
+        return f"no difference in energy larger than {format_percent(target)} compared with {first}"
+    if ratio.high < 1 or ratio.low > 1:
+        word = "less" if ratio.high < 1 else "more"
+        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy than {first}"
+    return f"undecided: {ratio}"

@@ -6,11 +6,13 @@ it is about does not exist, it is neither true nor false, and `unjudged` says so
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everywatt.bench.figures import Figures, Mean
+from everywatt.bench.verdict import Comparison
 from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
 
@@ -18,7 +20,7 @@ _RULE = re.compile(
     r"\s*(?P<metric>energy|net|time|power|memory)\s*(?P<sign>>=|<=|>|<)\s*"
     r"(?:(?P<baseline>baseline)(?:\s*\*\s*(?P<factor>[\d.]+(?:e[-+]?\d+)?))?|(?P<amount>.+?))\s*$"
 )
-_UNITS = {"energy": parse_energy_j, "net": parse_energy_j, "time": parse_duration_s, "power": parse_power_w}
+_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,7 @@ def parse_rule(text: str) -> Rule:
     if found["baseline"]:
         return Rule(text, metric, found["sign"], float(found["factor"] or 1), None)
     amount = found["amount"]
-    value = _memory(amount) if metric == "memory" else _UNITS[metric](amount)
-    return Rule(text, metric, found["sign"], None, value)
+    return Rule(text, metric, found["sign"], None, _METRICS[metric][0](amount))
 
 
 def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
@@ -57,69 +58,45 @@ def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
 
     A limit that is a multiple of the baseline is about all but the first candidate.
     """
-    about = found[1:] if rule.factor is not None else found
-    return [sentence for one in about if (sentence := _fails(rule, one, found[0]))]
+    limit = (rule.amount if rule.factor is None else rule.factor) or 0.0
+    said = []
+    for one, ends in _judged(rule, found):
+        if not isinstance(ends, str) and _SIGNS[rule.sign](ends[0 if rule.upper else 1], limit):
+            form, times = ("g", "") if rule.factor is None else (".3f", " times the first")
+            said.append(f"{one.candidate.label}: {rule.text} ({ends[0]:{form}} … {ends[1]:{form}}{times})")
+    return said
 
 
 def unjudged(rule: Rule, found: Sequence[Figures]) -> list[str]:
     """Sentences about the candidates for which the condition cannot be judged, as they lack the figure."""
-    about = found[1:] if rule.factor is not None else found
-    lacking = [(one, _lacking(rule, one, found[0])) for one in about]
     return [
-        f"{one.candidate.label}: {rule.text} cannot be decided: no {what} for {rule.metric}"
-        for one, what in lacking
-        if what
+        f"{one.candidate.label}: {rule.text} cannot be decided: no {ends} for {rule.metric}"
+        for one, ends in _judged(rule, found)
+        if isinstance(ends, str)
     ]
 
 
-def _lacking(rule: Rule, one: Figures, first: Figures) -> str:
-    if _point(rule.metric, one) is None or (rule.factor is not None and _point(rule.metric, first) is None):
-        return "figure"
-    return "ratio" if rule.factor is not None and _ratio(rule.metric, one, first) is None else ""
-
-
-def _ratio(metric: str, one: Figures, first: Figures) -> tuple[float, float] | None:
-    """The ends of the ratio to the first candidate: of paired trials, or of two numbers that have no interval."""
-    if metric in ("energy", "net", "time"):
-        found = {"energy": one.gross, "net": one.above_idle, "time": one.time}[metric]
-        return None if found is None else (found.low, found.high)
-    mine, base = _point(metric, one), _point(metric, first)
-    return None if mine is None or not base else (mine / base, mine / base)
-
-
-def _fails(rule: Rule, one: Figures, first: Figures) -> str | None:
-    if rule.factor is not None:
-        ends = _ratio(rule.metric, one, first)
-        if ends is None:
-            return None
-        low, high = ends
-        limit, shown = rule.factor, f"{low:.3f} … {high:.3f} times the first"
-    else:
-        assert rule.amount is not None
-        mean = {"energy": one.energy, "net": one.net, "time": one.seconds}.get(rule.metric)
-        point = _point(rule.metric, one)
-        if isinstance(mean, Mean):
-            low, high = mean.low, mean.high
-        elif point is not None:
-            low = high = point
+def _judged(rule: Rule, found: Sequence[Figures]) -> Iterator[tuple[Figures, tuple[float, float] | str]]:
+    """What the limit is compared with for each candidate that it is about: the ends of its figure, or of its ratio to
+    the first candidate, of paired trials or of two numbers that have no interval; else what is missing for that."""
+    _, name, paired = _METRICS[rule.metric]
+    base = _ends(getattr(found[0], name))
+    for one in found if rule.factor is None else found[1:]:
+        mine = _ends(getattr(one, name))
+        if mine is None or (rule.factor is not None and base is None):
+            yield one, "figure"
+        elif rule.factor is None or base is None:
+            yield one, mine
+        elif paired:
+            yield one, _ends(getattr(one, paired)) or "ratio"
         else:
-            return None
-        limit, shown = rule.amount, f"{low:g} … {high:g}"
-    over = (
-        (low > limit if rule.sign == ">" else low >= limit)
-        if rule.upper
-        else (high < limit if rule.sign == "<" else high <= limit)
-    )
-    return f"{one.candidate.label}: {rule.text} ({shown})" if over else None
+            yield one, (mine[0] / base[0], mine[1] / base[0]) if base[0] else "ratio"
 
 
-def _point(metric: str, one: Figures) -> float | None:
-    if metric == "power":
-        return one.power_w
-    if metric == "memory":
-        return None if one.max_rss_bytes is None else float(one.max_rss_bytes)
-    mean = {"energy": one.energy, "net": one.net, "time": one.seconds}[metric]
-    return None if mean is None else mean.value
+def _ends(value: Mean | Comparison | float | None) -> tuple[float, float] | None:
+    if value is None or isinstance(value, int | float):
+        return None if value is None else (value, value)
+    return value.low, value.high
 
 
 def _memory(text: str) -> float:
@@ -128,3 +105,13 @@ def _memory(text: str) -> float:
         raise UsageError(f"'{text}' is not an amount of memory such as 500 MB or 2 GiB.")
     base = 1024 if found[3] else 1000
     return float(found[1]) * float(base ** " kMGT".index(found[2] or " "))
+
+
+# What is said of each metric: how its amounts are read, where a candidate has it, and where its ratio to the first.
+_METRICS = {
+    "energy": (parse_energy_j, "energy", "gross"),
+    "net": (parse_energy_j, "net", "above_idle"),
+    "time": (parse_duration_s, "seconds", "time"),
+    "power": (parse_power_w, "power_w", ""),
+    "memory": (_memory, "max_rss_bytes", ""),
+}

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from everywatt.bench.candidates import Candidate
-from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Trial
-from everywatt.bench.verdict import Answer, Comparison, Sample, compare, finite, fixed_interval, interval, outliers
-from everywatt.core.budget import Budget
+from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
+from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
 from everywatt.core.format import format_rounded
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
-SHARED = ("gain", "offset", "model", "aliasing", "baseline")
-"""Sources of error common to all trials; the others are already in the scatter of the trials."""
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (
-    *("label", "command", "trials", "failures", "energy_j", "energy_low_j", "energy_high_j"),
-    *("net_j", "net_low_j", "net_high_j", "ratio", "ratio_low", "ratio_high"),
-    *("ratio_net", "ratio_net_low", "ratio_net_high", "seconds", "power_w", "max_rss_bytes", "energy_delay_js"),
-    "verdict",
+    "label=candidate.label command=candidate.text trials=trials_done failures energy_j=energy.value "
+    "energy_low_j=energy.low energy_high_j=energy.high net_j=net.value net_low_j=net.low net_high_j=net.high "
+    "ratio=gross.ratio ratio_low=gross.low ratio_high=gross.high ratio_net=above_idle.ratio "
+    "ratio_net_low=above_idle.low ratio_net_high=above_idle.high seconds=seconds.value power_w max_rss_bytes "
+    "energy_delay_js=edp_js verdict"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(ToDict):
     """A mean over trials with its 95 % interval; the ends are infinite with fewer than three trials."""
 
     value: float
@@ -50,14 +47,16 @@ class Mean:
         sd = self.sd if math.isfinite(self.sd) else 0.0
         return Quantity(self.value, "s", sd, sd) if math.isfinite(self.value) else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: finite(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(ToDict):
     """One candidate: its means, its trials, and how it stands beside the first candidate."""
+
+    JSON = (
+        "label=candidate.label command=candidate.text params=candidate.params trials energy energy_net=net seconds "
+        "cpu_s power_w max_rss_bytes energy_delay_js=edp_js failures outliers verdict notes ratio=gross.ends "
+        "comparison_gross=gross comparison_net=above_idle comparison_time=time comparison_cpu=cpu"
+    )
 
     candidate: Candidate
     trials: tuple[Trial, ...]
@@ -92,6 +91,11 @@ class Figures:
     def never_began(self) -> bool:
         """Whether none of its trials could start its command."""
         return bool(self.trials) and all(t.exit_code in (NOT_FOUND, NOT_EXECUTABLE) for t in self.trials)
+
+    @property
+    def trials_done(self) -> int:
+        """How many trials there are."""
+        return len(self.trials)
 
     @property
     def trial_count(self) -> str:
@@ -131,51 +135,10 @@ class Figures:
             return self.gross.cell
         return 1 if self is first and self.energy is not None else None
 
-    def to_row(self) -> list[object]:
-        """Plain numbers, in the order of `COLUMNS`."""
-        return [
-            *(self.candidate.label, self.candidate.text, len(self.trials), self.failures),
-            *(*_ends(self.energy), *_ends(self.net), *_ratio_ends(self.gross), *_ratio_ends(self.above_idle)),
-            *(self.seconds.value, self.power_w, self.max_rss_bytes, self.edp_js, self.verdict),
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        data: dict[str, Any] = {
-            "label": self.candidate.label,
-            "command": self.candidate.text,
-            "params": dict(self.candidate.params),
-            "trials": [trial.to_dict() for trial in self.trials],
-            "energy": None if self.energy is None else self.energy.to_dict(),
-            "energy_net": None if self.net is None else self.net.to_dict(),
-            "seconds": self.seconds.to_dict(),
-            "cpu_s": None if self.cpu_s is None else self.cpu_s.to_dict(),
-            "power_w": self.power_w,
-            "max_rss_bytes": self.max_rss_bytes,
-            "energy_delay_js": self.edp_js,
-            "failures": self.failures,
-            "outliers": list(self.outliers),
-            "verdict": self.verdict,
-            "notes": list(self.notes),
-        }
-        data["ratio"] = None if self.gross is None else self.gross.to_dict()["ratio"]
-        compared = {"gross": self.gross, "net": self.above_idle, "time": self.time, "cpu": self.cpu}
-        for name, found in compared.items():
-            data[f"comparison_{name}"] = None if found is None else found.to_dict()
-        return data
-
 
 def quantity(mean: Mean | None, unit: str) -> Quantity | None:
     """A mean over trials as a cell."""
     return None if mean is None else mean.quantity(unit)
-
-
-def _ends(mean: Mean | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if mean is None else (mean.value, finite(mean.low), finite(mean.high))
-
-
-def _ratio_ends(found: Comparison | None) -> tuple[float | None, ...]:
-    return (None,) * 3 if found is None else (found.ratio, found.low, finite(found.high))
 
 
 def figures(
@@ -209,10 +172,13 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     joules = [energy.value for energy in energies]
     whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
     notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
+    mean = _mean_energy(energies, anytime)
+    if mean is not None and -math.inf < mean.low < 0:
+        mean = replace(mean, low=0.0)  # energy is not below zero, however trials scatter; energy above idle may be
     return Figures(
         candidate,
         trials,
-        _never_negative(_mean_energy(energies, anytime)),
+        mean,
         _mean_energy(nets, anytime),
         mean_of(seconds, anytime=anytime),
         math.fsum(joules) / whole_s if whole_s else None,
@@ -248,16 +214,9 @@ def _mean_energy(energies: Sequence[Energy], anytime: bool) -> Mean | None:
     return mean_of([energy.value for energy in energies], (below / count, above / count), anytime=anytime)
 
 
-def _never_negative(mean: Mean | None) -> Mean | None:
-    """Energy is not below zero, whatever a few trials that scatter say; energy above idle may be."""
-    return replace(mean, low=0.0) if mean is not None and -math.inf < mean.low < 0 else mean
-
-
 def shared(energy: Energy) -> Energy:
     """The same energy with only those errors that all trials share."""
-    terms = tuple(term for term in energy.budget.terms if term.source in SHARED)
-    bounds = tuple(bound for bound in energy.budget.bounds if bound.source in SHARED)
-    return replace(energy, budget=Budget(terms, bounds), parts=())
+    return replace(energy, budget=energy.budget.repeated(shared=True), parts=())
 
 
 def _beside(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from everywatt.api.run import Run
 from everywatt.core.jsonio import dumps
 
 
@@ -80,3 +81,8 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
             yield data
     except OSError:
         return
+
+
+def folder_of(run: Run) -> Path:
+    """The folder of a run, where a benchmark keeps its records."""
+    return run.path if run.path.is_dir() else run.path.parent

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
+from everywatt.bench.trials import Candidate
 from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
@@ -23,16 +24,14 @@ SETTING_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(ToDict):
     """The settings that nothing beats in both energy and time, by label, and the one to take."""
+
+    JSON = "pareto recommended=best why"
 
     pareto: tuple[str, ...]
     best: str | None
     why: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"pareto": list(self.pareto), "recommended": self.best, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +50,17 @@ class Sweep:
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
         found = self.result.found
+        words: dict[str | None, str] = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
-                *(
-                    one.seconds.time,
-                    one.rounded(one.power_w, "W"),
-                    one.ratio_beside(found[0]),
-                    self._word(one.candidate.label),
-                ),
+                *(one.seconds.time, one.rounded(one.power_w, "W"), one.ratio_beside(found[0])),
+                words.get(one.candidate.label, ""),
             ]
             for one in found
         ]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*SETTING_COLUMNS, rows=rows, notes=notes)]
-
-    def _word(self, label: str) -> str:
-        return "recommended" if label == self.choice.best else "yes" if label in self.choice.pareto else ""
 
     def to_csv(self) -> str:
         """One line for each setting, plain numbers."""

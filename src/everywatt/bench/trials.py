@@ -1,13 +1,17 @@
-"""One trial: a command inside a span of a recording, with what it used and how it ended."""
+"""What is compared: commands, each perhaps at several values of a parameter.
+
+And one trial: a command inside a span of a recording, with what it used and how it ended.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-import signal
+import shlex
 import subprocess
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,19 +19,107 @@ import numpy as np
 from everywatt.api.meter import Meter
 from everywatt.api.power import PowerLine, power_line
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
+from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.platforms import own_peak_bytes
 from everywatt.core.spans import Span
 from everywatt.energy.sources import addable, sources
 
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One command. `words` is what is started, `text` what the user wrote, `label` what tables call it."""
+
+    index: int
+    label: str
+    text: str
+    words: tuple[str, ...]
+    params: Mapping[str, str] = field(default_factory=dict)
+
+
+def candidates(
+    commands: Sequence[str],
+    *,
+    params: Mapping[str, Sequence[str]] | None = None,
+    names: Sequence[str] = (),
+    shell: bool = False,
+) -> tuple[Candidate, ...]:
+    """Every command at every combination of parameters; `{n}` in a command stands for the parameter n.
+
+    >>> [c.label for c in candidates(["sleep {n}"], params={"n": ["1", "2"]})]
+    ['A n=1', 'A n=2']
+    """
+    params = params or {}
+    unused = [name for name in params if not any("{" + name + "}" in command for command in commands)]
+    if unused:
+        raise UsageError(f"No command uses the parameter '{unused[0]}'.", cure=f"'… {{{unused[0]}}} …' in a command")
+    if len(names) > len(commands):
+        raise UsageError(f"{len(names)} names were given for {len(commands)} commands.")
+    found: list[Candidate] = []
+    for place, command in enumerate(commands):
+        name = names[place] if place < len(names) else letter(place)
+        used = [key for key in params if "{" + key + "}" in command]
+        for values in itertools.product(*(params[key] for key in used)):
+            chosen = dict(zip(used, values, strict=True))
+            text = command
+            for key, value in chosen.items():
+                text = text.replace("{" + key + "}", value)
+            label = " ".join([name, *(f"{key}={value}" for key, value in chosen.items())])
+            found.append(Candidate(len(found), label, text, words_of(text, shell=shell), chosen))
+    return tuple(found)
+
+
+def words_of(command: str, *, shell: bool = False) -> tuple[str, ...]:
+    """The words of a command line; with `shell`, a shell that reads it."""
+    if shell:
+        return ("/bin/sh", "-c", command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"The command {command!r} cannot be split into words: {error}.") from None
+    if not words:
+        raise UsageError("A command is empty.")
+    return tuple(words)
+
+
+def letter(place: int) -> str:
+    """A, B, … Z, AA, AB, …"""
+    name = ""
+    place += 1
+    while place:
+        place, rest = divmod(place - 1, 26)
+        name = chr(65 + rest) + name
+    return name
+
+
+def parse_values(text: str) -> list[str]:
+    """`1,2,4` or a range `1..9:2`, as texts."""
+    if ".." in text:
+        first, _, rest = text.partition("..")
+        last, _, step = rest.partition(":")
+        try:
+            low, high, stride = (float(first), float(last), float(step or 1))
+        except ValueError:
+            raise UsageError(f"'{text}' is not a range such as 1..9 or 1..9:2.") from None
+        if stride <= 0 or high < low or (high - low) / stride > 10_000:
+            raise UsageError(f"'{text}' is not a range that goes up in at most 10,000 steps.")
+        count = int((high - low) / stride + 1e-9) + 1
+        return [f"{low + stride * place:g}" for place in range(count)]
+    values = [value.strip() for value in text.split(",")]
+    if not all(values):
+        raise UsageError(f"'{text}' has an empty value.")
+    return values
+
+
 TRIAL = "trial"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+END_S = 2.5  # from asking a command to end until it is killed
 
 
 @dataclass(frozen=True, slots=True)
-class PowerSamples:
+class PowerSamples(ToDict):
     """What the sensors read during a trial, summed over the devices: watts, how many readings of the slowest sensor,
     and how many of them came in a second."""
 
@@ -39,14 +131,12 @@ class PowerSamples:
     samples: int
     rate_hz: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(ToDict):
     """What is known of one trial. `energy`, `net` and `power` are None until the tape has all of it."""
+
+    JSON = "candidate block place exit_code seconds cpu_s max_rss_bytes warmup energy energy_net=net power"
 
     candidate: int
     block: int
@@ -71,22 +161,6 @@ class Trial:
         """Its energy where there is a figure."""
         return None if self.energy is None else self.energy.joules
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "candidate": self.candidate,
-            "block": self.block,
-            "place": self.place,
-            "exit_code": self.exit_code,
-            "seconds": self.seconds,
-            "cpu_s": self.cpu_s,
-            "max_rss_bytes": self.max_rss_bytes,
-            "warmup": self.warmup,
-            "energy": None if self.energy is None else self.energy.to_dict(),
-            "energy_net": None if self.net is None else self.net.to_dict(),
-            "power": None if self.power is None else self.power.to_dict(),
-        }
-
 
 class Execute(Protocol):
     """Runs a command: exit code, CPU seconds, peak bytes."""
@@ -110,7 +184,8 @@ def execute(words: Sequence[str], *, show_output: bool = False) -> tuple[int, fl
     try:
         _, status, usage = os.wait4(child.pid, 0)
     except BaseException:
-        _end(child.pid)
+        child.terminate()  # it is in the way of our own end
+        let_go(child, END_S)
         raise
     child.returncode = code = os.waitstatus_to_exitcode(status)
     code = 128 - code if code < 0 else code
@@ -152,18 +227,17 @@ def run_trial(
     return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
 
 
-def _end(pid: int) -> None:
-    """Let a command that is in the way of our own end go: asked first, then ended."""
+def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
+    """Close the pipes of a process and wait for its end; it is killed if it does not end within so many seconds."""
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
     try:
-        os.kill(pid, signal.SIGTERM)
-        for _ in range(50):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return
-            time.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
 
 
 def from_span(span: Span) -> Trial | None:

@@ -14,10 +14,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from everywatt.core.energy import Ratio
 from everywatt.core.format import format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean, median, student_factor
 
 ALPHA = 0.05  # probability that an interval ever misses the truth
@@ -119,7 +119,7 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(ToDict):
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
     The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed; if the
@@ -127,6 +127,8 @@ class Comparison:
     `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
     decided or the number cannot be estimated.
     """
+
+    JSON = "ratio=ends answer trials target detection_floor=floor more_trials"
 
     ratio: float
     low: float
@@ -160,18 +162,11 @@ class Comparison:
         """The ratio for a table."""
         return Ratio(self.ratio, self.low, self.high)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+    @property
+    def ends(self) -> dict[str, float | None]:
+        """The ratio for JSON; without ends where these trials cannot tell."""
         known = math.isfinite(self.high)
-        ends = {"low": finite(self.low) if known else None, "high": finite(self.high)}
-        return {
-            "ratio": {"value": self.ratio, **ends},
-            "answer": self.answer.value,
-            "trials": self.trials,
-            "target": self.target,
-            "detection_floor": finite(self.floor),
-            "more_trials": self.more_trials,
-        }
+        return {"value": self.ratio, "low": self.low if known else None, "high": self.high if known else None}
 
 
 def change(ratio: float, low: float, high: float) -> str:
@@ -214,7 +209,10 @@ def compare(
         return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
     sample = Sample.of(logs)
     ends = interval(sample) if anytime else fixed_interval(sample)
-    low, high = _widened(*ends, sample.mean, systematic)
+    low, high = ends
+    if systematic:
+        low = sample.mean - math.hypot(sample.mean - low, systematic)
+        high = sample.mean + math.hypot(high - sample.mean, systematic)
     if high - sample.mean > math.log(ENDLESS):
         low, high = -math.inf, math.inf
     answer = _answer(low, high, target)
@@ -229,12 +227,6 @@ def compare(
         math.expm1(high - sample.mean),
         more,
     )
-
-
-def _widened(low: float, high: float, mean: float, systematic: float) -> tuple[float, float]:
-    if not systematic:
-        return low, high
-    return mean - math.hypot(mean - low, systematic), mean + math.hypot(high - mean, systematic)
 
 
 def _answer(low: float, high: float, target: float) -> Answer:

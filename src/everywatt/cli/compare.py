@@ -12,13 +12,12 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.bench.candidates import Candidate, candidates, parse_values
-from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher
+from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher, compare_runs
 from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
 from everywatt.bench.figures import Figures
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
-from everywatt.bench.runs import compare_runs
 from everywatt.bench.sweep import Sweep
+from everywatt.bench.trials import Candidate, candidates, parse_values
 from everywatt.cli.common.metering import meter_of, start, stop, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program

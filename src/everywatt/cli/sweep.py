@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from everywatt.bench.candidates import Candidate, candidates, parse_values
 from everywatt.bench.comparing import Plan
 from everywatt.bench.limits import PowerLimits
 from everywatt.bench.sweep import Sweep, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
+from everywatt.bench.trials import Candidate, candidates, parse_values
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
 from everywatt.cli.common.output import Output, program

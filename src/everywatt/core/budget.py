@@ -61,6 +61,10 @@ class Bound(NamedTuple):
         return below, above
 
 
+SHARED = ("gain", "offset", "model", "aliasing", "baseline")
+"""Sources of error that repeated measurements share: their scatter does not show them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Terms and bounds of one figure. Immutable; sums, differences and multiples are new budgets."""
@@ -86,6 +90,12 @@ class Budget:
         terms = tuple([Term(source, key, joules * factor, free) for source, key, joules, free in self.terms])
         bounds = tuple(Bound(b.source, b.key, b.below * factor, b.above * factor) for b in self.bounds)
         return Budget(terms, bounds)
+
+    def repeated(self, shared: bool) -> Budget:
+        """What measurements that are repeated on one machine have in common; or, not `shared`, what differs from one to
+        the next."""
+        terms = tuple(term for term in self.terms if (term.source in SHARED) is shared)
+        return Budget(terms, tuple(bound for bound in self.bounds if (bound.source in SHARED) is shared))
 
     def by_key(self) -> dict[str, float]:
         """Signed joules of each independent error."""

@@ -7,7 +7,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 SCHEMA = "everywatt/1"
 CUT = "…"  # stands for what was left out
@@ -24,6 +24,46 @@ def document(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
 def dumps(data: Any, *, indent: int | None = None) -> str:
     """JSON text. NaN and infinity become null, paths and dataclasses plain data."""
     return json.dumps(plain(data), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def declared(value: Any, names: str) -> dict[str, Any]:
+    """What `names` lists of a value: `name` is its attribute, `name=attribute.of.it` one under another name.
+
+    Parts of a path may be keys of a mapping. What None or a mapping does not have is None.
+    """
+    found = {}
+    for word in names.split():
+        name, _, path = word.partition("=")
+        at = value
+        for part in (path or name).split("."):
+            at = at.get(part) if isinstance(at, Mapping) else None if at is None else getattr(at, part)
+        found[name] = at
+    return found
+
+
+class ToDict:
+    """A dataclass whose JSON form is declared: `JSON` names what is in it, as for `declared`; empty: every field."""
+
+    __slots__ = ()
+    JSON: ClassVar[str] = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        names = self.JSON or " ".join(vars(type(self))["__dataclass_fields__"])
+        return {name: as_data(value) for name, value in declared(self, names).items()}
+
+
+def as_data(value: Any) -> Any:
+    """A value as its own `to_dict` says, also in lists and mappings; None for a number that JSON does not have."""
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: as_data(one) for key, one in value.items()}
+    return [as_data(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def number(value: Any) -> float | None:

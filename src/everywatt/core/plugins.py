@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 
 SENSORS = "everywatt.sensors"
 IMPORTERS = "everywatt.importers"
@@ -61,6 +61,17 @@ def load(target: str) -> Any:
     for name in filter(None, path.split(".")):
         value = getattr(value, name)
     return value
+
+
+def library(name: str, extra: str) -> Any:
+    """The module `name`; MissingExtra where its package is not installed."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        # A module that the library itself misses is the library's own trouble, and its own message is better.
+        if error.name is not None and error.name.split(".")[0] == name.split(".")[0]:
+            raise MissingExtra(name.split(".")[0], extra) from error
+        raise
 
 
 def load_plugin(group: str, name: str) -> Any:

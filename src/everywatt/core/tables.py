@@ -28,6 +28,7 @@ from everywatt.core.format import (
     format_quantity,
     format_ratio,
 )
+from everywatt.core.jsonio import as_data, declared
 from everywatt.core.lazy_dataclass import dataclass
 
 Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
@@ -199,6 +200,12 @@ def csv_text(columns: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     writer.writerow(columns)
     writer.writerows(lines)
     return text.getvalue()
+
+
+def csv_of(names: str, values: Iterable[object]) -> str:
+    """A line for each value, in columns that are declared as in `core.jsonio.declared`."""
+    columns = [word.partition("=")[0] for word in names.split()]
+    return csv_text(columns, [[as_data(cell) for cell in declared(value, names).values()] for value in values])
 
 
 def markdown_text(text: str) -> str:

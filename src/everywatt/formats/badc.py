@@ -21,7 +21,7 @@ from everywatt.batch.runner import Event
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replace_text
-from everywatt.core.jsonio import dumps
+from everywatt.core.jsonio import ToDict, dumps
 
 MOST_OUTPUT = 500
 START, SUCCESS, FAILURE = "start", "success", "failure"
@@ -36,9 +36,9 @@ class TelemetryLog:
     The summary beside it is written again every second or so, so there is one also where the batch is killed.
     """
 
-    def __init__(self, path: Path, gpus: GpuNow | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._gpus = gpus or GpuNow()
+        self._gpus = GpuNow()
         self._before: dict[int, dict[str, Any] | None] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,20 +114,14 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(ToDict):
     """`workers` and `jobs` as in BADC's summary.json."""
+
+    JSON = "telemetry_log=log workers jobs"
 
     log: str
     workers: Mapping[str, Mapping[str, int]]
     jobs: Mapping[str, Mapping[str, Any]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The layout of summary.json."""
-        return {
-            "telemetry_log": self.log,
-            "workers": {name: dict(counts) for name, counts in self.workers.items()},
-            "jobs": {name: dict(job) for name, job in self.jobs.items()},
-        }
 
     def workers_csv(self) -> str:
         """The layout of summary.json.workers.csv."""

@@ -30,7 +30,7 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
     """A run from `emissions.csv`. options: zone_h, project (only runs of this one)."""
     runs: dict[str, list[dict[str, str]]] = {}
     for path in paths:
-        for place, row in enumerate(_rows(path)):
+        for place, row in enumerate(rows_of(foreign.lines(path, ends=True), str(path))):
             if options.get("project") not in (None, row.get("project_name")):
                 continue
             runs.setdefault(row.get("run_id") or f"{path.name} row {place + 2}", []).append(row)
@@ -39,10 +39,6 @@ def import_codecarbon(paths: Sequence[Path], out: Path, options: Mapping[str, An
     if not parts:
         raise UsageError(f"{paths[0]} contains no CodeCarbon runs with a time and a duration.")
     return write_parts(out, parts, paths, options)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    return rows_of(foreign.lines(path, ends=True), str(path))
 
 
 def rows_of(file: Iterable[str], where: str) -> list[dict[str, str]]:
@@ -71,7 +67,11 @@ def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, 
         return None
     ends.sort(key=lambda entry: entry[:2])
     start = ends[0][0] - round(ends[0][1] * NS)
-    table = Table(group("codecarbon", "codecarbon", [_channel(*column[1:]) for column in COLUMNS]), period_s=1.0)
+    channels = [
+        Channel(name, "J", Kind.COUNTER, device, domain, pedigree=pedigree)
+        for _, name, device, domain, pedigree in COLUMNS
+    ]
+    table = Table(group("codecarbon", "codecarbon", channels), period_s=1.0)
     table.add(start, [0.0 if any(number(row.get(c[0])) is not None for *_, row in ends) else None for c in COLUMNS])
     for end, _, row in ends:
         table.add(
@@ -87,7 +87,3 @@ def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, 
     }
     span = (last.get("project_name") or name, start, ends[-1][0], told)
     return Part([table], spans=[span], meta={"codecarbon": told})
-
-
-def _channel(name: str, device: str, domain: Domain, pedigree: Pedigree) -> Channel:
-    return Channel(name, "J", Kind.COUNTER, device, domain, pedigree=pedigree)

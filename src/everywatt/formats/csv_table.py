@@ -84,13 +84,13 @@ def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
                 f"delimiter = {given!r} is not one character.", cure="--set delimiter=tab, or leave it out"
             )
         return found
-    first = next(_text(path), "")
+    first = next(foreign.lines(path, errors="strict", ends=True), "")
     return max(DELIMITERS, key=first.count)
 
 
 def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows with the number of their line. UsageError where the file is no text, or no table."""
-    reader = csv.reader(_text(path), delimiter=delimiter)
+    reader = csv.reader(foreign.lines(path, errors="strict", ends=True), delimiter=delimiter)
     while True:
         try:
             row = next(reader, None)
@@ -171,8 +171,3 @@ def _number(text: str, delimiter: str) -> float:
     if delimiter != "," and text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
     return number_in(text)
-
-
-def _text(path: Path) -> Iterator[str]:
-    """The lines of a table, also of a packed one. UsageError where it is not UTF-8."""
-    return foreign.lines(path, errors="strict", ends=True)

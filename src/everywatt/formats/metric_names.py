@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from everywatt.core.jsonio import declared
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.exporting import MetricSource
 from everywatt.fleet.metrics import Family, Registry
@@ -199,6 +200,11 @@ _HELP = {
     "tegra_wattage_average_milliwatts": "Averaged Watts of the hardware",
     "tegra_wattage_current_milliwatts": "Current Watts of the hardware",
 }
+_MEMORY = (
+    "tegra_ram_used_bytes=ram.used_bytes tegra_ram_total_bytes=ram.total_bytes tegra_lfb_nblock_count=ram.blocks "
+    "tegra_lfb_size_bytes=ram.block_bytes tegra_swap_used_bytes=swap.used_bytes "
+    "tegra_swap_total_bytes=swap.total_bytes tegra_swap_cached_bytes=swap.cached_bytes"
+)
 Sample = tuple[str, str, float]
 
 
@@ -226,12 +232,16 @@ def _samples(line: TegraLine, updated_unix_s: float) -> Iterator[Sample]:
     for word, engine in (("emc", line.emc), ("gpu", line.gpu)):
         if engine is not None:
             yield from _engine_samples(word, engine.percent, engine.clocks_mhz, "")
-    yield from _memory_samples(line)
+    yield from ((name, "", value) for name, value in declared(line, _MEMORY).items() if value is not None)
     if line.mts_percent is not None:
         yield "tegra_mts_fg_percentage", "", line.mts_percent[0]
         yield "tegra_mts_bg_percentage", "", line.mts_percent[1]
     for sensor, celsius in line.temperatures_c.items():
-        yield "tegra_temperature_celcius", _sensor(sensor), _single(celsius)
+        yield (
+            "tegra_temperature_celcius",
+            _sensor(sensor),
+            struct.unpack("f", struct.pack("f", celsius))[0],
+        )  # a 32-bit float
     for rail in line.rails:
         yield "tegra_wattage_current_milliwatts", _sensor(rail.label), rail.current_mw
         if rail.average_mw is not None:
@@ -245,27 +255,8 @@ def _engine_samples(word: str, percent: float | None, clocks_mhz: Iterable[int],
         yield f"tegra_{word}_frequency_hz", label, clock * MHZ
 
 
-def _memory_samples(line: TegraLine) -> Iterator[Sample]:
-    if line.ram is not None:
-        yield "tegra_ram_used_bytes", "", line.ram.used_bytes
-        yield "tegra_ram_total_bytes", "", line.ram.total_bytes
-        if line.ram.blocks is not None and line.ram.block_bytes is not None:
-            yield "tegra_lfb_nblock_count", "", line.ram.blocks
-            yield "tegra_lfb_size_bytes", "", line.ram.block_bytes
-    if line.swap is not None:
-        yield "tegra_swap_used_bytes", "", line.swap.used_bytes
-        yield "tegra_swap_total_bytes", "", line.swap.total_bytes
-        if line.swap.cached_bytes is not None:
-            yield "tegra_swap_cached_bytes", "", line.swap.cached_bytes
-
-
 def _sensor(name: str) -> str:
     return f'{{sensor="{name.lower()}"}}'
-
-
-def _single(value: float) -> float:
-    """A number as a 32-bit float holds it."""
-    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _number(value: float) -> str:

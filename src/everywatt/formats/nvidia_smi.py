@@ -8,7 +8,8 @@ then the time between two, and `start` the time of the first (1970 unless set).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -260,8 +261,13 @@ def _time(cells: Mapping[str, str], shift_ns: int) -> int | None:
         return None
 
 
-def _instants(lines: Sequence[Line], turns: Sequence[int], options: Mapping[str, Any]) -> list[int]:
-    """When each row was written: as logged, rows of one second spread over it; else by its turn."""
+def _instants(lines: Sequence[Line], who: Sequence[Hashable], options: Mapping[str, Any]) -> list[int]:
+    """When each row was written: as logged, rows of one second spread over it; else by the turn of whom it is about."""
+    seen: Counter[Hashable] = Counter()
+    turns = []
+    for one in who:
+        turns.append(seen[one])
+        seen[one] += 1
     if all(line.utc_ns is not None for line in lines):
         same: dict[int, list[int]] = {}
         for line, turn in zip(lines, turns, strict=True):
@@ -280,18 +286,14 @@ def _instants(lines: Sequence[Line], turns: Sequence[int], options: Mapping[str,
 
 
 def _devices(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
-    seen: dict[str, int] = {}
-    turns = []
-    for line in lines:
-        turns.append(seen.get(line.cells["gpu"], 0))
-        seen[line.cells["gpu"]] = turns[-1] + 1
-    times = _instants(lines, turns, options)
+    times = _instants(lines, [line.cells["gpu"] for line in lines], options)
+    cards = {line.cells["gpu"] for line in lines}
     tables: dict[str, tuple[list[str], Table]] = {}
     for line, at in zip(lines, times, strict=True):
         card = line.cells["gpu"]
         if card not in tables:
             keys = [key for key in DMON if any(key in other.cells for other in lines)]
-            facts, why = card_facts(card, seen, options)
+            facts, why = card_facts(card, cards, options)
             tables[card] = keys, Table(group(f"gpu.{card}", "nvidia-smi dmon", _channels(card, keys, facts), why or ""))
         keys, table = tables[card]
         values = [number(line.cells.get(key)) for key in keys]
@@ -313,13 +315,7 @@ def _channels(card: str, keys: Sequence[str], facts: Facts) -> list[Channel]:
 
 def _processes(lines: Sequence[Line], options: Mapping[str, Any]) -> list[Table]:
     """Of pmon: for each process its share of the SMs, and for each card their sum."""
-    seen: dict[tuple[str, str], int] = {}
-    turns = []
-    for line in lines:
-        key = (line.cells["gpu"], line.cells.get("pid", "-"))
-        turns.append(seen.get(key, 0))
-        seen[key] = turns[-1] + 1
-    times = _instants(lines, turns, options)
+    times = _instants(lines, [(line.cells["gpu"], line.cells.get("pid", "-")) for line in lines], options)
     tables: dict[str, Table] = {}
     sums: dict[str, dict[int, float]] = {}
     for line, at in zip(lines, times, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,6 @@ from everywatt.core.jsonio import number
 from everywatt.tape.importing import write_utc_table
 
 _HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(?:\.\d{1,6})?)ms elapsed\) \*{3}")
-_TIME = re.compile(r"\w{3} (\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4}) ([+-])(\d\d)(\d\d)")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _LINE = re.compile(
     r"^[ \t]*([A-Z][\w .()+-]{1,60}?)[ \t]*(?:\([^)\n]{1,40}\))?: (\d{1,7}(?:\.\d{1,6})?) ?(m?W)[ \t\r]*$", re.MULTILINE
 )
@@ -70,14 +68,8 @@ def _texts(text: str) -> Iterator[Sample]:
 
 
 def _when(text: str) -> datetime | None:
-    match = _TIME.fullmatch(text.strip())
-    if match is None or match[1] not in _MONTHS:
-        return None
-    month, day, hour, minute, second, year = _MONTHS.index(match[1]) + 1, *(int(match[n]) for n in (2, 3, 4, 5, 6))
-    away = timedelta(hours=int(match[8]), minutes=int(match[9]))
     try:
-        zone = timezone(-away if match[7] == "-" else away)
-        return datetime(year, month, day, hour, minute, second, tzinfo=zone).astimezone(UTC)
+        return datetime.strptime(text.strip(), "%a %b %d %H:%M:%S %Y %z").astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 

@@ -19,13 +19,12 @@ from everywatt.bench.precision.result import Result, Row
 from everywatt.bench.trials import Trial
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import csv_text
-
-TRIAL_KEYS = {"precision", "total_energy_j", "num_iters", "batch_size"}
 
 
 @dataclass(frozen=True, slots=True)
-class OldFigure:
+class OldFigure(ToDict):
     """One line of an old file. Energies are joules of a batch and of a sample; None where the file does not say."""
 
     precision: str
@@ -42,13 +41,9 @@ class OldFigure:
     size_mb: float | None = None
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
-class OldLayer:
+class OldLayer(ToDict):
     """One layer of an old file: where the time went, or what the layer's loss did to the answers.
 
     `share` is of the time; `change` is the drop of accuracy (positive: worse) or the change of perplexity; `impact` is
@@ -66,10 +61,6 @@ class OldLayer:
     change: float | None = None
     impact: float | None = None
     note: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 OldLine = OldFigure | OldLayer
@@ -98,148 +89,117 @@ def _read(file: Path) -> list[OldLine]:
     return [_line(file, number, line) for number, line in enumerate(lines, 1)]
 
 
-def _line(file: Path, number: int, line: Any) -> OldLine:
-    if not isinstance(line, dict):
-        raise UsageError(f"{file} contains no table of results.")
-    keys = set(line)
-    readers: tuple[tuple[set[str], Callable[[Mapping[str, Any], str], OldLine]], ...] = (
-        ({"energy_per_sample_mj", "accuracy_%"}, _sheet),
-        (TRIAL_KEYS, _trial),
-        ({"precision", "energy_per_inference_mj_mean"}, _aggregated),
-        ({"name", "energy_per_sample_mj", "mean_latency_ms"}, _benchmark),
-        ({"precision_type", "accuracy", "inference_time"}, _baseline),
-        ({"precision", "train_time_s", "total_energy_j"}, _training),
-        ({"layer_name", "kl_divergence", "impact_score"}, _impact),
-        ({"layer_name", "mean_time_ms", "percent_total"}, _layer),
-    )
-    for known, reader in readers:
-        if known <= keys:
-            try:
-                return reader(line, file.name)
-            except ValueError as error:
-                raise UsageError(f"{file}, line {number}: {error}.") from None
-    raise UsageError(f"{file}: not the columns of a known result file: {', '.join(sorted(map(str, keys))[:8])}.")
+BATCH = "its energy_per_inference is the energy of a batch"
+ZEROED = "its layers were set to zero, not quantised; impact adds nats to a norm of logits"
 
 
-def _sheet(line: Mapping[str, Any], source: str) -> OldFigure:
-    size, sample = _whole(line, "batch_size"), _scaled(line, "energy_per_sample_mj", 1e-3)
-    return OldFigure(
-        str(line["precision"]).lower(),
-        source,
-        size,
-        1,
-        _scaled(line, "accuracy_%", 0.01),
-        _scaled(line, "latency_s"),
-        _scaled(line, "throughput_samples_s"),
-        _scaled(line, "avg_power_w"),
-        _scaled(line, "energy_j"),
-        None if sample is None or size is None else sample * size,
-        sample,
-        note=str(line.get("notes") or ""),
-    )
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A kind of file: the columns by which it is known, and where its fields are: `field`, `field=column` or
+    `field=column*factor`, the factor being that to our unit. `single`: a line is one trial."""
 
+    known: str
+    columns: str
+    note: Callable[[Mapping[str, Any]], str] = lambda line: ""
+    label: str = "precision"
+    single: bool = False
 
-def _trial(line: Mapping[str, Any], source: str) -> OldFigure:
-    size, iters = _whole(line, "batch_size"), _whole(line, "num_iters")
-    energy = _scaled(line, "total_energy_j")
-    batch = None if energy is None or not iters else energy / iters
-    return OldFigure(
-        str(line["precision"]).lower(),
-        source,
-        size,
-        1,
-        _scaled(line, "accuracy"),
-        _scaled(line, "mean_latency"),
-        _scaled(line, "throughput"),
-        _scaled(line, "mean_power_w"),
-        energy,
-        batch,
-        None if batch is None or not size else batch / size,
-        _scaled(line, "model_size_mb"),
-        _trial_note(line),
-    )
+    def line(self, told: Mapping[str, Any], source: str) -> OldLine:
+        """What a line says. ValueError where a number is none."""
+        found: dict[str, Any] = {"note": self.note(told)}
+        for word in self.columns.split():
+            name, _, where = word.partition("=")
+            column, _, factor = (where or name).partition("*")
+            found[name] = _scaled(told, column, float(factor or 1))
+        if self.label == "layer_name":
+            return OldLayer(str(told["layer_name"]), str(told.get("layer_type") or ""), source, **found)
+        if found.get("batch_size") is not None:
+            found["batch_size"] = int(found["batch_size"])
+        size, sample, batches = found.get("batch_size"), found.get("energy_per_sample_j"), found.pop("batches", None)
+        if batches and found["energy_j"] is not None:
+            sample = found["energy_j"] / int(batches) / size if size else None
+            found |= {"energy_per_batch_j": found["energy_j"] / int(batches), "energy_per_sample_j": sample}
+        elif size is not None and sample is not None:
+            found["energy_per_batch_j"] = sample * size
+        return OldFigure(str(told[self.label]).lower(), source, trials=1 if self.single else None, **found)
 
 
 def _trial_note(line: Mapping[str, Any]) -> str:
     """What is wrong with the file's own words."""
-    said = ["its energy_per_inference is the energy of a batch"]
     if str(line.get("precision", "")).lower() == "int8" and "int8" not in str(line.get("dtype", "")):
-        said.append(f"labelled int8, but its dtype is {line.get('dtype') or 'unknown'}")
-    return "; ".join(said)
+        return f"{BATCH}; labelled int8, but its dtype is {line.get('dtype') or 'unknown'}"
+    return BATCH
 
 
-def _aggregated(line: Mapping[str, Any], source: str) -> OldFigure:
-    return OldFigure(
-        str(line["precision"]).lower(),
-        source,
-        accuracy=_scaled(line, "accuracy_mean"),
-        latency_s=_scaled(line, "mean_latency_mean"),
-        throughput=_scaled(line, "throughput_mean"),
-        power_w=_scaled(line, "mean_power_w_mean"),
-        energy_per_batch_j=_scaled(line, "energy_per_inference_mj_mean", 1e-3),
-        size_mb=_scaled(line, "model_size_mb_mean"),
-        note="mean over trials; its energy_per_inference is the energy of a batch",
-    )
+LAYOUTS = (
+    Layout(
+        "energy_per_sample_mj accuracy_%",
+        "batch_size accuracy=accuracy_%*0.01 latency_s throughput=throughput_samples_s power_w=avg_power_w energy_j "
+        "energy_per_sample_j=energy_per_sample_mj*1e-3",
+        lambda line: str(line.get("notes") or ""),
+        single=True,
+    ),
+    Layout(
+        "precision total_energy_j num_iters batch_size",
+        "batch_size batches=num_iters accuracy latency_s=mean_latency throughput power_w=mean_power_w "
+        "energy_j=total_energy_j size_mb=model_size_mb",
+        _trial_note,
+        single=True,
+    ),
+    Layout(
+        "precision energy_per_inference_mj_mean",
+        "accuracy=accuracy_mean latency_s=mean_latency_mean throughput=throughput_mean power_w=mean_power_w_mean "
+        "energy_per_batch_j=energy_per_inference_mj_mean*1e-3 size_mb=model_size_mb_mean",
+        lambda line: f"mean over trials; {BATCH}",
+    ),
+    Layout(
+        "name energy_per_sample_mj mean_latency_ms",
+        "accuracy latency_s=mean_latency_ms*1e-3 throughput power_w=mean_power_w "
+        "energy_per_sample_j=energy_per_sample_mj*1e-3 size_mb=model_size_mb",
+        label="name",
+    ),
+    Layout(
+        "precision_type accuracy inference_time",
+        "batch_size accuracy throughput=samples_per_second",
+        label="precision_type",
+    ),
+    Layout(
+        "precision train_time_s total_energy_j",
+        "accuracy=final_val_acc power_w=mean_power_w energy_j=total_energy_j",
+        lambda line: f"a training run of {_scaled(line, 'train_time_s'):g} s" if line["train_time_s"] else "a training",
+    ),
+    Layout(
+        "layer_name kl_divergence impact_score accuracy_drop",
+        "kl=kl_divergence logit_l2 change=accuracy_drop impact=impact_score",
+        lambda line: ZEROED,
+        label="layer_name",
+    ),
+    Layout(
+        "layer_name kl_divergence impact_score",
+        "kl=kl_divergence logit_l2 change=perplexity_change impact=impact_score",
+        lambda line: ZEROED,
+        label="layer_name",
+    ),
+    Layout(
+        "layer_name mean_time_ms percent_total",
+        "seconds=mean_time_ms*1e-3 share=percent_total*0.01 energy_j",
+        lambda line: "shares refer to hooked layers only: the energy of others (Conv1D of GPT-2) is spread over them",
+        label="layer_name",
+    ),
+)
 
 
-def _benchmark(line: Mapping[str, Any], source: str) -> OldFigure:
-    return OldFigure(
-        str(line["name"]).lower(),
-        source,
-        accuracy=_scaled(line, "accuracy"),
-        latency_s=_scaled(line, "mean_latency_ms", 1e-3),
-        throughput=_scaled(line, "throughput"),
-        power_w=_scaled(line, "mean_power_w"),
-        energy_per_sample_j=_scaled(line, "energy_per_sample_mj", 1e-3),
-        size_mb=_scaled(line, "model_size_mb"),
-    )
-
-
-def _baseline(line: Mapping[str, Any], source: str) -> OldFigure:
-    return OldFigure(
-        str(line["precision_type"]).lower(),
-        source,
-        _whole(line, "batch_size"),
-        accuracy=_scaled(line, "accuracy"),
-        throughput=_scaled(line, "samples_per_second"),
-    )
-
-
-def _training(line: Mapping[str, Any], source: str) -> OldFigure:
-    return OldFigure(
-        str(line["precision"]).lower(),
-        source,
-        accuracy=_scaled(line, "final_val_acc"),
-        power_w=_scaled(line, "mean_power_w"),
-        energy_j=_scaled(line, "total_energy_j"),
-        note=f"a training run of {_scaled(line, 'train_time_s'):g} s" if line.get("train_time_s") else "a training",
-    )
-
-
-def _impact(line: Mapping[str, Any], source: str) -> OldLayer:
-    drop, worse = _scaled(line, "accuracy_drop"), _scaled(line, "perplexity_change")
-    return OldLayer(
-        str(line["layer_name"]),
-        str(line.get("layer_type") or ""),
-        source,
-        kl=_scaled(line, "kl_divergence"),
-        logit_l2=_scaled(line, "logit_l2"),
-        change=worse if drop is None else drop,
-        impact=_scaled(line, "impact_score"),
-        note="its layers were set to zero, not quantised; impact adds nats to a norm of logits",
-    )
-
-
-def _layer(line: Mapping[str, Any], source: str) -> OldLayer:
-    return OldLayer(
-        str(line["layer_name"]),
-        str(line.get("layer_type") or ""),
-        source,
-        seconds=_scaled(line, "mean_time_ms", 1e-3),
-        share=_scaled(line, "percent_total", 0.01),
-        energy_j=_scaled(line, "energy_j"),
-        note="shares refer to hooked layers only: the energy of others (Conv1D of GPT-2) is spread over them",
-    )
+def _line(file: Path, number: int, line: Any) -> OldLine:
+    if not isinstance(line, dict):
+        raise UsageError(f"{file} contains no table of results.")
+    layout = next((one for one in LAYOUTS if set(one.known.split()) <= set(line)), None)
+    if layout is None:
+        shown = ", ".join(sorted(map(str, line))[:8])
+        raise UsageError(f"{file}: not the columns of a known result file: {shown}.")
+    try:
+        return layout.line(line, file.name)
+    except ValueError as error:
+        raise UsageError(f"{file}, line {number}: {error}.") from None
 
 
 def _scaled(line: Mapping[str, Any], key: str, factor: float = 1.0) -> float | None:
@@ -250,11 +210,6 @@ def _scaled(line: Mapping[str, Any], key: str, factor: float = 1.0) -> float | N
         return float(str(value)) * factor
     except ValueError:
         raise ValueError(f"{key} is {value!r}, not a number") from None
-
-
-def _whole(line: Mapping[str, Any], key: str) -> int | None:
-    value = _scaled(line, key)
-    return None if value is None else int(value)
 
 
 SHEET = (
@@ -297,24 +252,22 @@ def old_csv(form: str, result: Result, now: datetime) -> str:
 
 def sheet_csv(result: Result, now: datetime) -> str:
     """The result as the team's sheet `results.csv`."""
-    rows = [_sheet_row(row, result, now) for row in result.rows if row.failure is None]
+    rows = [_sheet_row(row, now) for row in result.rows if row.failure is None]
     return csv_text(SHEET, rows)
 
 
-def _sheet_row(row: Row, result: Result, now: datetime) -> list[Any]:
-    size, figures = result.job.batch_size, row.figures
-    sample = row.energy_per_sample(size)
+def _sheet_row(row: Row, now: datetime) -> list[Any]:
+    size, figures, sample = row.batch_size, row.figures, row.energy_per_sample
     count = None if row.iters is None else row.iters * size
-    known = row.score.value * 100 if row.score is not None and row.score.metric == "accuracy" else None
     return [
         now.isoformat(timespec="seconds"),
         row.precision,
         size,
         row.seq_length,
         count,
-        known,
+        None if row.accuracy is None else row.accuracy * 100,
         None if row.latency is None else row.latency.mean_s,
-        row.throughput(size),
+        row.throughput,
         None if figures is None else figures.power_w,
         None if sample is None or count is None else sample.value * count,
         None if sample is None else sample.value * 1e3,
@@ -325,19 +278,19 @@ def _sheet_row(row: Row, result: Result, now: datetime) -> list[Any]:
 def aggregated_csv(result: Result) -> str:
     """The result as `aggregated_comparison.csv`: mean and standard deviation over trials, energy of a batch."""
     columns = ["precision", *(f"{name}_{kind}" for name in AGGREGATED for kind in ("mean", "std"))]
-    rows = [_aggregated_row(row, result.job.batch_size) for row in result.rows if row.failure is None]
+    rows = [_aggregated_row(row) for row in result.rows if row.failure is None]
     return csv_text(columns, rows)
 
 
-def _aggregated_row(row: Row, size: int) -> list[Any]:
-    trials = () if row.figures is None else row.figures.trials
-    seconds = [trial.seconds for trial in trials]
-    joules = [trial.joules for trial in trials if trial.joules is not None]
-    watts = [trial.joules / trial.seconds for trial in trials if trial.joules is not None]
-    known = [row.score.value] if row.score is not None and row.score.metric == "accuracy" else []
+def _aggregated_row(row: Row) -> list[Any]:
+    seconds = [trial.seconds for trial in row.trials]
+    joules = [trial.joules for trial in row.trials if trial.joules is not None]
+    watts = [trial.joules / trial.seconds for trial in row.trials if trial.joules is not None]
+    known = [] if row.accuracy is None else [row.accuracy]
     disk = [row.computed.disk_bytes / 1e6] if row.computed is not None and row.computed.disk_bytes is not None else []
     cells: list[Any] = [row.precision]
-    for values in (seconds, [size / one for one in seconds], watts, [one * 1e3 for one in joules], known, disk, []):
+    rates = [row.batch_size / one for one in seconds]
+    for values in (seconds, rates, watts, [one * 1e3 for one in joules], known, disk, []):
         cells += [statistics.fmean(values) if values else None, statistics.stdev(values) if len(values) > 1 else None]
     return cells
 
@@ -362,8 +315,8 @@ def trials_csv(result: Result, now: datetime) -> str:
     """
     rows = []
     for row in result.rows:
-        if row.failure is None and row.figures is not None:
-            pairs = zip(row.figures.trials, row.batches, strict=True)
+        if row.failure is None:
+            pairs = zip(row.trials, row.batches, strict=True)
             rows += [_trial_row(row, result, trial, count, n, now) for n, (trial, count) in enumerate(pairs, 1)]
     return csv_text(TRIAL, rows)
 
@@ -371,7 +324,7 @@ def trials_csv(result: Result, now: datetime) -> str:
 def _trial_row(row: Row, result: Result, trial: Trial, count: int, number: int, now: datetime) -> list[Any]:
     """`trial` is of one batch already."""
     job, joules, seen, score = result.job, trial.joules, row.computed, row.score
-    known = score.value if score is not None and score.metric == "accuracy" else None
+    known = row.accuracy
     n = None if score is None or known is None else score.n
     weights = {} if seen is None else dict(seen.weights)
     power = trial.power

@@ -12,6 +12,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
+from everywatt.meters.series import number, zone_ns
 from everywatt.sensors.jetson.jetson import total_note
 from everywatt.sensors.jetson.tegrastats import Take, TegraLine, line_channels, parse_line, values_of
 from everywatt.tape.importing import parse_utc_ns, write_utc_table
@@ -27,13 +28,10 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
     that have no time; 1), start (UTC time of the first line, where lines have none; else the file's own time counts
     backwards from its last line).
     """
-    try:
-        interval_ns = round(float(options.get("interval_s", 1.0)) * NS)
-        shift_ns = round(float(options.get("zone_h", 0)) * 3600 * NS)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"interval_s and zone_h must be numbers: {error}.") from None
-    if interval_ns <= 0:
-        raise UsageError("interval_s must be above 0.")
+    shift_ns, interval_s = zone_ns(options), number(options.get("interval_s", 1.0))
+    if interval_s is None or round(interval_s * NS) <= 0:
+        raise UsageError("interval_s must be a number above 0.")
+    interval_ns = round(interval_s * NS)
     timed: list[tuple[int, TegraLine]] = []
     lines = odd = stepped = 0
     for path in paths:
@@ -83,7 +81,7 @@ def _times(
         if stamp is None:
             placed += [(next_ns + n * interval_ns, line) for n, line in enumerate(group)]
             continue
-        at_ns = _utc_ns(group[0]) - shift_ns + correction_ns
+        at_ns = round(stamp.replace(tzinfo=UTC).timestamp()) * NS - shift_ns + correction_ns
         if placed and not placed[-1][0] < at_ns < placed[-1][0] + PAUSE_NS:
             steps, correction_ns, at_ns = steps + 1, correction_ns + next_ns - at_ns, next_ns
         placed += [(at_ns + n * NS // len(group), line) for n, line in enumerate(group)]
@@ -95,8 +93,3 @@ def _start_ns(count: int, path: Path, interval_ns: int, options: Mapping[str, An
     if options.get("start") is not None:
         return parse_utc_ns(str(options["start"]), "iso", "start")
     return path.stat().st_mtime_ns - interval_ns * (count - 1)
-
-
-def _utc_ns(line: TegraLine) -> int:
-    assert line.time is not None
-    return round(line.time.replace(tzinfo=UTC).timestamp()) * NS

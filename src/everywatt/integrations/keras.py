@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from everywatt.integrations import callback_of, library
+from everywatt.core.plugins import library
+from everywatt.integrations import callback_of
 from everywatt.integrations._phases import Measured
 
 

@@ -12,7 +12,8 @@ import sys
 from functools import cache, partial
 from typing import Any
 
-from everywatt.integrations import callback_of, library
+from everywatt.core.plugins import library
+from everywatt.integrations import callback_of
 from everywatt.integrations._phases import Measured
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from everywatt.api import Measurement, Meter, Run
 from everywatt.core.errors import UsageError
-from everywatt.integrations import _summary, library
+from everywatt.core.plugins import library
+from everywatt.integrations import _summary
 
 BATCH = 1000  # the most metrics that MLflow takes at once
 LONGEST_TAG = 5000

@@ -38,7 +38,6 @@ FILE = "energy-baselines.json"
 PROPERTY, UNDECIDED = "energy", "energy undecided"
 CPU_SHARE, CPU_SLACK_S = 0.02, 0.005
 """CPU time of the same work varies by about so much: a share of the limit, and seconds."""
-SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 
 
 class EnergyWarning(UserWarning):
@@ -95,11 +94,7 @@ class Baselines:
 
 def own_half(energy: Energy) -> float:
     """Half-width of what differs from measurement to measurement on one machine: not gain, offset or model."""
-    from everywatt.core.budget import Budget
-
-    terms = tuple(term for term in energy.budget.terms if term.source not in SHARED)
-    bounds = tuple(bound for bound in energy.budget.bounds if bound.source not in SHARED)
-    return sum(Budget(terms, bounds).sides()) / 2
+    return sum(energy.budget.repeated(shared=False).sides()) / 2
 
 
 def over(energy: Energy, limit_j: float) -> bool | None:

@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any
 
 from everywatt.core.clocks import SystemClock
-from everywatt.integrations import callback_of, library
+from everywatt.core.plugins import library
+from everywatt.integrations import callback_of
 from everywatt.integrations._phases import Measured
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from everywatt.api import Measurement, Meter, Run
 from everywatt.core.errors import UsageError
-from everywatt.integrations import _summary, library
+from everywatt.core.plugins import library
+from everywatt.integrations import _summary
 
 
 def log_run(
@@ -44,12 +45,9 @@ def log_run(
     target.config.update({prefix + key: value for key, value in _summary.labels(measured).items()})
     with _summary.artefacts(measured, artefact) as files:
         if files:
-            kept = wandb.Artifact(f"everywatt-{_name(measured.name)}", type="everywatt-run")
+            # W&B takes letters, digits, dashes, underscores and dots in the name of an artefact.
+            name = re.sub(r"[^A-Za-z0-9_.-]", "-", measured.name)[:100]
+            kept = wandb.Artifact(f"everywatt-{name}", type="everywatt-run")
             for file in files:
                 kept.add_file(str(file))
             target.log_artifact(kept)
-
-
-def _name(text: str) -> str:
-    """W&B takes letters, digits, dashes, underscores and dots in the name of an artefact."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:100]

@@ -24,7 +24,7 @@ LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
 PATIENCE_S = 2.0  # a program waits to start while sensors are tried
 SIGN_NS = NS // 5  # how often a client that waits is shown a sign of life
-REST_NS = 10 * NS  # how long cards are still read after a run: the next one need not find their phase again
+REST_NS = 10 * NS  # how long cards are still read after a run: the next one need not wait for their phase
 OPENING_NS = 350_000_000  # how long a client waits for a card's phase before it may start all the same
 NARROW_NS = 10_000_000  # a publication that is known as well as this is placed
 COMING_NS = 3 * NS  # how long at least it waits for what its first client, or one that is connected, has to say
@@ -346,7 +346,7 @@ class Server(ReadLoop):
         for source in sources:
             if source.listeners:
                 self.schedule.change(source, source.asked_ns(), now)
-            elif any(other.tracker is not None and other.tracker.locked for other in self.pool.together(source)):
+            elif any(other.tracker is not None and other.outage is None for other in self.pool.together(source)):
                 self._resting[source] = now + REST_NS
             else:
                 self._let_go([source])

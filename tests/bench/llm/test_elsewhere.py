@@ -3,9 +3,8 @@
 import pytest
 
 from everywatt.api.run import load
-from everywatt.bench.llm.records import Record
+from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.bench.llm.result import bill_elsewhere, owed_by
-from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part

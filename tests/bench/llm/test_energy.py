@@ -12,12 +12,11 @@ from machines import Process, write_machine
 from sse_server import running
 
 from everywatt.api.run import load
-from everywatt.bench.llm.conditions import conditions
 from everywatt.bench.llm.energy import asked_of, bill
 from everywatt.bench.llm.metrics import metrics
-from everywatt.bench.llm.records import Journal, Record, read_records
+from everywatt.bench.llm.records import OK, Answer, Journal, Record, read_records
+from everywatt.bench.llm.result import conditions
 from everywatt.bench.llm.rows import query_rows
-from everywatt.bench.llm.values import OK, Answer
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part

@@ -11,7 +11,7 @@ from talker import Talker
 
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.http import Http, Reply
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.net.streaming import StreamClient
 

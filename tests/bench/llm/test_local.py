@@ -10,8 +10,8 @@ from loads import gone
 from everywatt.bench.llm import packaged_model
 from everywatt.bench.llm.clients import Connection, make
 from everywatt.bench.llm.datasets import load_dataset
+from everywatt.bench.llm.records import Ask
 from everywatt.bench.llm.scorers import regex
-from everywatt.bench.llm.values import Ask
 from everywatt.core.errors import UsageError
 
 KEY = "sk-very-secret"

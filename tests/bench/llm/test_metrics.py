@@ -8,10 +8,9 @@ import pytest
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
-from everywatt.bench.llm.records import SCORES, Journal, Record, read_records, score_entry
+from everywatt.bench.llm.records import SCORES, Answer, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
-from everywatt.bench.llm.values import Answer
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 

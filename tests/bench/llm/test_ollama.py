@@ -7,7 +7,7 @@ import pytest
 from answering import answering
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
 
 TAGS = {

@@ -12,7 +12,7 @@ from sse_server import running
 from waiting import until
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
 
 

@@ -10,8 +10,7 @@ from everywatt.api.run import load
 from everywatt.bench.llm.energy import Bill, bill
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.phases import phases_of
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.clocks import NS
 from everywatt.meters.series import Part, Table, group, write_part

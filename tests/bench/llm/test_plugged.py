@@ -9,7 +9,7 @@ from everywatt.bench.llm.scorers import scorer
 from everywatt.core.errors import UsageError
 
 MODULE = """
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 
 class Echo:
     where = "nowhere"

@@ -8,10 +8,10 @@ from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
 from everywatt.bench.llm.loads import Level, parse_rate, repeated
+from everywatt.bench.llm.records import OK, Answer, Item
 from everywatt.bench.llm.result import evaluate
 from everywatt.bench.llm.rows import LlmResult
 from everywatt.bench.llm.running import LOST, PROBE_WAITS_S, Bench, Plan
-from everywatt.bench.llm.values import OK, Answer, Item
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 

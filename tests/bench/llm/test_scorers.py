@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
+from everywatt.bench.llm.records import Item
 from everywatt.bench.llm.scorers import boxed, broken_constraints, find_number, number, scorer, violations
-from everywatt.bench.llm.values import Item
 from everywatt.core.errors import UsageError
 
 

@@ -10,10 +10,19 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.sandbox import MOUNT_PROC, Ending, Sandbox
+from everywatt.bench.llm.records import Ask, Item
 from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG
-from everywatt.bench.llm.scoring import Judge, Scoring, code_of, score_code, scored_by, verdict_of
-from everywatt.bench.llm.values import Ask, Item
+from everywatt.bench.llm.scoring import (
+    MOUNT_PROC,
+    Ending,
+    Judge,
+    Sandbox,
+    Scoring,
+    code_of,
+    score_code,
+    scored_by,
+    verdict_of,
+)
 from everywatt.core.errors import MeasurementRefused, UsageError
 
 
@@ -110,7 +119,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 
 
 def test_where_no_python_can_be_run_apart_nothing_runs(monkeypatch):
-    monkeypatch.setattr("everywatt.bench.llm.sandbox.pythons", lambda: ("/bin/false",))
+    monkeypatch.setattr("everywatt.bench.llm.scoring.pythons", lambda: ("/bin/false",))
     with pytest.raises(MeasurementRefused, match="as root" if os.geteuid() == 0 else "cannot be scored"):
         Sandbox.find()
 

@@ -8,8 +8,7 @@ import pytest
 from everywatt.bench.llm.figure import Share, over_repeats, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.metrics import latencies, parse_bounds, within
-from everywatt.bench.llm.records import QUERIES, Journal, Record, read_records
-from everywatt.bench.llm.values import Answer
+from everywatt.bench.llm.records import QUERIES, Answer, Journal, Record, read_records
 from everywatt.core.errors import UsageError
 from everywatt.core.retry import Backoff
 

@@ -7,8 +7,8 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.openai import counter
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
+from everywatt.bench.llm.servers import counter
 from everywatt.core.errors import UsageError
 
 WORDS = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None}

@@ -7,7 +7,7 @@ import pytest
 from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.local import Transcript
-from everywatt.bench.llm.values import Ask
+from everywatt.bench.llm.records import Ask
 
 ODD = "one\u2028two\u2029three\x85four\x0bfive\x1esix\rseven\x00{}"
 

@@ -17,7 +17,7 @@ from everywatt.bench.precision.scoring import (
     paired_perplexity,
     perplexity,
 )
-from everywatt.bench.precision.workers import cure, died, explained, next_isa
+from everywatt.bench.precision.variants import cure, died, explained, next_isa
 from everywatt.bench.sweep import pareto
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy

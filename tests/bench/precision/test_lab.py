@@ -15,7 +15,7 @@ from virtual_world import VirtualWorld
 from everywatt.api.meter import Meter
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.plan import Job
-from everywatt.bench.precision.workers import WorkerFailed
+from everywatt.bench.precision.variants import WorkerFailed
 from everywatt.formats.quantization import old_csv
 from everywatt.report.html.precision import precision_document
 

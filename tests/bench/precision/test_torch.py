@@ -10,8 +10,8 @@ from everywatt.bench.precision.computed import Computed, cast, refusal
 from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.variants import load_data_without_torch
 from everywatt.bench.precision.worker import _calls
-from everywatt.bench.precision.workers import load_data_without_torch
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml

@@ -10,7 +10,7 @@ from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
 from everywatt.bench.precision.training import TrainJob, TrainLab
-from everywatt.bench.precision.workers import WorkerFailed
+from everywatt.bench.precision.variants import WorkerFailed
 
 STEPS = 20
 STEP_S = {"fp32": 0.05, "bf16": 0.03}

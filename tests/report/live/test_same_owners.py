@@ -12,8 +12,7 @@ from tapes import UTC_NS, at
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.energy import bill
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
 from everywatt.ledger.levels import find_levels
 from everywatt.ledger.use.owner_use import GpuOwnerUse, OwnerUse

@@ -8,9 +8,9 @@ the same prompt: an item that is asked twice tells nothing new, and a server may
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core.errors import UsageError
 
 SIZE = 1000
@@ -21,13 +21,13 @@ MOST_DRAWS = 2000
 def arithmetic(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
     """Sums, differences, products, divisions and short stories with one number as the answer."""
     chance = random.Random(f"arithmetic {seed}")
-    kinds = (_plus, _minus, _times, _divided, _shop, _fraction, _steps)
+    kinds = list(_ARITHMETIC)
 
     def make(number: int) -> Item:
         kind = kinds[number % len(kinds)]
-        question, answer = kind(chance)
+        question, answer = _ARITHMETIC[kind](chance)
         prompt = f"{question}\nGive the number alone, without words."
-        return Item(f"arithmetic-{number:04d}", prompt, answer, "numeric", kind.__name__.strip("_"))
+        return Item(f"arithmetic-{number:04d}", prompt, str(answer), "numeric", kind)
 
     return _different(n, make)
 
@@ -46,33 +46,21 @@ def _different(n: int, make: Callable[[int], Item]) -> Iterator[Item]:
         yield item
 
 
-def _plus(chance: random.Random) -> tuple[str, str]:
-    a, b = chance.randint(2, 999), chance.randint(2, 999)
-    return f"What is {a} + {b}?", str(a + b)
+Question = tuple[str, object]
 
 
-def _minus(chance: random.Random) -> tuple[str, str]:
-    a, b = chance.randint(2, 999), chance.randint(2, 999)
-    return f"What is {a} - {b}?", str(a - b)
+def _drawn(*ranges: tuple[int, int], say: Callable[..., Question]) -> Callable[[random.Random], Question]:
+    """A question about whole numbers, each drawn from its range, the ends included."""
+    return lambda chance: say(*(chance.randint(*one) for one in ranges))
 
 
-def _times(chance: random.Random) -> tuple[str, str]:
-    a, b = chance.randint(2, 99), chance.randint(2, 49)
-    return f"What is {a} times {b}?", str(a * b)
-
-
-def _divided(chance: random.Random) -> tuple[str, str]:
-    b, q = chance.randint(2, 49), chance.randint(2, 99)
-    return f"What is {b * q} divided by {b}?", str(q)
-
-
-def _fraction(chance: random.Random) -> tuple[str, str]:
+def _fraction(chance: random.Random) -> Question:
     b = chance.randint(2, 12)
     a, c = chance.randint(1, b - 1), chance.randint(2, 60)
     return f"What is {a}/{b} + {c}? Give a fraction.", f"{a + c * b}/{b}"
 
 
-def _shop(chance: random.Random) -> tuple[str, str]:
+def _shop(chance: random.Random) -> Question:
     price, count, paid = chance.randint(2, 19), chance.randint(2, 9), chance.choice((200, 250, 500))
     what = chance.choice(("lamps", "books", "mugs", "plants", "cables"))
     return (
@@ -82,9 +70,15 @@ def _shop(chance: random.Random) -> tuple[str, str]:
     )
 
 
-def _steps(chance: random.Random) -> tuple[str, str]:
-    a, b, c = chance.randint(2, 50), chance.randint(2, 50), chance.randint(2, 9)
-    return f"What is ({a} + {b}) times {c}?", str((a + b) * c)
+_ARITHMETIC: Mapping[str, Callable[[random.Random], Question]] = {
+    "plus": _drawn((2, 999), (2, 999), say=lambda a, b: (f"What is {a} + {b}?", a + b)),
+    "minus": _drawn((2, 999), (2, 999), say=lambda a, b: (f"What is {a} - {b}?", a - b)),
+    "times": _drawn((2, 99), (2, 49), say=lambda a, b: (f"What is {a} times {b}?", a * b)),
+    "divided": _drawn((2, 49), (2, 99), say=lambda b, q: (f"What is {b * q} divided by {b}?", q)),
+    "shop": _shop,
+    "fraction": _fraction,
+    "steps": _drawn((2, 50), (2, 50), (2, 9), say=lambda a, b, c: (f"What is ({a} + {b}) times {c}?", (a + b) * c)),
+}
 
 
 def multiple_choice(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
@@ -183,63 +177,71 @@ _PLACES = (
 def instructions(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:
     """Short writing tasks with constraints that a program checks."""
     chance = random.Random(f"instructions {seed}")
-    kinds = (_most_words, _in_capitals, _without, _with_word, _list_of, _bullets, _json, _ending)
+    kinds = list(_INSTRUCTIONS)
 
     def make(number: int) -> Item:
         kind = kinds[number % len(kinds)]
-        task, rules = kind(chance, f"{chance.choice(_THINGS)} {chance.choice(_PLACES)}")
+        task, rules = _INSTRUCTIONS[kind](chance, f"{chance.choice(_THINGS)} {chance.choice(_PLACES)}")
         checks = [{"check": name, "value": value} for name, value in rules.items()]
-        group = kind.__name__.strip("_")
-        return Item(f"instructions-{number:04d}", task, None, "constraints", group, {"constraints": checks})
+        return Item(f"instructions-{number:04d}", task, None, "constraints", kind, {"constraints": checks})
 
     return _different(n, make)
 
 
-Rules = Mapping[str, object]
+Task = tuple[str, Mapping[str, object]]
 
 
-def _most_words(chance: random.Random, topic: str) -> tuple[str, Rules]:
-    n = chance.choice((8, 12, 15, 20))
-    return f"Write one sentence about {topic} with at most {n} words.", {"words_at_most": n}
+def _chosen(values: Sequence[object], check: str, say: str) -> Callable[[random.Random, str], Task]:
+    """A task about a topic with one of these values, and the check that it has to pass with it."""
+
+    def make(chance: random.Random, topic: str) -> Task:
+        value = chance.choice(values)
+        return say.format(topic=topic, value=value), {check: value}
+
+    return make
 
 
-def _in_capitals(chance: random.Random, topic: str) -> tuple[str, Rules]:
+def _in_capitals(chance: random.Random, topic: str) -> Task:
     upper = chance.random() < 0.5
     word = "capital" if upper else "small"
     return f"Write one short sentence about {topic} in {word} letters only.", {"upper" if upper else "lower": None}
 
 
-def _without(chance: random.Random, topic: str) -> tuple[str, Rules]:
+def _without(chance: random.Random, topic: str) -> Task:
     if chance.random() < 0.5:
         return f"Write two sentences about {topic} without using any comma.", {"no_comma": None}
     letter = chance.choice([one for one in "qxzjvpm" if one not in topic])
     return f"Write one sentence about {topic} without the letter '{letter}'.", {"lacks_letter": letter}
 
 
-def _with_word(chance: random.Random, topic: str) -> tuple[str, Rules]:
-    word = chance.choice(_WORDS)
-    return f"Write one sentence about {topic} that has the word '{word}' in it.", {"contains": word}
-
-
-def _list_of(chance: random.Random, topic: str) -> tuple[str, Rules]:
-    n = chance.randint(3, 6)
-    return f"List exactly {n} words about {topic}, separated by commas, and nothing else.", {"items_exactly": n}
-
-
-def _bullets(chance: random.Random, topic: str) -> tuple[str, Rules]:
-    n = chance.randint(2, 5)
-    return f"Write exactly {n} bullet points about {topic}, each beginning with '- '.", {"bullets_exactly": n}
-
-
-def _json(chance: random.Random, topic: str) -> tuple[str, Rules]:
+def _json(chance: random.Random, topic: str) -> Task:
     keys = chance.sample(("title", "summary", "keyword", "mood"), 2)
     listed = " and ".join(f'"{key}"' for key in keys)
     return f"Describe {topic} as a JSON object with exactly the keys {listed}. Give JSON only.", {"json_keys": keys}
 
 
-def _ending(chance: random.Random, topic: str) -> tuple[str, Rules]:
-    end = chance.choice(("That is all.", "The end.", "Good night."))
-    return f"Write one sentence about {topic}, and then end with exactly these words: {end}", {"ends_with": end}
+_INSTRUCTIONS: Mapping[str, Callable[[random.Random, str], Task]] = {
+    "most_words": _chosen(
+        (8, 12, 15, 20), "words_at_most", "Write one sentence about {topic} with at most {value} words."
+    ),
+    "in_capitals": _in_capitals,
+    "without": _without,
+    "with_word": _chosen(_WORDS, "contains", "Write one sentence about {topic} that has the word '{value}' in it."),
+    "list_of": _chosen(
+        range(3, 7),
+        "items_exactly",
+        "List exactly {value} words about {topic}, separated by commas, and nothing else.",
+    ),
+    "bullets": _chosen(
+        range(2, 6), "bullets_exactly", "Write exactly {value} bullet points about {topic}, each beginning with '- '."
+    ),
+    "json": _json,
+    "ending": _chosen(
+        ("That is all.", "The end.", "Good night."),
+        "ends_with",
+        "Write one sentence about {topic}, and then end with exactly these words: {value}",
+    ),
+}
 
 
 def fixed_length(prompt_words: int = 128, n: int = 100, seed: int = SEED) -> Iterator[Item]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
-from everywatt.bench.llm.values import Answer, Ask
+from everywatt.bench.llm.records import Answer, Ask
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.plugins import LLM_CLIENTS, load_plugin, registered
 from everywatt.core.retry import Backoff

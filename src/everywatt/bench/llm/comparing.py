@@ -17,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run
+from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.llm.rows import HEADERS, figure_row
-from everywatt.bench.runs import folder_of
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_number
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
 from everywatt.core.tables import Table, csv_text
 
@@ -45,8 +46,10 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Beside(ToDict):
     """A run beside the first: figures by name, McNemar's test and the sentences that follow."""
+
+    JSON = "name level items items_sent=sent figures mcnemar verdicts notes"
 
     name: str
     level: str
@@ -59,18 +62,10 @@ class Beside:
     notes: tuple[str, ...] = ()
     sent: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "name": self.name,
-            "level": self.level,
-            "items": self.items,
-            "items_sent": self.sent,
-            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
-            "mcnemar": {"only_first_right": self.only_first, "only_this_right": self.only_this, "p": self.p},
-            "verdicts": list(self.verdicts),
-            "notes": list(self.notes),
-        }
+    @property
+    def mcnemar(self) -> dict[str, float | None]:
+        """The items on which only one of the two was right, and McNemar's p."""
+        return {"only_first_right": self.only_first, "only_this_right": self.only_this, "p": self.p}
 
     def table(self, first: str) -> Table:
         """Every figure, with the verdicts and what there is to know as notes; `first` is the name of the first run."""
@@ -86,8 +81,10 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class LlmCompared:
+class LlmCompared(ToDict):
     """Runs beside the first one, item by item."""
+
+    JSON = "baseline=first candidates=found"
 
     first: str
     found: tuple[Beside, ...]
@@ -101,10 +98,6 @@ class LlmCompared:
         figures = [(one, name, figure) for one in self.found for name, figure in one.figures.items()]
         rows = [[one.name, one.level, name, figure.value, figure.low, figure.high] for one, name, figure in figures]
         return csv_text(("run", "level", "figure", "value", "low", "high"), rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
-        return {"baseline": self.first, "candidates": [one.to_dict() for one in self.found]}
 
 
 def compare_llm_runs(runs: Sequence[Run], *, level: str | None = None, force: bool = False) -> LlmCompared:
@@ -202,9 +195,9 @@ def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str],
         charged, some = covered(judged)
         if charged:
             own = _sums(first, other, charged)
-            figures["accuracy_per_joule_ratio"] = _with_measurement(
-                _figure(own, _accuracy_per_joule, f"accuracy per joule / the first's{some}; {DRAWN}"), first, other
-            )
+            formula = f"accuracy per joule / the first's{some}; {DRAWN}"
+            ratio = _figure(own, lambda s: s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"], formula)
+            figures["accuracy_per_joule_ratio"] = _with_measurement(ratio, first, other)
     charged, some = covered(both)
     if charged:
         sums = _sums(first, other, charged)
@@ -269,10 +262,6 @@ def _sums(
     drawn = resampled_sums(clustered(table, groups))
     whole = table.sum(axis=0)
     return dict(zip(names, drawn.T, strict=True)), {name: float(v) for name, v in zip(names, whole, strict=True)}
-
-
-def _accuracy_per_joule(s: Mapping[str, Any]) -> Any:
-    return s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"]
 
 
 def _figure(sums: tuple[dict[str, Floats], dict[str, float]], of: Callable[[Any], Any], formula: str) -> Figure:

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import border
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core import foreign
-from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import LLM_DATASETS, library, load_plugin, registered
 
 Row = Mapping[str, Any]
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -278,11 +278,7 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
     try:
         if path.suffix == ".parquet":
             for batch in pq.ParquetFile(path).iter_batches():

@@ -156,7 +156,7 @@ def settle(asked: Sequence[Asked], boundary: str = SERVER, notes: Sequence[str] 
             share = _tape_weights(one, book, boundary)
             tick_s = max(filter(None, (tick_s, share.tick_s)), default=None)
             edge_j = np.maximum(edge_j, share.edge_j)
-            accounts.add(share)
+            accounts.weights.append(share)
     found = _with_attempts(accounts.settle(), [record for one in asked for record in one.records])
     whole, edges_j = (accounts.gross, accounts.net, accounts.others), (float(edge_j[0]), float(edge_j[1]))
     return Bill(*whole, boundary, about(boundary), found, seconds, tick_s, edges_j)
@@ -219,33 +219,31 @@ class _Weights:
     edge_j: Floats
 
 
+@dataclass(frozen=True)
 class _Accounts:
-    """The server's joules by device, to be shared by what the queries of all tapes weigh."""
+    """The server's joules by device, to be shared by what the queries of all tapes weigh; or a whole machine's."""
 
-    def __init__(self, gross: Energy, net: Energy, others: Energy, idle_j: Mapping[str, float], whole: bool) -> None:
-        self.gross, self.net, self.others = gross, net, others
-        self._whole = whole
-        self._idle_j = idle_j
-        self._weights: list[_Weights] = []
-
-    def add(self, weights: _Weights) -> None:
-        """What the queries of one more tape weigh."""
-        self._weights.append(weights)
+    gross: Energy
+    net: Energy
+    others: Energy
+    idle_j: Mapping[str, float]
+    whole: bool
+    weights: list[_Weights] = field(default_factory=list)
 
     def settle(self) -> dict[str, QueryEnergy]:
         """The joules of each query."""
-        spans = [span for one in self._weights for span in one.spans]
+        spans = [span for one in self.weights for span in one.spans]
         count = len(spans)
         active, idle = np.zeros(PHASES * count), np.zeros(PHASES * count)
-        labels = sorted({label for one in self._weights for label in one.active})
+        labels = sorted({label for one in self.weights for label in one.active})
         active_uj = {label: microjoules(part.joules or 0.0) for label, part in _parts(self.net).items()}
         by_device, contested = np.zeros((len(labels), count)), np.zeros(PHASES * count)
         for place, label in enumerate(labels):
-            one_active = np.concatenate([_of(label, one.active, one) for one in self._weights])
-            one_idle = np.concatenate([_of(label, one.idle, one) for one in self._weights])
-            idle_uj = microjoules(self._idle_j.get(label, 0.0))
+            one_active = np.concatenate([_of(label, one.active, one) for one in self.weights])
+            one_idle = np.concatenate([_of(label, one.idle, one) for one in self.weights])
+            idle_uj = microjoules(self.idle_j.get(label, 0.0))
             mine = _shared(active_uj.get(label, 0), one_active, one_idle)
-            if self._whole:
+            if self.whole:
                 # Of a whole machine each query has what was drawn while it was open, whatever of that is called idle.
                 rest = _shared(active_uj.get(label, 0) + idle_uj, one_active + one_idle, one_idle) - mine
             else:
@@ -253,12 +251,12 @@ class _Accounts:
             active += mine
             idle += rest
             if (whole := one_active.sum()) > 0:
-                both = np.concatenate([_of(label, one.contested, one) for one in self._weights])
+                both = np.concatenate([_of(label, one.contested, one) for one in self.weights])
                 contested += both * (mine.sum() / whole / UJ)
             by_device[place] = (mine + rest).reshape(-1, PHASES).sum(axis=1) / UJ
         nothing = np.zeros((0, PHASES), dtype=int)
-        ticks = np.concatenate([nothing, *(one.ticks for one in self._weights)])
-        own = [budget for one in self._weights for budget in one.own]
+        ticks = np.concatenate([nothing, *(one.ticks for one in self.weights)])
+        own = [budget for one in self.weights for budget in one.own]
         both, net = ((active + idle) / UJ).reshape(-1, PHASES), (active / UJ).reshape(-1, PHASES)
         return {
             span: QueryEnergy(

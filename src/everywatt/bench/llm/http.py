@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import NetworkError
 from everywatt.net.http1 import Head, retry_after_s

@@ -21,8 +21,8 @@ from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import plain
-from everywatt.core.tables import Cell, Table, csv_text
+from everywatt.core.jsonio import ToDict, as_data, plain
+from everywatt.core.tables import Cell, Table, csv_of
 
 ORDERS: Mapping[str, tuple[str, int]] = {
     "accuracy-per-joule": ("accuracy_per_joule_mean", -1),
@@ -44,19 +44,26 @@ FIGURES = (
     "accuracy_per_watt",
     "output_tokens_per_second",
 )
-COLUMNS = (
-    *("rank", "tied", "model", "load", "answered", "asked"),
-    *(f"accuracy{end}" for end in ("", "_low", "_high")),
-    *(f"{name}{end}" for name in FIGURES for end in ("", "_low", "_high")),
-    *("ttft_p50_s", "hardware", "scope", "boundary", "pedigree", "dataset", "run"),
+COLUMNS = " ".join(
+    [
+        "rank tied model load=level answered asked=queries",
+        "accuracy=accuracy.value accuracy_low=accuracy.low accuracy_high=accuracy.high",
+        *(
+            f"{name}=figures.{name}.value {name}_low=figures.{name}.low {name}_high=figures.{name}.high"
+            for name in FIGURES
+        ),
+        "ttft_p50_s=ttft_s hardware scope boundary pedigree dataset run",
+    ]
 )
 TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(ToDict):
     """One run at one load. `refused` says why it has no energy. `rank` is shared by places that are `tied`: their
     intervals of what they are ranked by overlap that of the first of them."""
+
+    JSON = "rank tied run model level queries answered pedigree scope boundary hardware ttft_p50_s=ttft_s accuracy"
 
     run: str
     model: str
@@ -73,6 +80,7 @@ class Place:
     ttft_s: float | None = None
     rank: int | None = None
     tied: bool = False
+    dataset: str = ""
 
     def figure(self, name: str) -> Figure:
         """A figure by name."""
@@ -80,23 +88,8 @@ class Place:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "rank": self.rank,
-            "tied": self.tied,
-            "run": self.run,
-            "model": self.model,
-            "level": self.level,
-            "queries": self.queries,
-            "answered": self.answered,
-            "pedigree": self.pedigree,
-            "scope": self.scope,
-            "boundary": self.boundary,
-            "hardware": self.hardware,
-            "ttft_p50_s": self.ttft_s,
-            "accuracy": self.accuracy.to_dict(),
-            **{name: figure.to_dict() for name, figure in self.figures.items()},
-            **({} if self.refused is None else {"refused": self.refused}),
-        }
+        more = {} if self.refused is None else {"refused": self.refused}
+        return {**super().to_dict(), **as_data(self.figures), **more}
 
     def row(self) -> list[Cell]:
         """For a table with the columns of `HEADERS`."""
@@ -157,15 +150,7 @@ class Board:
 
     def to_csv(self) -> str:
         """A line for each place, plain numbers with the ends of their intervals."""
-        return csv_text(COLUMNS, [self._line(place) for place in self.places])
-
-    def _line(self, place: Place) -> list[Any]:
-        figures = [place.accuracy, *(place.figures[name] for name in FIGURES)]
-        return [
-            *(place.rank, place.tied, place.model, place.level, place.answered, place.queries),
-            *(end for figure in figures for end in (figure.value, figure.low, figure.high)),
-            *(place.ttft_s, place.hardware, place.scope, place.boundary, place.pedigree, self.dataset, place.run),
-        ]
+        return csv_of(COLUMNS, self.places)
 
 
 def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board:
@@ -183,7 +168,7 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
         asked.setdefault((dataset_name(plan), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
-            place = _place(run, model_name(plan), one)
+            place = _place(run, plan, one)
             if place.refused is None:
                 tables.setdefault((place.scope, place.boundary), []).append(place)
             else:
@@ -280,19 +265,14 @@ def hardware_name(run: Run) -> str:
     return str(run.meta.get("host", {}).get("cpu") or "")
 
 
-def _place(run: Run, model: str, one: Metrics) -> Place:
-    share = one.accuracy
+def _place(run: Run, plan: Mapping[str, Any], one: Metrics) -> Place:
     formula = "correct / scored queries, failed ones included; Wilson"
-    accuracy = (
-        Figure.none("", formula, "no answer was scored")
-        if share is None
-        else Figure(share.value, share.low, share.high, "", formula)
-    )
+    accuracy = Figure.share(one.accuracy, formula, "no answer was scored")
     figures = {name: one.figures[name] for name in FIGURES}
     ttft = one.latency.get("ttft_s")
     return Place(
         run.name,
-        model,
+        model_name(plan),
         one.level,
         one.queries,
         one.answered,
@@ -304,4 +284,5 @@ def _place(run: Run, model: str, one: Metrics) -> Place:
         one.boundary,
         hardware_name(run),
         None if ttft is None else ttft["p50"],
+        dataset=dataset_name(plan),
     )

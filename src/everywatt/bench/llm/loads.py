@@ -9,10 +9,10 @@ import math
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.units import parse_duration_s
 
 MOST_AT_ONCE = 10_000
@@ -20,7 +20,7 @@ REPEAT = ", repeat "
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Level(ToDict):
     """One load. Either `concurrency` requests are open at any time, or `rate` new ones come each second.
 
     With `rate_end` the rate goes from `rate` to that in `ramp_s` seconds. `repeat` numbers the repetitions from 1; 0
@@ -77,10 +77,6 @@ class Level:
             return self.ramp_s + (expected - by_the_end) / self.rate_end
         slope = (self.rate_end - self.rate) / self.ramp_s
         return (math.sqrt(self.rate**2 + 2 * slope * expected) - self.rate) / slope
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for the record; `Level(**data)` makes it again."""
-        return asdict(self)
 
 
 def repeated(levels: Sequence[Level], times: int) -> tuple[Level, ...]:

@@ -19,20 +19,26 @@ from typing import Any
 
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.http import Stream, count
-from everywatt.bench.llm.records import Record
-from everywatt.bench.llm.values import OK, Answer, Ask
+from everywatt.bench.llm.records import OK, Answer, Ask, Record
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 
 
-class PythonCallable:
+class Local:
+    """A client without a server has no connections to let go of."""
+
+    where = "here"
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class PythonCallable(Local):
     """`call=module:function`, called with the prompt and the settings as keywords.
 
     It gives a text, or yields pieces of one; it may be async. A plain function runs in a thread. The last thing it
     yields may be a dict with `input_tokens` and `output_tokens`.
     """
-
-    where = "here"
 
     def __init__(self, connection: Connection) -> None:
         connection.only("call")
@@ -72,9 +78,6 @@ class PythonCallable:
             status, error = "broken" if got.piece_ns else "failed", f"{type(trouble).__name__}: {trouble}"
         return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))
 
-    async def close(self) -> None:
-        """Nothing to let go of."""
-
 
 async def _collect(call: Callable[..., Any], ask: Ask, got: Stream) -> None:
     if inspect.isasyncgenfunction(call):
@@ -104,13 +107,11 @@ def _take(piece: Any, got: Stream) -> None:
         got.piece(time.monotonic_ns(), str(piece))
 
 
-class ShellCommand:
+class ShellCommand(Local):
     """`run=COMMAND`: the prompt goes to its stdin, its stdout is the answer. `{model}` in it is the model.
 
     Each line that arrives is a piece. Tokens are not counted.
     """
-
-    where = "here"
 
     def __init__(self, connection: Connection) -> None:
         connection.only("run")
@@ -147,9 +148,6 @@ class ShellCommand:
         finally:
             await _ended(child)
         return self._of.without_key_in(got.answer(status, began_ns, began_ns, attempts=1, error=error))
-
-    async def close(self) -> None:
-        """Nothing to let go of."""
 
 
 async def _started(words: Sequence[str]) -> asyncio.subprocess.Process:
@@ -211,7 +209,7 @@ def transcribed(file: Path) -> Iterator[Record]:
             raise UsageError(f"{file}:{number} is not a record: {error}.") from None
 
 
-class Transcript:
+class Transcript(Local):
     """`file=queries.jsonl`: the records of a run, or lines with `id` and `text`. Items are found by id."""
 
     where = "nowhere"
@@ -237,6 +235,3 @@ class Transcript:
         if ask.item not in self._answers:
             return Answer("failed", error="the transcript has no such item")
         return self._answers[ask.item]
-
-    async def close(self) -> None:
-        """Nothing to let go of."""

@@ -10,15 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.bench.llm.compute import Facts, compute_figures
-from everywatt.bench.llm.conditions import Conditions
-from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.figure import Figure, Share, over_energy, percentiles, regression, trimmed_mean
-from everywatt.bench.llm.records import Record, scored
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
+from everywatt.bench.llm.figure import (
+    Facts,
+    Figure,
+    Share,
+    compute_figures,
+    over_energy,
+    percentiles,
+    regression,
+    trimmed_mean,
+)
+from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.stats import bootstrap_ratio
 from everywatt.core.units import parse_duration_s
 
@@ -30,6 +37,8 @@ FORMULAS: Mapping[str, str] = {
     "e2e_s": "whole answer received − request sent",
 }
 BOUNDS = ("ttft", "tpot", "e2e")
+Conditions = Mapping[str, Mapping[str, Any]]
+"""By device and quantity: `{"gpu.0": {"power_w": {"min": …, "mean": …, "max": …, "samples": …}}}`."""
 
 
 def latencies(records: Sequence[Record]) -> dict[str, Any]:
@@ -68,8 +77,13 @@ def within(answer: Answer, bounds: Mapping[str, float]) -> bool:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class Metrics(ToDict):
     """Everything about the queries of one load."""
+
+    JSON = (
+        "level queries answered statuses failures verdicts accuracy accuracy_by_group=subjects input_tokens "
+        "output_tokens tokens_counted_by=counted duration_s=seconds energy=gross energy_net=net energy_others=others"
+    )
 
     level: str
     queries: int
@@ -101,23 +115,9 @@ class Metrics:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
-            "level": self.level,
-            "queries": self.queries,
-            "answered": self.answered,
-            "statuses": dict(self.statuses),
-            "failures": [dict(one) for one in self.failures],
-            "verdicts": dict(self.verdicts),
-            "accuracy": None if self.accuracy is None else self.accuracy.to_dict(),
-            "accuracy_by_group": {name: share.to_dict() for name, share in self.subjects.items()},
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "tokens_counted_by": self.counted,
-            "duration_s": self.seconds,
-            "energy": self.gross.to_dict(),
-            "energy_net": self.net.to_dict(),
-            "energy_others": self.others.to_dict(),
+            **super().to_dict(),
             "boundary": {"name": self.boundary, "about": self.about},
-            **{name: figure.to_dict() for name, figure in self.figures.items()},
+            **as_data(self.figures),
             "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
             "regression": dict(self.regressions),
             "notes": list(self.notes),
@@ -212,6 +212,8 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
     times of its pieces are in the record."""
     owed, answer, asked = bill.queries.get(record.span or ""), record.answer, record.asked or {}
     joules = {} if owed is None else owed.devices
+    # Of a phase that the sensor saw too little of, the joules are not known.
+    phases = {} if owed is None else {name: owed.phase(name) for name in PHASE_FORMULAS}
     devices = {name: {"joules": joules.get(name), **during.get(name, {})} for name in dict.fromkeys((*joules, *during))}
     return {
         "id": record.id,
@@ -233,16 +235,10 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
         "reference": asked.get("reference"),
         "answer": answer.text,
         "columns": dict(asked.get("columns") or {}),
-        "phases": {} if owed is None else _phases(owed),
+        "phases": {f"{name}_j": found if seen else None for name, (found, seen) in phases.items()},
         "devices": devices,
         "server": dict(answer.server),
     }
-
-
-def _phases(owed: QueryEnergy) -> dict[str, float | None]:
-    """Joules of each phase of a query; None where the sensor saw too little of it."""
-    found = {name: owed.phase(name) for name in PHASE_FORMULAS}
-    return {f"{name}_j": joules if seen else None for name, (joules, seen) in found.items()}
 
 
 def _sum(records: Sequence[Record], name: str) -> int | None:
@@ -253,9 +249,9 @@ def _sum(records: Sequence[Record], name: str) -> int | None:
 
 def _per(energy: Energy, count: float | None, unit: str, formula: str, why: str) -> Figure:
     if energy.joules is None:
-        return Figure(None, None, None, unit, formula, energy.refused)
+        return Figure.none(unit, formula, energy.refused)
     if not count:
-        return Figure(None, None, None, unit, formula, why)
+        return Figure.none(unit, formula, why)
     low, high = energy.low or 0.0, energy.high or 0.0
     # An interval that is wider than the figure ends at nothing: none of these can be less.
     return Figure(energy.joules / count, max(low, min(energy.joules, 0.0)) / count, high / count, unit, formula)
@@ -310,7 +306,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     total = math.fsum(joules)
     if not bill.gross.joules or accuracy is None or not total > 0:
         why = bill.gross.refused or ("no query has energy" if judged else "no answer was scored")
-        return {name: Figure(None, None, None, unit, formula, why) for name, (unit, formula) in names.items()}
+        return {name: Figure.none(unit, formula, why) for name, (unit, formula) in names.items()}
     some = _of(n, len(judged), "queries")
     names = {name: (unit, formula + some) for name, (unit, formula) in names.items()}
     spread = bootstrap_ratio([bool(r.right) for r in covered], joules, [r.group for r in covered])
@@ -329,8 +325,8 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
     return {
         "energy_per_correct_answer": correct,
-        "accuracy_per_joule_mean": _figure(value, low, high, names["accuracy_per_joule_mean"]),
-        "accuracy_per_joule_total": _figure(value / n, low / n, high / n, names["accuracy_per_joule_total"]),
+        "accuracy_per_joule_mean": Figure(value, low, high, *names["accuracy_per_joule_mean"]),
+        "accuracy_per_joule_total": Figure(value / n, low / n, high / n, *names["accuracy_per_joule_total"]),
         "accuracy_per_watt": Figure(
             accuracy.value * bill.seconds / bill.gross.joules,
             accuracy.low * bill.seconds / high_j,
@@ -338,10 +334,6 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
             *names["accuracy_per_watt"],
         ),
     }
-
-
-def _figure(value: float, low: float, high: float, about: tuple[str, str]) -> Figure:
-    return Figure(value, low, high, *about)
 
 
 def _wider(value: float, spread: tuple[float, float], energy: Energy) -> tuple[float, float]:
@@ -356,53 +348,35 @@ def _speed_figures(
 ) -> dict[str, Figure]:
     seconds, energy = bill.seconds, bill.gross
     no_time = None if seconds else "no query took measurable time"
+    unknown = "output tokens are unknown" if outputs is None else None
     rate = outputs / seconds if outputs is not None and seconds else None
+    per_joule = "output tokens / s / W = output tokens / gross J"
     found = {
-        "output_tokens_per_second": Figure(
-            rate, None, None, "1/s", "output tokens / seconds with a query open", no_time or _unknown(outputs)
+        "output_tokens_per_second": Figure.bare(
+            rate, "1/s", "output tokens / seconds with a query open", no_time or unknown
         ),
-        "requests_per_second": Figure(
-            len(answered) / seconds if seconds else None,
-            None,
-            None,
-            "1/s",
-            "answered queries / seconds with a query open",
-            no_time,
+        "requests_per_second": Figure.bare(
+            len(answered) / seconds if seconds else None, "1/s", "answered queries / seconds with a query open", no_time
         ),
-        "tokens_per_second_per_watt": _inverse(energy, outputs),
+        "tokens_per_second_per_watt": Figure.none("1/J", per_joule, energy.refused or unknown)
+        if outputs is None
+        else over_energy(outputs, energy, "1/J", per_joule),
         "energy_delay_product": _edp(energy, answered),
     }
     if bounds:
         kept = sum(within(record.answer, bounds) for record in answered)
         text = ", ".join(f"{name} ≤ {most:g} s" for name, most in bounds.items())
-        found["goodput"] = Figure(
-            kept / seconds if seconds else None, None, None, "1/s", f"queries with {text} / seconds", no_time
-        )
-        found["goodput_share"] = _share(Share.of(kept, len(answered)), f"queries with {text} / answered queries")
+        rate = kept / seconds if seconds else None
+        found["goodput"] = Figure.bare(rate, "1/s", f"queries with {text} / seconds", no_time)
+        shares = Share.of(kept, len(answered)), f"queries with {text} / answered queries"
+        found["goodput_share"] = Figure.share(*shares, "no query was answered")
     return found
-
-
-def _unknown(outputs: int | None) -> str | None:
-    return "output tokens are unknown" if outputs is None else None
-
-
-def _share(share: Share | None, formula: str) -> Figure:
-    if share is None:
-        return Figure(None, None, None, "", formula, "no query was answered")
-    return Figure(share.value, share.low, share.high, "", formula)
-
-
-def _inverse(energy: Energy, outputs: int | None) -> Figure:
-    unit, formula = "1/J", "output tokens / s / W = output tokens / gross J"
-    if outputs is None:
-        return Figure.none(unit, formula, energy.refused or "output tokens are unknown")
-    return over_energy(outputs, energy, unit, formula)
 
 
 def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
     unit, formula = "J s", "gross J / answered queries × mean seconds of an answer"
     if energy.joules is None or not answered:
-        return Figure(None, None, None, unit, formula, energy.refused or "no query was answered")
+        return Figure.none(unit, formula, energy.refused or "no query was answered")
     mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
     scale = mean_s / len(answered)
     return Figure(
@@ -420,8 +394,8 @@ PHASE_FORMULAS = {
 def _server_times(phases: Mapping[str, tuple[float, float]]) -> dict[str, Figure]:
     """Mean seconds of a request in each phase, by the server's own count; none where it counts none."""
     return {
-        f"server_{name}_time": Figure(
-            seconds / requests, None, None, "s", f"mean of {requests:g} requests, by the server's own count (/metrics)"
+        f"server_{name}_time": Figure.bare(
+            seconds / requests, "s", f"mean of {requests:g} requests, by the server's own count (/metrics)"
         )
         for name, (seconds, requests) in phases.items()
     }
@@ -442,7 +416,7 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
                 f"sensor{every}: energy cannot be resolved between two readings"
             )
         if why is not None:
-            found[f"{name}_energy"] = Figure(None, None, None, "J", f"{formula}, of all queries", why)
+            found[f"{name}_energy"] = Figure.none("J", f"{formula}, of all queries", why)
             continue
         formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
         joules = math.fsum(one for _, one in covered)

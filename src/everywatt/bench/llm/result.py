@@ -3,6 +3,10 @@
 A server on another host is measured by its own tape: queries are placed on it by the wall clock. The two clocks are
 never quite the same. How far apart they may be has to be said (an NTP client tells), and goes into the interval: the
 windows are moved by that much to either side, and what the energy changes is not excluded.
+
+Conditions are what the machine did while a query was open: power, utilisation, memory and temperature of each device,
+and the memory of the host. Readings are of whole devices, which other queries used too; a query's joules are in its
+bill.
 """
 
 from __future__ import annotations
@@ -13,26 +17,26 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.api.power import PowerLine, held_line, power_line
 from everywatt.api.run import Run, load, union
-from everywatt.bench.llm.compute import Facts, peak_of
-from everywatt.bench.llm.conditions import conditions
+from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
-from everywatt.bench.llm.figure import Figure, Share, over_repeats
+from everywatt.bench.llm.figure import Facts, Figure, Share, over_repeats, peak_of
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.phases import PREFILL_OF_LOAD, told_prefill_s
-from everywatt.bench.llm.records import SERVER_PHASES, Record, read_plan, read_records
+from everywatt.bench.llm.records import SERVER_PHASES, Answer, Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
-from everywatt.bench.llm.values import Answer
-from everywatt.bench.runs import folder_of
 from everywatt.core.budget import Bound, Budget
+from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
 from everywatt.core.stats import mean
-from everywatt.energy.sources import sources
+from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import windows_energy
+from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
 
 SKEW = "clock skew"
@@ -53,11 +57,6 @@ def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str
         return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", SERVER)
     owed = settle(asked, SERVER, [*run.trouble, *server.trouble])
     return owed if owed.gross.joules is None else _with_skew(owed, asked, skew_s)
-
-
-def placed_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> list[Asked]:
-    """The queries on the tape of the server's host, as far as it covers them."""
-    return _placed(run, records, load(str(server_tape["path"])))
 
 
 def _placed(run: Run, records: Sequence[Record], server: Run) -> list[Asked]:
@@ -194,7 +193,7 @@ def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list
     """The queries on the tapes that measured them: the server's own, where it has one."""
     if plan.get("server_tape"):
         try:
-            return placed_elsewhere(run, records, plan["server_tape"])
+            return _placed(run, records, load(str(plan["server_tape"]["path"])))
         except EverywattError:
             return []
     return asked_of(run, records)
@@ -233,9 +232,7 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
     theirs = {record.id: record for record in reference if record.ok}
     pairs = [(record, theirs[record.id]) for record in records if record.ok and record.id in theirs]
     share = Share.of(sum(_said(a) == _said(b) for a, b in pairs), len(pairs))
-    if share is None:
-        return Figure.none("", formula, "the two runs have no item in common")
-    return Figure(share.value, share.low, share.high, "", formula)
+    return Figure.share(share, formula, "the two runs have no item in common")
 
 
 def _said(record: Record) -> str:
@@ -299,3 +296,55 @@ def over_all_repeats(found: Sequence[Metrics]) -> dict[str, Any]:
                     values.setdefault(name, []).append(figure.value)
         data[kind] = {name: over_repeats(all_of_them) for name, all_of_them in values.items() if len(all_of_them) > 1}
     return data
+
+
+# The last part of a channel's name, and what it is called in a record. Utilisation is in percent.
+STATES: Mapping[str, str] = {
+    "utilisation": "utilisation_pct",
+    "memory_utilisation": "memory_utilisation_pct",
+    "memory": "memory_bytes",
+    "temperature": "temperature_c",
+}
+
+
+def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The conditions of each query by its span. What was not recorded is absent."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for one in asked:
+        lines = _state_lines(one.tape)
+        for record in one.records:
+            span = record.span or ""
+            mine = found.setdefault(span, {})
+            for device, name, line in lines:
+                values = line.inside([one.edges[span]])
+                if len(values):
+                    told = {
+                        "min": values.min(),
+                        "mean": values.mean(),
+                        "max": values.max(),
+                        "median": np.median(values),
+                    }
+                    numbers = {key: float(value) for key, value in told.items()}
+                    mine.setdefault(device, {})[name] = {**numbers, "samples": len(values)}
+    return found
+
+
+def _state_lines(tape: Tape) -> list[tuple[str, str, PowerLine]]:
+    """Everything that is told of a query: the device, the quantity, and its values over time."""
+    found = [(one.label, "power_w", line) for one in addable(sources(tape)) if (line := power_line(one)) is not None]
+    for group in tape.groups:
+        chosen = [
+            channel
+            for channel in group.info.channels
+            if channel.kind is Kind.GAUGE and channel.name.rpartition(".")[2] in STATES
+        ]
+        if not chosen:
+            continue
+        columns = load_columns(tape, group.id, [channel.name for channel in chosen])
+        for channel in chosen:
+            values = columns.values[channel.name] * channel.scale
+            known = np.isfinite(values)
+            if known.sum() > 1:
+                line = held_line(columns.published[known], values[known], group.expected_period_s)
+                found.append((channel.device, STATES[channel.name.rpartition(".")[2]], line))
+    return found

@@ -14,7 +14,6 @@ from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import knee, over_all_repeats
 from everywatt.core.energy import Energy
-from everywatt.core.errors import MissingExtra
 from everywatt.core.files import replacing
 from everywatt.core.format import (
     Printed,
@@ -26,6 +25,7 @@ from everywatt.core.format import (
     print_quantity,
 )
 from everywatt.core.jsonio import dumps
+from everywatt.core.plugins import library
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import Footprint
 
@@ -179,11 +179,7 @@ def _cell(value: Any) -> Any:
 
 def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
     """The same rows as a Parquet file."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
     columns, rows = query_rows(found)
     arrays = {}
     for place, name in enumerate(columns):
@@ -199,9 +195,10 @@ def figure_rows(one: Metrics) -> list[Row]:
     """Every figure of a load: accuracy, energies, what follows from them, and times."""
     rows: list[Row] = []
     counts = [f"{count} {name}" for name, count in one.verdicts.items()]
+    judged = sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
     if (share := one.accuracy) is not None:
         shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
-        counts += [f"{share.n - judged} failed"] if (judged := _judged(one)) < share.n else []
+        counts += [f"{share.n - judged} failed"] if judged < share.n else []
         rows.append(row_of("accuracy", shown, f"correct / scored queries ({', '.join(counts)}); Wilson"))
     elif counts:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
@@ -222,10 +219,6 @@ def figure_rows(one: Metrics) -> list[Row]:
             tail = f"p90 {format_duration(seconds['p90'])}, p99 {format_duration(seconds['p99'])}"
             rows.append((f"{name.removesuffix('_s')} p50", format_duration(seconds["p50"]), tail, FORMULAS[name]))
     return rows
-
-
-def _judged(one: Metrics) -> int:
-    return sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
 
 
 def figure_row(name: str, figure: Figure) -> Row:

@@ -15,8 +15,13 @@ from everywatt.bench.experiment import Experiment
 from everywatt.bench.llm.clients import Client, CountsPhases, PhaseCounters
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import (
+    OK,
+    REFUSED,
     SCORES,
     SERVER_PHASES,
+    Answer,
+    Ask,
+    Item,
     Journal,
     Record,
     read_records,
@@ -26,7 +31,6 @@ from everywatt.bench.llm.records import (
 )
 from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.serving import MOST_STARTS, READY_S, Serving
-from everywatt.bench.llm.values import OK, REFUSED, Answer, Ask, Item
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
 from everywatt.recorder.client import Recording

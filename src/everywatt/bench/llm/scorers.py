@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from everywatt.bench.llm.values import Item
+from everywatt.bench.llm.records import Item
 from everywatt.core.errors import UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.plugins import LLM_SCORERS, load_plugin, registered
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -136,10 +137,6 @@ def _object(data: dict[str, Any], schema: Mapping[str, Any], at: str) -> list[st
     return wrong
 
 
-def _lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
-
-
 def _is_json_with(text: str, keys: Iterable[str]) -> bool:
     try:
         data = json.loads(text)
@@ -151,7 +148,7 @@ def _is_json_with(text: str, keys: Iterable[str]) -> bool:
 CHECKS: Mapping[str, Callable[[str, Any], bool]] = {
     "words_exactly": lambda text, n: len(text.split()) == n,
     "words_at_most": lambda text, n: 0 < len(text.split()) <= n,
-    "lines_exactly": lambda text, n: len(_lines(text)) == n,
+    "lines_exactly": lambda text, n: sum(bool(line.strip()) for line in text.split("\n")) == n,
     "contains": lambda text, word: str(word).casefold() in text.casefold(),
     "lacks_letter": lambda text, letter: str(letter).casefold() not in text.casefold(),
     "ends_with": lambda text, end: text.rstrip().endswith(str(end)),
@@ -183,16 +180,12 @@ MOST_TEXT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(ToDict):
     """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
 
     verdict: str
     found: str | None = None
     how: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for a record."""
-        return {"verdict": self.verdict, "found": self.found, "how": self.how}
 
 
 Scorer = Callable[[str, Item], Score]
@@ -258,11 +251,7 @@ def numeric(text: str, item: Item) -> Score:
     if value is None:
         return Score(UNPARSED)
     near = Fraction(str(item.rules.get("tolerance", 0)))
-    return Score(RIGHT if abs(value - wanted) <= near else WRONG, _shown(value), how)
-
-
-def _shown(value: Fraction) -> str:
-    return str(value.numerator) if value.denominator == 1 else f"{value.numerator}/{value.denominator}"
+    return Score(RIGHT if abs(value - wanted) <= near else WRONG, str(value), how)
 
 
 def find_number(text: str) -> tuple[Fraction | None, str]:

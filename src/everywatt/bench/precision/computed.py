@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everywatt.core.jsonio import ToDict
+
 INT8_DTYPES = ("qint8", "quint8", "int8", "uint8")
 INT8_OPERATORS = (
     "quantized::",
@@ -29,7 +31,7 @@ ARM = {"bf16": ("bf16",), "fp16": ("asimdhp", "fphp")}
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(ToDict):
     """What a worker saw of the model that it ran.
 
     weights    bytes of parameters by type
@@ -37,6 +39,8 @@ class Computed:
     operators  names from the profiler with their calls, the most expensive first
     visible    False: the model is a black box, and the label is the caller's word
     """
+
+    JSON = "weights_bytes=weights compute operators disk_bytes memory_bytes parameters device"
 
     weights: Mapping[str, int] = field(default_factory=dict)
     compute: Mapping[str, int] = field(default_factory=dict)
@@ -51,18 +55,6 @@ class Computed:
     def of(cls, told: Mapping[str, Any]) -> Computed:
         """From what a worker said."""
         return cls(**{name: told[name] for name in cls.__dataclass_fields__ if name in told})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "weights_bytes": dict(self.weights),
-            "compute": dict(self.compute),
-            "operators": dict(self.operators),
-            "disk_bytes": self.disk_bytes,
-            "memory_bytes": self.memory_bytes,
-            "parameters": self.parameters,
-            "device": self.device,
-        }
 
     @property
     def int8_operators(self) -> list[str]:

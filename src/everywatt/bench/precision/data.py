@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core import foreign
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import library
 
 Arrays = dict[str, npt.NDArray[Any]]
 REVIEWS = "reviews"
@@ -118,10 +119,7 @@ def _npz(path: Path) -> Arrays:
 
 def _tensor(path: Path) -> npt.NDArray[Any]:
     """The one tensor in a .pt file. Nothing in it is executed: torch ≥ 2.6 refuses all but plain tensors."""
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra("torch", "precision") from None
+    torch = library("torch", "precision")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -6,13 +6,12 @@ import math
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
@@ -21,9 +20,21 @@ from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, pl
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
-from everywatt.bench.precision.variants import ANSWERS, Arm, Journal, available_bytes, crowded, read_journal, trial_of
-from everywatt.bench.precision.workers import ISA_VARIABLE, Worker, WorkerFailed, load_data_without_torch, next_isa
-from everywatt.bench.trials import Trial, with_energy, with_power
+from everywatt.bench.precision.variants import (
+    ANSWERS,
+    ISA_VARIABLE,
+    Arm,
+    Journal,
+    Worker,
+    WorkerFailed,
+    available_bytes,
+    crowded,
+    load_data_without_torch,
+    next_isa,
+    read_journal,
+    trial_of,
+)
+from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
 
 FEWEST = 3
@@ -132,7 +143,7 @@ class PrecisionLab:
         recording = self._meter.recording
         self._journal = Journal(None if recording is None else recording.path.parent)
         if not self._taken_up:
-            self._journal.request(self.job.to_dict(), self.conduct)
+            self._journal.write("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
         self._experiment.idle()
         plain = [arm for arm in self.arms if arm.int8_layers is None]
         for arm in plain:
@@ -144,11 +155,6 @@ class PrecisionLab:
                 self._pass("energy by layer", arm, self._layers)
         if self.conduct.sensitivity:
             self._mixed()
-
-    @property
-    def _loop_s(self) -> float:
-        """How long a loop lasts: where batches are counted, as long as they take."""
-        return 0.0 if self.job.iters is not None else self.job.loop_s
 
     def close(self) -> None:
         """End the workers."""
@@ -179,8 +185,11 @@ class PrecisionLab:
         while arm.worker is None:
             others = [one for one in self.arms if one is not arm and one.worker is not None]
             if others and (self._short or crowded(self.arms, available_bytes())):
-                self._let_go(others)
-                others = []
+                for one in others:
+                    one.rest()
+                others, self._short = [], True
+                if SHORT not in self._remarks:
+                    self._remarks.append(SHORT)
             arm.worker = self._worker(arm.environ)
             try:
                 told = self._step(
@@ -188,18 +197,12 @@ class PrecisionLab:
                 )
             except WorkerFailed as error:
                 arm.rest()
-                if not others or not _out_of_memory(error):
+                no_memory = error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
+                if not others or not no_memory:
                     raise
                 self._short = True
                 continue
             arm.seq_length = told["seq_length"]
-
-    def _let_go(self, others: Sequence[Arm]) -> None:
-        for one in others:
-            one.rest()
-        self._short = True
-        if SHORT not in self._remarks:
-            self._remarks.append(SHORT)
 
     def _warm(self, arm: Arm) -> None:
         told = self._step(arm, "warmup", iters=self.job.warmup)
@@ -216,7 +219,8 @@ class PrecisionLab:
         self.scorer.add(arm.precision, self._answers(arm))
         self._warm(arm)
         arm.known = True
-        self._journal.checked(arm, told)
+        names = ("precision", "seq_length", "notes", "memory_bytes")
+        self._journal.write("checked", told=told, **{name: getattr(arm, name) for name in names})
 
     def _check(self, arm: Arm, told: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
@@ -245,7 +249,8 @@ class PrecisionLab:
             self._plan_block = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
             if self._plan:
                 self._add_mixed()
-            self._journal.sensitivity(self._sensitive, self._plan, self._plan_block)
+            layers = [asdict(one) for one in self._sensitive]
+            self._journal.write("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
         arm = next((one for one in self.arms if one.int8_layers is not None), None)
         if arm is None or not base.usable:
             return
@@ -331,7 +336,9 @@ class PrecisionLab:
         told: dict[str, Any] = {}
         try:
             assert arm.worker is not None
-            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=self._loop_s)
+            # Where batches are counted, a loop lasts as long as they take.
+            seconds = 0.0 if self.job.iters is not None else self.job.loop_s
+            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds)
         finally:
             if recording is not None and outer is not None:
                 inner = None
@@ -343,7 +350,10 @@ class PrecisionLab:
         span = inner if recording is not None else None
         trial = Trial(arm.index, block, place, span, 0, seconds, told["cpu_s"], told["peak_bytes"])
         arm.add(trial, told)
-        self._journal.timed(arm, trial, told)
+        kept = {name: told[name] for name in ("latency_ns", "cpu_s", "peak_bytes", "hooks")}
+        self._journal.write(
+            "timed", precision=arm.precision, span=span, seconds=seconds, told=kept, block=block, place=place
+        )
 
     def _decided(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._experiment.live()
@@ -361,7 +371,7 @@ class PrecisionLab:
         self._wake(arm)
         told = self._step(arm, "layers", passes=5)
         arm.times, arm.pass_s = told["layers"], told["whole_s"]
-        self._journal.layers(arm)
+        self._journal.write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
@@ -436,6 +446,7 @@ class PrecisionLab:
                 self._window(arm, run),
                 arm.hooks if arm.trials else None,
                 batches=tuple(map(len, loops)),
+                batch_size=self.job.batch_size,
             )
             rows.append(_with_layers(row, arm))
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
@@ -457,10 +468,6 @@ class PrecisionLab:
             return None
         energy = with_energy(arm.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
         return Window.of(energy, arm.trials[-1].seconds)
-
-
-def _out_of_memory(error: WorkerFailed) -> bool:
-    return error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
 
 
 def _divided(trial: Trial, iters: int) -> Trial:

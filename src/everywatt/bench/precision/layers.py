@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.core.jsonio import ToDict
 from everywatt.models.design import correlation
 
 HARM_SHARE = 0.5
@@ -21,7 +22,7 @@ LEAST_KL = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(ToDict):
     """One layer, when it alone is int8.
 
     kl      divergence of the answers from the baseline's, in nats (for language models the change of loss a token)
@@ -29,6 +30,8 @@ class Sensitivity:
     logit_l2  mean length of the change of an item's logits; None for a language model
     share   of the baseline's time and energy that the layer has; saved: the part of a batch that int8 saves there
     """
+
+    JSON = "layer kl change share saved logit_l2 worth"
 
     layer: str
     kl: float
@@ -41,10 +44,6 @@ class Sensitivity:
     def worth(self) -> float:
         """What is saved for each unit of harm."""
         return self.saved / max(self.kl, LEAST_KL)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"worth": self.worth}
 
 
 def savings(
@@ -83,16 +82,14 @@ def plan(rows: Sequence[Sensitivity], harm_share: float = HARM_SHARE) -> list[st
 
 
 @dataclass(frozen=True, slots=True)
-class Correlation:
+class Correlation(ToDict):
     """Whether the most expensive layers are the harmful ones: Spearman's correlation of energy and divergence over
     layers."""
 
+    JSON = "spearman=value layers"
+
     value: float
     layers: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"spearman": self.value, "layers": self.layers}
 
     def __str__(self) -> str:
         return (
@@ -111,8 +108,10 @@ def correlated(energy: Mapping[str, float], harm: Mapping[str, float]) -> Correl
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(ToDict):
     """All layers, what to quantise first comes first, and the plan made from them."""
+
+    JSON = "layers plan correlation"
 
     layers: tuple[Sensitivity, ...]
     plan: tuple[str, ...]
@@ -121,15 +120,6 @@ class Ranking:
     def correlation(self) -> Correlation | None:
         """Of energy and harm over the layers."""
         return correlated({one.layer: one.share for one in self.layers}, {one.layer: one.kl for one in self.layers})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        both = self.correlation
-        return {
-            "layers": [one.to_dict() for one in self.layers],
-            "plan": list(self.plan),
-            "correlation": None if both is None else both.to_dict(),
-        }
 
 
 REMAINDER = "(outside layers)"
@@ -143,7 +133,7 @@ PARTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class LayerRow:
+class LayerRow(ToDict):
     """One module: its seconds and joules a batch, and their share of the whole."""
 
     layer: str
@@ -153,10 +143,6 @@ class LayerRow:
     calls: float
     share: float
     joules: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def part_of(layer: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.bench.precision.backend import Unsupported, build, load_model
+from everywatt.bench.precision.backend import Backend, Unsupported, build, load_model, pooled
 from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
@@ -25,7 +25,7 @@ PRECISIONS = ("fp32", "fp16", "int8", "int8-static")
 PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Attention", "MultiHeadAttention", "Conv")
 
 
-class OnnxBackend:
+class OnnxBackend(Backend):
     """A session of ONNX Runtime on the CPU."""
 
     def __init__(self, job: Job, precision: str, calibration: Sequence[Arrays]) -> None:
@@ -81,15 +81,6 @@ class OnnxBackend:
             "memory_bytes": sum(weights.values()),
             "parameters": count,
         }
-
-    def hooks(self) -> int:
-        return 0
-
-    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
-        raise Unsupported("energy by layer requires the torch runtime")
-
-    def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:
-        raise Unsupported("sensitivity by layer requires the torch runtime")
 
     def _profile(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Operators that ran, the most expensive first, and the types that products got, from a session of its own."""
@@ -241,8 +232,7 @@ def plain_module(model: Any, task: str, names: Sequence[str]) -> Any:
             out = self.model(**told) if names != ["inputs"] else self.model(*tensors)
             hidden = getattr(out, "last_hidden_state", None)
             if task == "encode" and hidden is not None:
-                mask = told["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-                return (hidden * mask).sum(1) / mask.sum(1)
+                return pooled(hidden, told["attention_mask"])
             return getattr(out, "logits", out)
 
     return Plain()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.jsonio import ToDict
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-static")
 TASKS = ("classify", "causal-lm", "encode")
@@ -20,7 +21,7 @@ TARGET = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(ToDict):
     """One request.
 
     iters       batches in a timed loop; None: as many as last `loop_s`
@@ -69,10 +70,6 @@ class Job:
     def name(self) -> str:
         """What to call the model."""
         return self.entry or (self.model if self.model in PRESETS else Path(self.model).name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, also what a worker gets."""
-        return asdict(self)
 
 
 def job_from(told: Mapping[str, Any]) -> Job:

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.bench.figures import SHARED, Figures, Mean, quantity
+from everywatt.bench.figures import Figures, Mean, quantity
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.layers import LayerRow, Ranking, by_part
 from everywatt.bench.precision.plan import TARGET, Job
 from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
+from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import of_candidate
-from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
 COST = (
@@ -51,7 +52,7 @@ TRIALS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(ToDict):
     """Seconds of one batch over all timed loops."""
 
     mean_s: float
@@ -73,10 +74,6 @@ class Latency:
         sd = float(array.std(ddof=1)) if len(array) > 1 else 0.0
         return cls(float(array.mean()), sd, p50, p95, p99, float(array.min()), float(array.max()), len(array))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -96,7 +93,8 @@ class Window:
         """Of one trial's energy; None where it has no figure."""
         if not energy.joules or energy.joules <= 0:
             return None
-        own, shared = _half(energy, shared=False) / energy.joules, _half(energy, shared=True) / energy.joules
+        sides = (energy.budget.repeated(shared).sides() for shared in (False, True))
+        own, shared = (sum(both) / 2 / energy.joules for both in sides)
         return cls(seconds, own, shared, seconds * own / target)
 
     @property
@@ -115,15 +113,16 @@ class Window:
         return said
 
 
-def _half(energy: Energy, *, shared: bool) -> float:
-    terms = tuple(term for term in energy.budget.terms if (term.source in SHARED) is shared)
-    bounds = tuple(bound for bound in energy.budget.bounds if (bound.source in SHARED) is shared)
-    return sum(Budget(terms, bounds).sides()) / 2
-
-
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(ToDict):
     """One precision. `failure` says why there is no figure; then most of the rest is None."""
+
+    JSON = (
+        "precision failure cure notes computed emulated iters batch_size seq_length latency throughput "
+        "energy_per_batch energy_per_sample energy_net_per_batch=figures.net power_w=figures.power_w "
+        "ratio=figures.gross.ends verdict score paired=beside samples_per_joule accuracy_per_joule peak_bytes hooks "
+        "loop_s=window.seconds loop_needed_s=window.needed_s trials layers"
+    )
 
     precision: str
     failure: str | None = None
@@ -142,36 +141,50 @@ class Row:
     hooks: int | None = None
     layers: tuple[LayerRow, ...] = ()
     batches: tuple[int, ...] = ()
+    batch_size: int = 1
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """Its trials, each as energy and seconds of one batch."""
+        return () if self.figures is None else self.figures.trials
+
+    @property
+    def verdict(self) -> str | None:
+        """What its trials say of it beside the baseline; None where they say nothing."""
+        return None if self.figures is None else self.figures.verdict or None
 
     @property
     def energy_per_batch(self) -> Mean | None:
         """Joules of one batch."""
         return None if self.figures is None else self.figures.energy
 
-    def energy_per_sample(self, batch_size: int) -> Mean | None:
+    @property
+    def energy_per_sample(self) -> Mean | None:
         """Joules of one item: a batch's over its size."""
-        mean = self.energy_per_batch
-        if mean is None:
-            return None
-        return Mean(
-            mean.value / batch_size, mean.low / batch_size, mean.high / batch_size, mean.sd / batch_size, mean.n
-        )
+        mean, size = self.energy_per_batch, self.batch_size
+        return mean and Mean(mean.value / size, mean.low / size, mean.high / size, mean.sd / size, mean.n)
 
-    def samples_per_joule(self, batch_size: int) -> float | None:
+    @property
+    def samples_per_joule(self) -> float | None:
         """Items that a joule pays for."""
         mean = self.energy_per_batch
-        return None if mean is None or mean.value <= 0 else batch_size / mean.value
+        return None if mean is None or mean.value <= 0 else self.batch_size / mean.value
 
-    def accuracy_per_joule(self, batch_size: int) -> float | None:
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right answers; None where the score is another."""
+        return self.score.value if self.score is not None and self.score.metric == "accuracy" else None
+
+    @property
+    def accuracy_per_joule(self) -> float | None:
         """Right answers that a joule pays for."""
-        each = self.samples_per_joule(batch_size)
-        if each is None or self.score is None or self.score.metric != "accuracy":
-            return None
-        return each * self.score.value
+        each, right = self.samples_per_joule, self.accuracy
+        return None if each is None or right is None else each * right
 
-    def throughput(self, batch_size: int) -> float | None:
+    @property
+    def throughput(self) -> float | None:
         """Items a second."""
-        return None if self.latency is None else batch_size / self.latency.mean_s
+        return None if self.latency is None else self.batch_size / self.latency.mean_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +220,11 @@ class Result:
         notes = [*self.failures(), *self.verdicts(), *self.computed_lines()]
         if not rows:
             return [Table.of("precision", rows=[], notes=notes)]
-        best, size = self.pareto(), self.job.batch_size
-        shares = [(row.precision, percent(row, self.baseline, size)) for row in rows]
+        best = self.pareto()
+        shares = [(row.precision, percent(row, self.baseline)) for row in rows]
         return [
-            Table.of(*COST, rows=[_cost(row, size) for row in rows]),
-            Table.of(*WORTH, rows=[_worth(row, size, row.precision in best) for row in rows]),
+            Table.of(*COST, rows=map(_cost, rows)),
+            Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
                 "of the baseline, %",
                 *(Column(name, "") for name in SHARES),
@@ -224,7 +237,7 @@ class Result:
         """Every trial with how its power varied, by how many readings, and how often they came."""
         rows: list[list[Cell]] = []
         for row in self.rows:
-            for number, trial in enumerate(() if row.figures is None else row.figures.trials, start=1):
+            for number, trial in enumerate(row.trials, start=1):
                 seen = trial.power
                 told = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
                 rows.append([row.precision, number, trial.seconds, trial.joules, *told])
@@ -240,8 +253,7 @@ class Result:
 
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the baseline."""
-        said = [(row.precision, row.figures.verdict) for row in self.rows if row.figures is not None]
-        return [of_candidate(name, text) for name, text in said if text]
+        return [of_candidate(row.precision, row.verdict) for row in self.rows if row.verdict]
 
     def remarks(self) -> list[str]:
         """What else there is to know: of the run, of each precision, and whether its loops were long enough."""
@@ -281,11 +293,11 @@ class Result:
         """A line for each precision, plain numbers."""
         records = []
         for row in self.rows:
-            told = row_dict(row, self.job.batch_size)
+            told = row.to_dict()
             flat = {key: value for key, value in told.items() if not isinstance(value, dict | list)}
             for name in ("energy_per_batch", "energy_per_sample", "energy_net_per_batch", "ratio", "score", "latency"):
                 flat |= {f"{name}_{key}": value for key, value in (told[name] or {}).items()}
-            flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline, self.job.batch_size).items()}
+            flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline).items()}
             seen = row.computed
             flat |= {"disk_bytes": seen and seen.disk_bytes, "memory_bytes": seen and seen.memory_bytes}
             records.append(flat)
@@ -300,10 +312,7 @@ class Result:
             "ended": self.ended,
             "job": self.job.to_dict(),
             "baseline": None if base is None else base.precision,
-            "precisions": [
-                row_dict(row, self.job.batch_size) | {"percent": percent(row, base, self.job.batch_size)}
-                for row in self.rows
-            ],
+            "precisions": [row.to_dict() | {"percent": percent(row, base)} for row in self.rows],
             "pareto": best,
             "order": list(self.order),
             "notes": list(self.notes),
@@ -320,47 +329,7 @@ def energy_ratio(row: Row, base: Row | None) -> float | None:
     return None if row.figures.gross is None else row.figures.gross.ratio
 
 
-def _time_ratio(row: Row, base: Row | None) -> float | None:
-    if row is base:
-        return 1.0
-    return None if row.figures is None or row.figures.time is None else row.figures.time.ratio
-
-
-def row_dict(row: Row, batch_size: int) -> dict[str, Any]:
-    """Plain data of one row."""
-    figures, sample = row.figures, row.energy_per_sample(batch_size)
-    return {
-        "precision": row.precision,
-        "failure": row.failure,
-        "cure": row.cure,
-        "notes": list(row.notes),
-        "computed": None if row.computed is None else row.computed.to_dict(),
-        "emulated": row.emulated,
-        "iters": row.iters,
-        "batch_size": batch_size,
-        "seq_length": row.seq_length,
-        "latency": None if row.latency is None else row.latency.to_dict(),
-        "throughput": row.throughput(batch_size),
-        "energy_per_batch": None if figures is None or figures.energy is None else figures.energy.to_dict(),
-        "energy_per_sample": None if sample is None else sample.to_dict(),
-        "energy_net_per_batch": None if figures is None or figures.net is None else figures.net.to_dict(),
-        "power_w": None if figures is None else figures.power_w,
-        "ratio": None if figures is None or figures.gross is None else figures.gross.to_dict()["ratio"],
-        "verdict": None if figures is None else figures.verdict or None,
-        "score": None if row.score is None else row.score.to_dict(),
-        "paired": None if row.beside is None else row.beside.to_dict(),
-        "samples_per_joule": row.samples_per_joule(batch_size),
-        "accuracy_per_joule": row.accuracy_per_joule(batch_size),
-        "peak_bytes": row.peak_bytes,
-        "hooks": row.hooks,
-        "loop_s": None if row.window is None else row.window.seconds,
-        "loop_needed_s": None if row.window is None else row.window.needed_s,
-        "trials": [] if figures is None else [trial.to_dict() for trial in figures.trials],
-        "layers": [one.to_dict() for one in row.layers],
-    }
-
-
-def percent(row: Row, base: Row | None, batch_size: int) -> dict[str, float | None]:
+def percent(row: Row, base: Row | None) -> dict[str, float | None]:
     """Each figure in percent of the baseline's; None where one of them is missing.
 
     Energy, mean time and what follows from them are paired ratios, over the blocks in which both ran.
@@ -371,11 +340,13 @@ def percent(row: Row, base: Row | None, batch_size: int) -> dict[str, float | No
     )  # fmt: skip
     if base is None:
         return dict.fromkeys(names)
-    energy, time = energy_ratio(row, base), _time_ratio(row, base)
+    compared = None if row.figures is None else row.figures.time
+    energy, time = energy_ratio(row, base), None if compared is None else compared.ratio
+    time = 1.0 if row is base else time
     mine, theirs = _plain(row), _plain(base)
     found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
     right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
-    known = base.accuracy_per_joule(batch_size) is not None and energy
+    known = base.accuracy_per_joule is not None and energy
     found |= {
         "energy_per_sample": _share(energy, 1.0),
         "latency_mean": _share(time, 1.0),
@@ -405,22 +376,22 @@ def _share(mine: float | None, theirs: float | None) -> float | None:
     return 100 * mine / theirs
 
 
-def _cost(row: Row, size: int) -> list[Cell]:
+def _cost(row: Row) -> list[Cell]:
     latency, figures = row.latency, row.figures
     times = (None,) * 4 if latency is None else (latency.mean_s, latency.p50_s, latency.p95_s, latency.p99_s)
     return [
         row.precision,
         0 if figures is None else len(figures.trials),
-        quantity(row.energy_per_sample(size), "J"),
+        quantity(row.energy_per_sample, "J"),
         quantity(row.energy_per_batch, "J"),
         None if figures is None else figures.power_w,
         *times,
-        row.throughput(size),
-        row.samples_per_joule(size),
+        row.throughput,
+        row.samples_per_joule,
     ]
 
 
-def _worth(row: Row, size: int, best: bool) -> list[Cell]:
+def _worth(row: Row, best: bool) -> list[Cell]:
     seen, beside = row.computed, row.beside
     return [
         row.precision,
@@ -429,7 +400,7 @@ def _worth(row: Row, size: int, best: bool) -> list[Cell]:
         None if beside is None else beside.agreement,
         None if seen is None else seen.disk_bytes,
         None if seen is None else seen.memory_bytes,
-        row.accuracy_per_joule(size),
+        row.accuracy_per_joule,
         "yes" if best else "",
     ]
 
@@ -444,7 +415,8 @@ def layer_table(row: Row, most: int = 12) -> Table:
         joined = None if rest[0].joules is None else sum(one.joules or 0.0 for one in rest)
         rows.append([f"{len(rest)} other layers", "", sum(one.share for one in rest), joined])
     rows.append([layers[-1].layer, "", layers[-1].share, layers[-1].joules])
-    title = f"{row.precision}: {part_line(row)}"
+    parts = ", ".join(f"{part} {format_percent(share)}" for part, share, _ in by_part(row.layers))
+    title = f"{row.precision}: {parts}"
     return Table.of("layer", "type", Column("share", "%"), Column("energy / batch", "J"), rows=rows, title=title)
 
 
@@ -470,12 +442,6 @@ def sensitivity_table(found: Ranking, most: int = 12) -> Table:
         "plan",
         rows=rows,
     )
-
-
-def part_line(row: Row) -> str:
-    """`attention 34.1 %, mlp 50.2 %, …`."""
-    parts = by_part(row.layers)
-    return ", ".join(f"{part} {format_percent(share)}" for part, share, _ in parts)
 
 
 def beside_text(beside: Beside, score: Score | None) -> str:

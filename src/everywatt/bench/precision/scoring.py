@@ -4,7 +4,7 @@ each with an interval, and paired with the baseline's."""
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from everywatt.bench.precision.data import Dataset, halves
 from everywatt.bench.precision.plan import Job
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.format import format_number, format_percent
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import Z95, mcnemar, newcombe, wilson
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(ToDict):
     """A figure of merit with its 95 % interval over `n` items. `metric` is `accuracy` (up is good) or `perplexity`."""
 
     metric: str
@@ -36,13 +37,9 @@ class Score:
             return format_percent(self.value, below, above)
         return f"perplexity {format_number(self.value, '', below, above)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Beside(ToDict):
     """The same items beside the baseline.
 
     change     accuracy minus the baseline's, or perplexity over the baseline's, with its 95 % interval
@@ -56,10 +53,6 @@ class Beside:
     agreement: float | None = None
     kl: float | None = None
     p: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
 
 
 def accuracy(correct: npt.NDArray[np.bool_]) -> Score:

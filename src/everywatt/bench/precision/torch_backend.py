@@ -17,18 +17,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from everywatt.bench.precision.backend import Unsupported, build, converts, load_model
+from everywatt.bench.precision.backend import Backend, Unsupported, build, converts, load_model, pooled
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job
 from everywatt.core.stats import median
 
 Times = tuple[list[dict[str, Any]], float]
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def count_hooks(model: Any) -> int:
-    """How many hooks all modules have together."""
-    return sum(len(getattr(module, table, ())) for module in model.modules() for table in HOOK_TABLES)
 
 
 def module_times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]) -> Times:
@@ -121,7 +116,7 @@ class _Stopwatch:
 PRODUCTS = ("addmm", "mm", "bmm", "linear", "matmul", "baddbmm", "conv", "scaled_dot_product")
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """A torch module in inference mode."""
 
     def __init__(
@@ -164,13 +159,13 @@ class TorchBackend:
             "operators": operators,
             "disk_bytes": _disk_bytes(self.model),
             "memory_bytes": memory,
-            "parameters": parameter_count(self.model),
-            "device": _device_name(self.device),
+            "parameters": sum(tensor.numel() for tensor in tensors_of(self.model) if tensor.numel() > 1),
+            "device": str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else "cpu",
             "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
         }
 
     def hooks(self) -> int:
-        return count_hooks(self.model)
+        return sum(len(getattr(module, table, ())) for module in self.model.modules() for table in HOOK_TABLES)
 
     def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
         return module_times(self.model, lambda: self.run(prepared), passes, self._synchronise)
@@ -189,15 +184,16 @@ class TorchBackend:
     def _call(self, model: Any, prepared: Any) -> Any:
         if set(prepared) == {"inputs"}:
             inputs = prepared["inputs"]
-            return model(inputs.to(_float_of(model)) if inputs.is_floating_point() else inputs)
+            # The floating type of the model's own parameters; float32 where it has none, as all are quantised.
+            own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+            return model(inputs.to(own) if inputs.is_floating_point() else inputs)
         return model(**prepared)
 
     def _output(self, out: Any, prepared: Any) -> Any:
         """Logits, or for an encoder the mean vector of each sentence."""
         hidden = getattr(out, "last_hidden_state", None)
         if self.task == "encode" and hidden is not None:
-            mask = prepared["attention_mask"].unsqueeze(-1).to(hidden.dtype)
-            return (hidden * mask).sum(1) / mask.sum(1)
+            return pooled(hidden, prepared["attention_mask"])
         logits = getattr(out, "logits", out)
         return logits[0] if isinstance(logits, tuple) else logits
 
@@ -256,15 +252,6 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
-
-
-def _device_name(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
-
-
-def _float_of(model: Any) -> torch.dtype:
-    """The floating type of the model's own parameters; float32 where it has none (all are quantised)."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _disk_bytes(model: Any) -> int:
@@ -384,8 +371,3 @@ def weights_of(model: Any) -> tuple[dict[str, int], int]:
         if tensor.numel() > 1:  # scales and counters are not weights
             found[name] = found.get(name, 0) + tensor.numel() * tensor.element_size()
     return found, sum(found.values())
-
-
-def parameter_count(model: Any) -> int:
-    """How many weights there are, in whatever type."""
-    return sum(tensor.numel() for tensor in tensors_of(model) if tensor.numel() > 1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from everywatt.bench.precision.backend import build, load_model
+from everywatt.bench.precision.backend import build, load_model, pooled
 from everywatt.bench.precision.data import Dataset, halves, load_data
 from everywatt.bench.precision.worker import answer_channel, serve
 from everywatt.core.errors import UsageError
@@ -29,8 +29,7 @@ class Pooled(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, input_ids: Any, attention_mask: Any) -> Any:
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        return self.head((hidden * mask).sum(1) / mask.sum(1))
+        return self.head(pooled(hidden, attention_mask))
 
 
 class Training:

@@ -8,17 +8,17 @@ from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.candidates import Candidate
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
-from everywatt.bench.precision.workers import Worker, WorkerFailed
-from everywatt.bench.trials import Trial
+from everywatt.bench.precision.variants import Worker, WorkerFailed
+from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import wilson
-from everywatt.core.tables import Cell, Column, Quantity, Table, csv_text
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
 
 TRAINING = (
     *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
@@ -26,9 +26,9 @@ TRAINING = (
 )
 MEANS = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
 COLUMNS = (
-    "precision", "trial", "epoch", "energy_j", "energy_low_j", "energy_high_j", "seconds", "steps", "energy_per_step_j",
-    "train_loss", "val_loss", "val_accuracy",
-)  # fmt: skip
+    "precision trial epoch=number energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high seconds "
+    "steps energy_per_step_j=per_step.joules train_loss val_loss val_accuracy"
+)
 
 
 def _loss(value: float) -> str:
@@ -36,8 +36,12 @@ def _loss(value: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(ToDict):
     """One epoch: from its start to the start of the next, validation included."""
+
+    JSON = (
+        "epoch=number seconds steps train_loss val_loss val_accuracy energy energy_per_step=per_step step_joules losses"
+    )
 
     number: int
     seconds: float
@@ -49,46 +53,27 @@ class Epoch:
     training: Energy
     step_joules: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
+    precision: str = ""
+    trial: int = 1
 
     @property
     def per_step(self) -> Energy:
         """Mean energy of a step of this epoch, validation not included."""
         return self.training if self.training.joules is None else self.training / self.steps
 
-    def row(self, precision: str) -> list[Cell]:
+    def row(self) -> list[Cell]:
         """For a table."""
         return [
-            *(precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
+            *(self.precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
             *(_loss(self.train_loss), _loss(self.val_loss), self.val_accuracy),
         ]
 
-    def numbers(self) -> list[float | None]:
-        """For CSV, from the number of the epoch on."""
-        energy = self.energy
-        return [
-            *(self.number, energy.joules, energy.low, energy.high, self.seconds, self.steps, self.per_step.joules),
-            *(self.train_loss, self.val_loss, self.val_accuracy),
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "epoch": self.number,
-            "seconds": self.seconds,
-            "steps": self.steps,
-            "train_loss": self.train_loss,
-            "val_loss": self.val_loss,
-            "val_accuracy": self.val_accuracy,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": self.per_step.to_dict(),
-            "step_joules": list(self.step_joules),
-            "losses": list(self.losses),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(ToDict):
     """One training of one precision: its epochs, which fill it from its start to its end."""
+
+    JSON = "precision trial failure cure emulated seconds energy energy_per_step=per_step ratio accuracy epochs"
 
     precision: str
     epochs: tuple[Epoch, ...]
@@ -117,12 +102,12 @@ class Trained:
         return sum_energies(parts) / steps
 
     @property
-    def accuracy(self) -> tuple[float, float, float] | None:
+    def accuracy(self) -> Ratio | None:
         """After the last epoch, with Wilson's interval."""
         if not self.epochs or not self.held_out:
             return None
         right = round(self.epochs[-1].val_accuracy * self.held_out)
-        return right / self.held_out, *wilson(right, self.held_out)
+        return Ratio(right / self.held_out, *wilson(right, self.held_out))
 
     def row(self, *, several: bool) -> list[Cell]:
         """For a table."""
@@ -131,26 +116,8 @@ class Trained:
         return [
             *(self.precision, str(self.trial) if several else "all", self.energy, self.seconds),
             *(sum(epoch.steps for epoch in self.epochs), self.per_step, *losses),
-            "" if known is None else Quantity(known[0], "%", known[0] - known[1], known[2] - known[0]),
+            "" if known is None else Quantity(known.value, "%", known.value - known.low, known.high - known.value),
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        known = self.accuracy
-        step = self.per_step
-        return {
-            "precision": self.precision,
-            "trial": self.trial,
-            "failure": self.failure,
-            "cure": self.cure,
-            "emulated": self.emulated,
-            "seconds": self.seconds,
-            "energy": self.energy.to_dict(),
-            "energy_per_step": None if step is None else step.to_dict(),
-            "ratio": None if self.ratio is None else self.ratio.to_dict(),
-            "accuracy": None if known is None else dict(zip(("value", "low", "high"), known, strict=True)),
-            "epochs": [epoch.to_dict() for epoch in self.epochs],
-        }
 
 
 MODULE = "everywatt.bench.precision.train_worker"
@@ -233,7 +200,7 @@ class TrainResult:
         beside = self.beside
         rows: list[list[Cell]] = []
         for one in self.trained:
-            rows += [] if beside else [epoch.row(one.precision) for epoch in one.epochs]
+            rows += [] if beside else [epoch.row() for epoch in one.epochs]
             rows += [one.row(several=bool(beside))] if one.epochs else []
         which = Column("trial" if beside else "epoch", "")
         notes = [*self.remarks(), *self.verdicts()]
@@ -247,9 +214,7 @@ class TrainResult:
 
     def to_csv(self) -> str:
         """A line for each epoch."""
-        return csv_text(
-            COLUMNS, [[one.precision, one.trial, *epoch.numbers()] for one in self.trained for epoch in one.epochs]
-        )
+        return csv_of(COLUMNS, [epoch for one in self.trained for epoch in one.epochs])
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `cli` puts schema and kind around it."""
@@ -362,7 +327,7 @@ class TrainLab:
         return TrainResult(self.job, whole, None if run is None else run.name)
 
     def _trained(self, training: _Training, run: Run | None) -> Trained:
-        epochs = tuple(_epoch(n, spans, run) for n, spans in enumerate(training.spans, 1))
+        epochs = tuple(_epoch(training, n, spans, run) for n, spans in enumerate(training.spans, 1))
         energies = [epoch.energy for epoch in epochs]
         if not energies:
             energy = Energy.refuse(training.failure or "not trained")
@@ -385,7 +350,7 @@ class TrainLab:
         )
 
 
-def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
+def _epoch(of: _Training, number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
     whole, part, told = spans
     if run is None:
         energy = training = Energy.refuse("nothing was recorded")
@@ -405,6 +370,8 @@ def _epoch(number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None)
         training,
         tuple(joules),
         tuple(step["loss"] for step in told["steps"]),
+        of.precision,
+        of.trial,
     )
 
 

@@ -89,7 +89,8 @@ class Lab:
         items = scored_items(data, job.task, job.seed, told.get("limit", job.limit))
         if told.get("part") == "train":
             items = halves(len(data), job.seed)[0]
-        answers = _in_order(items, [(part, self._answers(part)) for part in by_length(data, items, SCORING_BATCH)])
+        parts = list(by_length(data, items, SCORING_BATCH))
+        answers = _in_order(items, [(part, self.model.answers(self.model.prepare(data.batch(part)))) for part in parts])
         _save(Path(told["file"]), items, answers)
         return {"items": len(items)}
 
@@ -136,9 +137,6 @@ class Lab:
         if self._data is None:
             raise UsageError("No data is loaded yet.")
         return self._data
-
-    def _answers(self, items: Any) -> Arrays:
-        return self.model.answers(self.model.prepare(self.data.batch(items)))
 
     def _calibration(self) -> list[Arrays]:
         items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]

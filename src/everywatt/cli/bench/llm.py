@@ -12,10 +12,11 @@ from typing import Any
 import click
 
 from everywatt.api.run import Run, load
+from everywatt.bench.lines import folder_of
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
+from everywatt.bench.llm.figure import Facts, parse_count, parse_prices
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.local import TRANSCRIPT, transcribed
 from everywatt.bench.llm.metrics import parse_bounds
@@ -23,10 +24,8 @@ from everywatt.bench.llm.records import differences, read_plan, read_records, re
 from everywatt.bench.llm.result import evaluate
 from everywatt.bench.llm.rows import ENDINGS, LlmResult, write_query_parquet
 from everywatt.bench.llm.running import LOADING, LOST, Bench, Plan, Watch
-from everywatt.bench.llm.sandbox import Sandbox
-from everywatt.bench.llm.scoring import LATER, Judge, Scoring, scored_by
+from everywatt.bench.llm.scoring import LATER, Judge, Sandbox, Scoring, scored_by
 from everywatt.bench.llm.serving import Serving
-from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import (
     DURATION,

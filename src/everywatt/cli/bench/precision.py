@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from everywatt.api.run import Run, load
+from everywatt.bench.lines import folder_of
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.layers import correlated
 from everywatt.bench.precision.plan import (
@@ -26,7 +27,6 @@ from everywatt.bench.precision.plan import (
 )
 from everywatt.bench.precision.result import Result, layer_table, sensitivity_table
 from everywatt.bench.precision.variants import read_journal
-from everywatt.bench.runs import folder_of
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
 from everywatt.cli.common.output import Output, program, write_text

@@ -37,7 +37,7 @@ from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name, read_key
 
 if TYPE_CHECKING:
-    from everywatt.formats.labia.users_csv import Grams
+    from everywatt.formats.labia import Grams
 
 KINDS = {"labia-csv": "labia", "labia-csv-co2": "co2", "labia-tree": ""}
 
@@ -137,8 +137,7 @@ def export(
     --intensity or --country. Repeating adds nothing; concurrent exports leave one sorted file without duplicates.
     labia-tree writes YYYY_MM/USER/JOB with the job's mean powers, and never overwrites a file.
     """
-    from everywatt.formats.labia.job_tree import write_job
-    from everywatt.formats.labia.users_csv import append, row_of
+    from everywatt.formats.labia import append, row_of, write_job
 
     pseudonyms = None if key_file is None else read_key(key_file)
     opened = readable_store(store)
@@ -166,7 +165,7 @@ def export(
 
 def _rates(store: Store, table: object, factors: Factors, until_s: float) -> Sequence[Grams]:
     """Grams per kWh of each record, with the PUE."""
-    from everywatt.formats.labia.users_csv import Grams
+    from everywatt.formats.labia import Grams
 
     count = len(table)  # type: ignore[arg-type]
     pue = 1.0 if factors.pue is None else factors.pue
@@ -190,7 +189,7 @@ def import_(tree: Path, zone_h: float, period_s: tuple[float, float], store: Pat
     end is inferred from the last reading and marked. Importing twice changes nothing. Jobs that cannot be read are
     listed.
     """
-    from everywatt.formats.labia.job_tree import read_tree
+    from everywatt.formats.labia import read_tree
 
     opened = store_of(store)
     found = read_tree(tree, {"zone_h": zone_h})

@@ -10,25 +10,25 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from everywatt.api.run import Run
-from everywatt.bench.llm.compute import Facts
-from everywatt.bench.llm.conditions import Conditions, conditions
+from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.records import Record, read_plan, read_records
-from everywatt.bench.llm.result import known_facts, owed_by, placed
-from everywatt.bench.llm.values import Answer, Item
-from everywatt.bench.runs import folder_of
+from everywatt.bench.llm.figure import Facts
+from everywatt.bench.llm.metrics import Conditions
+from everywatt.bench.llm.records import Answer, Item, Record, read_plan, read_records
+from everywatt.bench.llm.result import conditions, known_facts, owed_by, placed
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
-from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import dumps, plain
+from everywatt.core.plugins import library
 from everywatt.tape.run_store import slug
 
 _STATISTICS = {"avg": "mean", "max": "max", "median": "median", "min": "min"}
@@ -47,10 +47,7 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
 
     UsageError where something else is there, or it is no such run.
     """
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pa = library("pyarrow", "analysis")
     folder = folder_of(run)
     out = out or Path(folder_name(run))
     plan, records = read_plan(folder), read_records(folder)
@@ -169,31 +166,31 @@ def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> di
         },
         "latency_metrics": _latency(answer, seconds),
         "memory_metrics": {
-            "cpu_mb": _block(during, lambda device: device.kind == "host", "memory_bytes", 1e-6),
-            "gpu_mb": _block(during, _is_gpu, "memory_bytes", 1e-6),
+            "cpu_mb": _block(during, "host", "memory_bytes", 1e-6),
+            "gpu_mb": _block(during, "gpu", "memory_bytes", 1e-6),
         },
         "power_metrics": {
             **{
-                name: {"per_query_watts": _block(during, wanted, "power_w"), "total_watts": _block({}, wanted, "")}
-                for name, wanted in (("gpu", _is_gpu), ("cpu", _is_cpu), ("ane", _is_none))
+                kind: {"per_query_watts": _block(during, kind, "power_w"), "total_watts": _block({}, kind, "")}
+                for kind in ("gpu", "cpu", "ane")
             },
             "soc": {
-                "per_query_watts": {**_block({}, _is_none, ""), "avg": watts},
-                "total_watts": _block({}, _is_none, ""),
+                "per_query_watts": {**_block({}, "soc", ""), "avg": watts},
+                "total_watts": _block({}, "soc", ""),
             },
             "basis": "gpu, cpu: readings of the devices while the query was open; soc: joules / seconds",
         },
-        "temperature_metrics": _block(during, _is_gpu, "temperature_c", together=False),
+        "temperature_metrics": _block(during, "gpu", "temperature_c", together=False),
         "token_metrics": {"input": inputs, "output": outputs, "total": total},
         "phase_metrics": _phases(answer, owed),
         "hardware_utilization": {
             "gpu": {
                 **dict.fromkeys(_GPU_USE),
-                "compute_utilization_pct": _block(during, _is_gpu, "utilisation_pct", together=False)["avg"],
-                "memory_bandwidth_utilization_pct": _block(during, _is_gpu, "memory_utilisation_pct", together=False)[
+                "compute_utilization_pct": _block(during, "gpu", "utilisation_pct", together=False)["avg"],
+                "memory_bandwidth_utilization_pct": _block(during, "gpu", "memory_utilisation_pct", together=False)[
                     "avg"
                 ],
-                "memory_used_gb": _block(during, _is_gpu, "memory_bytes", 1e-9)["avg"],
+                "memory_used_gb": _block(during, "gpu", "memory_bytes", 1e-9)["avg"],
             },
             "derived": {"mfu": mfu, "mbu": None, "arithmetic_intensity": None},
         },
@@ -209,25 +206,17 @@ def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> di
     }
 
 
-def _is_gpu(device: Device) -> bool:
-    return device.is_gpu
-
-
-def _is_cpu(device: Device) -> bool:
-    return device.is_cpu
-
-
-def _is_none(device: Device) -> bool:
-    return False
+def _kind(label: str) -> str:
+    """`gpu`, `cpu` or what else a device is."""
+    device = Device.parse(label)
+    return "gpu" if device.is_gpu else "cpu" if device.is_cpu else device.kind
 
 
 def _by_kind(devices: Mapping[str, float]) -> dict[str, float]:
     """Joules of GPUs, of processors, and of all devices; a kind that was not measured is absent."""
     found: dict[str, float] = {}
     for label, joules in devices.items():
-        device = Device.parse(label)
-        kinds = ("all", "gpu") if device.is_gpu else ("all", "cpu") if device.is_cpu else ("all",)
-        for kind in kinds:
+        for kind in ("all", _kind(label)):
             found[kind] = found.get(kind, 0.0) + joules
     return found
 
@@ -237,10 +226,10 @@ def _per_query(joules: Mapping[str, float]) -> float | None:
 
 
 def _block(
-    during: Conditions, wanted: Callable[[Device], bool], name: str, scale: float = 1.0, *, together: bool = True
+    during: Conditions, kind: str, name: str, scale: float = 1.0, *, together: bool = True
 ) -> dict[str, float | None]:
     """That tool's block of statistics over some devices: their sum, or, for what does not add up, their mean."""
-    told = [one[name] for device, one in during.items() if wanted(Device.parse(device)) and name in one]
+    told = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
     found: dict[str, float | None] = dict.fromkeys(("avg", "max", "median", "min"))
     if told:
         share = scale if together else scale / len(told)

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import Journal, Record, write_plan
-from everywatt.bench.llm.values import OK, Answer
+from everywatt.bench.llm.records import OK, Answer, Journal, Record, write_plan
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
@@ -43,7 +42,8 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
         raise UsageError("Only one profile folder can be imported at a time.", cure="everywatt import ipw profile_…/")
     folder = paths[0]
     summary = _summary(folder)
-    queries = list(_queries(folder, _model(summary, options)))
+    chosen = options.get("model") or summary.get("model")
+    queries = list(_queries(folder, str(chosen) if chosen else None))
     if not queries:
         raise UsageError(f"{folder} contains no queries.")
     columns = _columns(queries, summary)
@@ -88,11 +88,6 @@ def _summary(folder: Path) -> dict[str, Any]:
     return data
 
 
-def _model(summary: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
-    chosen = options.get("model") or summary.get("model")
-    return str(chosen) if chosen else None
-
-
 def _queries(folder: Path, model: str | None) -> Iterator[Query]:
     for place, row in enumerate(rows(folder)):
         found = row.get("model_metrics")
@@ -102,15 +97,11 @@ def _queries(folder: Path, model: str | None) -> Iterator[Query]:
         if model is not None and model in known:
             yield Query(place, model, row, known[model])
         elif len(known) == 1:
-            yield Query(place, *_only(row, known))
+            ((name, metrics),) = known.items()
+            yield Query(place, name, row, metrics)
         elif known:
             names = ", ".join(sorted(known))
             raise UsageError(f"{folder} has several models: {names}.", cure="--set model=NAME")
-
-
-def _only(row: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    name, metrics = next(iter(known.items()))
-    return name, row, metrics
 
 
 def _columns(queries: Sequence[Query], summary: Mapping[str, Any]) -> tuple[tuple[str, str, str, Domain], ...]:
@@ -182,18 +173,15 @@ def _laid_out(
         owed = _joules(query, columns)
         sums = [a + b for a, b in zip(sums, owed, strict=True)] if owed else ([float(done)] if not columns else sums)
         places.append((at_ns - start_ns + NS, at_ns + length - start_ns + NS))
-        spans.append(("query", at_ns, at_ns + length, _attributes(query)))
+        # Everything that the tool filled in, under its own names: `latency_metrics.median_itl_ms`.
+        told = {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
+        spans.append(("query", at_ns, at_ns + length, told))
         at_ns += length
         table.add(at_ns, sums)
         at_ns += PAUSE_NS
         table.add(at_ns, sums)
     table.period_s = max(max(lengths, default=NS) / NS, 0.05)
     return Part([table], spans=spans, meta={KIND: {"model": queries[0].model}}), places
-
-
-def _attributes(query: Query) -> dict[str, Any]:
-    """Everything that the tool filled in, under its own names: `latency_metrics.median_itl_ms`."""
-    return {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
 
 
 def _flat(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -15,10 +15,9 @@ from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.llm.energy import SERVER
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.llm.records import dataset_name, model_name
+from everywatt.bench.llm.records import OK, dataset_name, model_name
 from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
 from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
-from everywatt.bench.llm.values import OK
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Cell, Column, Quantity, Table

@@ -53,7 +53,7 @@ def _alone(result: Result) -> str:
     base = result.baseline
     if base is None:
         return "no precision has an energy"
-    each = base.energy_per_sample(result.job.batch_size)
+    each = base.energy_per_sample
     return f"{base.precision}: no energy" if each is None else f"{base.precision}: {each.quantity('J')} per sample"
 
 
@@ -63,7 +63,7 @@ def _candidate(place: int, row: Row, result: Result) -> dict[str, Any]:
         "place": place,
         "label": row.precision,
         "command": row.emulated or "",
-        "energy": energy_of(row.energy_per_sample(result.job.batch_size)),
+        "energy": energy_of(row.energy_per_sample),
         "score": None if score is None else score.to_dict(),
         "score_shown": "-" if score is None else str(score),
         "chosen": row.precision in result.pareto(),

@@ -1,4 +1,5 @@
-"""Recordings of AIPowerMeter, of all its generations, and job trees of Lab-IA: powers in JSON lines become tapes.
+"""Recordings of AIPowerMeter, of all its generations, and job trees of Lab-IA: powers in JSON lines become tapes, and a
+run becomes such a recording (its generation of 2026).
 
 A power of the machine there is what a counter rose by since the line before, over that time: the counter is built up
 again. A card's power is a reading of the moment in the generations that asked nvidia-smi. A line that is torn costs
@@ -7,18 +8,29 @@ that line; `-1` for a counter that is absent is absent; each segment is a span, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
+from everywatt.api.run import Run
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.core.errors import UsageError
+from everywatt.core.device import Device
+from everywatt.core.errors import MeasurementRefused, RunExists, UsageError
+from everywatt.energy.sources import Source, sources
+from everywatt.ledger.split.owner_index import cut, process_use
+from everywatt.ledger.use.account import tape_use
 from everywatt.meters.series import Part, Table, card_facts, group, number, write_parts, zone_ns
+from everywatt.tape.columns import load_columns
 from everywatt.tape.importing import parse_utc_ns
+from everywatt.tape.reader import Tape
 
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
@@ -42,11 +54,16 @@ WHOLES: Final = ("nvidia_power", "nvidia_draw_absolute")
 
 @dataclass
 class Log:
-    """The lines of one recording: (UTC ns, metrics), None where a segment ends, and how many were torn."""
+    """The lines of one recording, segment by segment: (UTC ns, metrics), and how many were torn."""
 
-    lines: list[tuple[int, Mapping[str, Any]] | None] = field(default_factory=list)
+    segments: list[list[tuple[int, Mapping[str, Any]]]] = field(default_factory=lambda: [[]])
     torn: int = 0
     swapped: int = 0
+
+    @property
+    def lines(self) -> list[tuple[int, Mapping[str, Any]]]:
+        """The lines of all segments."""
+        return [line for segment in self.segments for line in segment]
 
 
 def import_aipowermeter(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
@@ -92,14 +109,14 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
             continue
         if isinstance(entry, str):
             if entry.strip() == END:
-                log.lines.append(None)
+                log.segments.append([])
             continue
         metrics = entry.get("metrics") if isinstance(entry, dict) else None
         if not isinstance(metrics, Mapping) or not isinstance(entry.get("date"), str):
             log.torn += 1
             continue
         try:
-            log.lines.append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
+            log.segments[-1].append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
         except (UsageError, OverflowError):
             log.torn += 1
     return log
@@ -148,35 +165,33 @@ def json_object(path: Path) -> Mapping[str, Any]:
 def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]:
     """Tables of the machine and of each card, with rows for every line and pauses between segments."""
     options = options or {}
-    cards = sorted({card for line in log.lines if line for card in _cards(line[1])})
-    counted = any(key in section(line[1], "gpu") for line in log.lines if line for key in COUNTED)
-    machine = Table(group("cpu", "aipowermeter", [_counter(*entry[1:]) for entry in CPU]))
+    cards = sorted({card for _, metrics in log.lines for card in _cards(metrics)})
+    counted = any(key in section(metrics, "gpu") for _, metrics in log.lines for key in COUNTED)
+    counters = [Channel(name, "J", Kind.COUNTER, device, domain) for _, name, device, domain in CPU]
+    machine = Table(group("cpu", "aipowermeter", counters))
     tables = {}
     for card in cards:
         facts, why = card_facts(card, cards, options)
         channels = _card_channels(card, facts, counted)
         tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
-    last: int | None = None
-    for line in log.lines:
-        if line is None:
-            last = None
-            continue
-        at, metrics = line
-        if last is not None and at <= last:
-            log.torn += 1
-            continue
-        step_s = 0.0 if last is None else (at - last) / NS
-        if last is None:  # counters start again, so that the time since the last segment counts as not observed
-            whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
-        machine.add(at, _risen(whole, [watts_of(section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
-        for card, table in tables.items():
-            values = _card_values(metrics, card, log)
-            if counted:
-                values[:1] = _risen(sums[card], values[:1], step_s)
-            elif last is None and table.rows:
-                table.pause(at)
-            table.add(at, values)
-        last = at
+    for segment in log.segments:
+        last: int | None = None
+        # Counters start again with each segment, so that the time since the last one counts as not observed.
+        whole, sums = [0.0] * len(CPU), {card: [0.0] for card in cards}
+        for at, metrics in segment:
+            if last is not None and at <= last:
+                log.torn += 1
+                continue
+            step_s = 0.0 if last is None else (at - last) / NS
+            machine.add(at, _risen(whole, [watts_of(section(metrics, "cpu").get(entry[0])) for entry in CPU], step_s))
+            for card, table in tables.items():
+                values = _card_values(metrics, card, log)
+                if counted:
+                    values[:1] = _risen(sums[card], values[:1], step_s)
+                elif last is None and table.rows:
+                    table.pause(at)
+                table.add(at, values)
+            last = at
     return [machine, *tables.values()]
 
 
@@ -186,19 +201,15 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
     Shares are all that is known, so a second in which every busy CPU was a process's counts as one CPU second. What the
     shares leave is the use of other processes. Empty where no line has shares.
     """
-    lines = [line for line in log.lines if line is not None]
-    if not any(_shares(metrics) for _, metrics in lines):
+    if not any(_shares(metrics) for _, metrics in log.lines):
         return []
     frames: list[tuple[int, list[dict[str, Any]]]] = []
     used_s: dict[int, float] = {}
     alive: set[int] = set()
     last: int | None = None
-    following = iter([*(_shares(metrics) for _, metrics in lines[1:]), {}])
-    for line in log.lines:
-        if line is None:
-            last = None
-            continue
-        at, metrics, coming = line[0], line[1], next(following)
+    following = iter([*(_shares(metrics) for _, metrics in log.lines[1:]), {}])
+    for place, (at, metrics) in ((place, line) for segment in log.segments for place, line in enumerate(segment)):
+        last, coming = last if place else None, next(following)
         if frames and at <= frames[-1][0]:
             continue
         shares = _shares(metrics)
@@ -237,21 +248,8 @@ def _risen(sums: list[float], watts: Sequence[float | None], step_s: float) -> l
 
 def segments_of(log: Log) -> list[tuple[int, int]]:
     """First and last instant of every segment."""
-    found: list[list[int]] = []
-    fresh = True
-    for line in log.lines:
-        if line is None:
-            fresh = True
-        elif fresh:
-            found.append([line[0], line[0]])
-            fresh = False
-        else:
-            found[-1][1] = max(found[-1][1], line[0])
-    return [(start, end) for start, end in found if end > start]
-
-
-def _counter(name: str, device: str, domain: Domain) -> Channel:
-    return Channel(name, "J", Kind.COUNTER, device, domain)
+    edges = [(segment[0][0], max(at for at, _ in segment)) for segment in log.segments if segment]
+    return [(start, end) for start, end in edges if end > start]
 
 
 def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:
@@ -309,3 +307,133 @@ def day_text(utc_ns: int) -> str:
     """How AIPowerMeter writes an instant."""
     whole, part = divmod(utc_ns, NS)
     return f"{datetime.fromtimestamp(whole):%Y-%m-%d %H:%M:%S}.{part // 1000:06d}"
+
+
+PERIOD_S: Final = 1.0
+# Of the cards, beside their power: their name for it, and the end of ours.
+_BESIDE: Final = {"nvidia_use_rate": "utilisation", "nvidia_memory": "memory"}
+_KEYS: Final = {domain: key for key, _, _, domain in CPU}
+
+
+def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
+    """Write a run's power, a line every second, each the mean since the line before; a segment ends with each tape.
+
+    RunExists where the folder has a recording already: unlike theirs, ours are not deleted to make room.
+    """
+    folder = folder or Path(f"{run.name}.aipowermeter")
+    target = folder / FILE
+    if target.exists():
+        raise RunExists(
+            f"{target} exists already, and recordings are never overwritten.", cure="--out with another folder"
+        )
+    lines: list[str] = []
+    for one in [Run(run.path, [tape]) for tape in run.tapes]:
+        lines += _segment(one)
+    if not lines:
+        raise MeasurementRefused("This run has no power to export.")
+    folder.mkdir(parents=True, exist_ok=True)
+    about = folder / "metadata.json"
+    told = {"description": _description(run), "date": day_text(_started_ns(run))}
+    about.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return [target, about]
+
+
+def _description(run: Run) -> Any:
+    """What its user wrote about it, here or in their recording that it was made from; else its name."""
+    theirs = run.meta.get("description")
+    text = theirs.get("description") if isinstance(theirs, Mapping) else theirs
+    return run.meta.get("note") or text or run.name
+
+
+def _started_ns(run: Run) -> int:
+    return run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])
+
+
+def _segment(run: Run) -> list[str]:
+    tape = run.tapes[0]
+    found = [source for source in sources(tape) if source.domain in (*_KEYS, Domain.GPU)]
+    first_ns, last_ns = tape.extent_ns()
+    length_s = (last_ns - first_ns) / NS
+    if not found or length_s <= 0:
+        return []
+    edges_s = np.append(np.arange(0.0, length_s, PERIOD_S), length_s)
+    if len(edges_s) > 2 and edges_s[-1] - edges_s[-2] < PERIOD_S / 2:
+        edges_s = np.delete(edges_s, -2)
+    steps_s = np.diff(edges_s)
+    powers = [run.energies(edges_s[:-1], edges_s[1:], device=source.label) / steps_s for source in found]
+    started_ns = _started_ns(run)
+    at_ns = first_ns + np.round(edges_s * NS).astype(np.int64)
+    cards = [source.channel.device for source in found if source.domain is Domain.GPU]
+    beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
+    uses = _cpu_uses(tape, at_ns)
+    lines = []
+    for place, edge_s in enumerate(edges_s):
+        watts = [float(power[max(place - 1, 0)]) for power in powers]  # the first line covers no time
+        metrics = _metrics(found, watts)
+        if uses:
+            shares = {str(pid): float(share[max(place - 1, 0)]) for pid, share in uses.items()}
+            whole_w = metrics["cpu"].get("intel_power")
+            metrics["cpu"]["per_process_cpu_uses"] = shares
+            if whole_w is not None:
+                metrics["cpu"]["rel_intel_power"] = {pid: share * whole_w for pid, share in shares.items()}
+        for key, readings in beside.items():
+            now = {card: float(values[place]) for card, values in readings.items() if np.isfinite(values[place])}
+            if now:
+                whole = sum(now.values()) / (len(now) if key == "nvidia_use_rate" else 1)
+                each = {Device.parse(card).name: value for card, value in now.items()}
+                metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
+        lines.append(json.dumps({"date": day_text(started_ns + round(edge_s * NS)), "metrics": metrics}))
+    return [*lines, json.dumps(END)]
+
+
+def _cpu_uses(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
+    """The share of each process in the CPU time that was used between neighbouring instants, by pid."""
+    use = tape_use(tape)
+    if use.processes is None:
+        return {}
+    starts_ns, ends_ns, count = at_ns[:-1], at_ns[1:], len(at_ns) - 1
+    pieces = cut(list(zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)), use.processes.edges)
+    subject = np.ones(len(use.processes.processes), dtype=np.bool_)
+    found = process_use(pieces, use.processes, use.period_s, use.runs, subject)
+    step = np.searchsorted(at_ns, pieces.starts_ns[found.stretch], side="right") - 1
+    used: dict[int, npt.NDArray[np.float64]] = {}
+    for place, facts in enumerate(use.processes.processes):
+        mine = found.owner == place
+        if mine.any():
+            seconds = np.bincount(step[mine], found.amount[mine], count)
+            used[facts.pid] = used.get(facts.pid, np.zeros(count)) + seconds
+    whole = np.sum(list(used.values()), axis=0) if used else np.zeros(count)
+    if use.busy is not None:
+        whole = np.fmax(whole, use.busy.used(starts_ns, ends_ns))
+    used.pop(REST_PID, None)
+    return {pid: seconds / np.maximum(whole, 1e-9) for pid, seconds in used.items()}
+
+
+def _readings(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """The newest value of a channel at each instant, NaN before its first and where there is no such channel."""
+    for stored in tape.groups:
+        channel = next((one for one in stored.info.channels if one.name == name), None)
+        columns = load_columns(tape, stored.id, [name]) if channel is not None else None
+        if channel is not None and columns is not None and len(columns.read):
+            place = np.searchsorted(columns.read, at_ns, side="right") - 1
+            values = np.asarray(columns.values[name], dtype=np.float64) * channel.scale
+            return np.where(place >= 0, values[np.maximum(place, 0)], np.nan)
+    return np.full(len(at_ns), np.nan)
+
+
+def _metrics(found: Sequence[Source], watts: Sequence[float]) -> dict[str, Any]:
+    cpu: dict[str, Any] = {}
+    cards: dict[str, float] = {}
+    for source, power in zip(found, watts, strict=True):
+        if not np.isfinite(power):
+            continue
+        if source.domain is Domain.GPU:
+            cards[Device.parse(source.channel.device).name] = power
+        else:
+            cpu[_KEYS[source.domain]] = cpu.get(_KEYS[source.domain], 0.0) + power
+    cpu.setdefault("psys_power", -1)  # theirs for absent
+    metrics: dict[str, Any] = {"cpu": cpu}
+    if cards:
+        metrics["gpu"] = {"nvidia_power": sum(cards.values()), "per_gpu_nvidia_power": cards}
+    return metrics

@@ -12,8 +12,7 @@ import pytest
 from known_site import T0
 
 from everywatt.core.errors import UsageError
-from everywatt.formats.labia.job_tree import read_tree, write_job
-from everywatt.formats.labia.users_csv import HEADS, Grams, append, row_of, spoken
+from everywatt.formats.labia import HEADS, Grams, append, read_tree, row_of, spoken, write_job
 
 
 @pytest.fixture(autouse=True)

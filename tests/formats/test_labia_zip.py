@@ -13,7 +13,7 @@ import pytest
 from everywatt.api.run import load
 from everywatt.cli.main import main
 from everywatt.core.clocks import NS
-from everywatt.formats.labia.archive_zip import MEMBER, by_second, day_name, write_zips
+from everywatt.formats.labia import MEMBER, by_second, day_name, write_zips
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture

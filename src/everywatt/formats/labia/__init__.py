@@ -1,1 +1,0 @@
-"""Lab-IA's archives and tables."""
