@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS
 from everywatt.report.html.data import report_document
 from everywatt.report.html.page import page as html_page
 from everywatt.report.html.page import trials_page
-from everywatt.report.html.precision import precision_document
+from everywatt.report.html.trials import precision_document
 from everywatt.tape.importing import write_utc_table
 
 pytestmark = IN_A_BROWSER

@@ -25,9 +25,8 @@ from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, flames, phases_of
 from everywatt.report.ledger_text import method_words
-from everywatt.report.text import certain_cpu_s, warnings, watts_text
+from everywatt.report.text import causes, certain_cpu_s, warnings, watts_text
 from everywatt.report.wall import fitted, wall_of
-from everywatt.report.why import causes
 
 # Packed ticks of a whole report; base64 makes them a third larger.
 MOST_BYTES = 560_000
