@@ -319,9 +319,6 @@ def test_a_model_is_drawn(open_page, pages):
         assert filled(page, "svg path") > 100
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the mean power of a window has four digits whatever the interval of its energy is"
-)
 def test_the_mean_of_a_window_has_the_digits_of_the_energy(open_page, pages):
     page = of(open_page, pages, "batch")
     wide = "everywatt.rounded(6.2271, 'W', {joules: 42, low: 14, high: 102})"
@@ -329,7 +326,6 @@ def test_the_mean_of_a_window_has_the_digits_of_the_energy(open_page, pages):
     assert (page.evaluate(wide), page.evaluate(exact)) == ("6.2 W", "99.97 W")
 
 
-@pytest.mark.xfail(strict=True, reason="a page of tables hides the columns that do not fit")
 def test_a_page_of_tables_fits_a_desk(open_page, tmp_path):
     names = ("rank", "model", "load", "accuracy", "correct/J", "accuracy/W", "J/token", "J/request", "TTFT", "run")
     row = [
