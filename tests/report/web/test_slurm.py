@@ -184,6 +184,7 @@ def test_the_command_asks_for_what_keeps_jobs_private(store: Store, capsys: pyte
     assert "token" in capsys.readouterr().err
 
 
+@pytest.mark.xfail(strict=True, reason="pages of Slurm have no link that skips their head")
 def test_every_page_has_a_way_back(open_: TestClient, behind: TestClient) -> None:
     job = open_.get("/slurm/job/2", headers=BEARER).text
     assert '<a href="/">Runs</a>' in job and '<a href="/slurm/jobs" aria-current="page">Jobs</a>' in job
@@ -191,6 +192,8 @@ def test_every_page_has_a_way_back(open_: TestClient, behind: TestClient) -> Non
         link = f"/slurm/jobs?month=2026-11&amp;{name}={value}"
         assert f'<a href="{link}">{value}</a>' in job
         assert "/slurm/job/2" in open_.get(link.replace("&amp;", "&"), headers=BEARER).text
+    for view in VIEWS:
+        assert '<a class="skip" href="#main">' in open_.get(view, headers=BEARER).text
     mine = behind.get("/slurm/job/2", headers=as_user("ada")).text
     assert 'href="/"' not in mine and "user=ada" not in mine, "a user sees no runs, and no choice of users"
 
