@@ -157,7 +157,6 @@ def test_progress_on_a_terminal_rewrites_one_line_and_elsewhere_says_nothing():
     assert err.getvalue() == ""
 
 
-@pytest.mark.xfail(strict=True, reason="the last line of progress stays above what follows, and a long one is folded")
 def test_what_is_printed_after_progress_takes_its_place():
     screen = Screen()
     speaker = Output(stdout=screen, stderr=screen, environ={"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "20"})

@@ -184,7 +184,6 @@ def test_the_command_asks_for_what_keeps_jobs_private(store: Store, capsys: pyte
     assert "token" in capsys.readouterr().err
 
 
-@pytest.mark.xfail(strict=True, reason="pages of Slurm have no link that skips their head")
 def test_every_page_has_a_way_back(open_: TestClient, behind: TestClient) -> None:
     job = open_.get("/slurm/job/2", headers=BEARER).text
     assert '<a href="/">Runs</a>' in job and '<a href="/slurm/jobs" aria-current="page">Jobs</a>' in job

@@ -273,6 +273,7 @@ class SlurmPages:
 <link rel="stylesheet" href="/static/serve.css">
 </head>
 <body>
+<a class="skip" href="#main">To the content</a>
 <header class="top served">
 <a class="brand" href="/slurm"><span class="mark"></span>everywatt</a>
 <nav class="places" aria-label="Pages">{"".join(links)}</nav>
