@@ -150,7 +150,7 @@ class Output:
         if self.json_to == STDOUT:
             return
         style = style_of(self.stdout, self.environ)
-        self._clear()
+        self.clear()
         for table in tables:
             fitted = _fitted(table, style.encoding)
             if not style.rich:
@@ -219,7 +219,7 @@ class Output:
 
         return show
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """Take the line of progress from the terminal, so that what follows stands in its place."""
         if self._open:
             self._open.clear()
@@ -230,7 +230,7 @@ class Output:
         self._print(text, self.stderr)
 
     def _print(self, text: str, stream: TextIO) -> None:
-        self._clear()
+        self.clear()
         style = style_of(stream, self.environ)
         shown = fitting(text, style.encoding)
         print(_wrapped(shown, _columns(stream, self.environ)) if style.rich else shown, file=stream)
