@@ -196,8 +196,7 @@ def slurm_jobs(nodes: int = 60, seed: int = 1) -> Row:
     from everywatt.api.run import load
     from everywatt.slurm.node import booking
     from everywatt.slurm.node.node_jobs import NodeJob
-    from everywatt.slurm.node.record import record
-    from everywatt.slurm.node.state import Account
+    from everywatt.slurm.node.state import Account, record
 
     length, answers = 90, []
     for number in range(nodes):

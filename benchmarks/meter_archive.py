@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.common import OUT, environment, say, verdict
 from everywatt.core.clocks import NS
 from everywatt.meters.archive import file_name
+from everywatt.meters.block import TenthsBlock
 from everywatt.meters.parquet import write_parquet
-from everywatt.meters.tenths import TenthsBlock
 
 ORIGIN_NS = 1_794_700_800 * NS
 PLUGS = 2

@@ -35,7 +35,7 @@ import sys
 from pathlib import Path
 from everywatt.meters.archive import store
 from everywatt.meters.block import Oddities
-from everywatt.meters.files import blocks_of
+from everywatt.meters.importing import blocks_of
 store(Path(sys.argv[2]), "box", blocks_of(Path(sys.argv[1]), Oddities()))
 {_MEMORY}
 """

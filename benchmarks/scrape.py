@@ -13,8 +13,8 @@ import time
 import urllib.request
 
 from benchmarks.common import OUT, verdict
-from everywatt.fleet.http import Http
 from everywatt.fleet.metrics import Registry
+from everywatt.fleet.service import Http
 from everywatt.net.guard import Access
 from everywatt.net.listen import listen, parse_listen
 

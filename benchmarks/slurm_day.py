@@ -146,8 +146,7 @@ def book_nodes(folder: str, nodes: list[int]) -> tuple[int, int, int]:
     from everywatt.energy.sources import addable, sources
     from everywatt.slurm.node.booking import book, merge_hours, sensor_of
     from everywatt.slurm.node.node_jobs import NodeJob
-    from everywatt.slurm.node.record import record
-    from everywatt.slurm.node.state import Account
+    from everywatt.slurm.node.state import Account, record
     from everywatt.slurm.site.store import Store
     from everywatt.tape.reader import Tape
 

@@ -220,7 +220,7 @@ def test_everything_public_is_in_pages_that_people_wrote():
 def test_figures_in_the_pages_are_those_of_the_code():
     from everywatt.core.channels import Domain
     from everywatt.sensors.cpu.modelled import shipped
-    from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
+    from everywatt.sensors.cpu.rapl import Cpu, energy_channel
     from everywatt.sensors.nvidia.gpu_known import CARDS, spread
 
     sensors = re.sub(r"\s+", " ", (ROOT / "docs" / "sensors.md").read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.core.cgroup_names import PlaceKind, place, places, sluid_time, unescape
+from everywatt.core.cgroup_names import Place, PlaceKind, places, sluid_time, unescape
 
 ID = "4f1c0de5" * 8
 OUTER = "0b1e55ed" * 8
@@ -53,6 +53,12 @@ CONTAINERS = {
     ),
     f"/docker/{OUTER}/kubelet/kubepods/besteffort/pod{UID}/{ID}": ("kubernetes", UID, "besteffort"),
 }
+
+
+def place(cgroup: str) -> Place | None:
+    """The container, else the job, else the unit that a path names."""
+    found = places(cgroup)
+    return next((found[kind] for kind in PlaceKind if kind in found), None)
 
 
 @pytest.mark.parametrize("path", CONTAINERS)

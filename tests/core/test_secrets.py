@@ -10,7 +10,7 @@ import pytest
 from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
-from everywatt.recorder import launch
+from everywatt.recorder import channel
 
 SECRET = "hunter2secret"
 HIDDEN = [
@@ -76,7 +76,7 @@ def test_a_tape_that_a_program_writes_itself_is_its_users_alone(tmp_path: Path) 
     before = os.umask(0o022)
     try:
         with VirtualWorld(tmp_path) as world:
-            world.patch.setattr(launch, "start", lambda patience: (_ for _ in ()).throw(OSError("no process")))
+            world.patch.setattr(channel, "start", lambda patience: (_ for _ in ()).throw(OSError("no process")))
             with Meter("work", sensors=["virtual"], estimate=False) as meter:
                 world.sleep(0.5)
             (tape,) = meter.run.tapes

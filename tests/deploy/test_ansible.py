@@ -17,7 +17,7 @@ from loads import needed
 import everywatt
 from everywatt.doctor.permissions import TMPFILES_PATH, TMPFILES_TEXT, UDEV_PATH, UDEV_TEXT
 from everywatt.fleet.options import combine
-from everywatt.slurm.node.units import NAME, agent_unit
+from everywatt.slurm.node.hooks import NAME, agent_unit
 
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.timeout(900)  # a play starts some dozens of programs, whatever else the machine does

@@ -12,8 +12,7 @@ from agents import SRC, home_of, parse
 
 from everywatt.cli.agent import command
 from everywatt.fleet.options import combine
-from everywatt.slurm.node.hooks import Site
-from everywatt.slurm.node.units import COMMAND, CONFIG, HARDENING, NAME, STATE, USER, agent_unit, unit
+from everywatt.slurm.node.hooks import COMMAND, CONFIG, HARDENING, NAME, STATE, USER, Site, agent_unit, unit
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "deploy" / "systemd"

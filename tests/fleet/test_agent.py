@@ -16,7 +16,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet import state
 from everywatt.fleet.segments import segments
-from everywatt.ledger.engine import NO_USER
+from everywatt.ledger.engine import MODULE_REST, NO_USER
 from everywatt.tape.reader import Tape
 
 pytest.importorskip("cramjam")
@@ -244,6 +244,81 @@ def test_the_time_of_a_dead_agent_is_charged_by_what_processes_used_in_it(tmp_pa
     # Of what happened in that time the interval allows for nothing up to twice as much.
     low, high = (values[ada.replace("_joules", side)][0] for side in ("_low_joules", "_high_joules"))
     assert high - low > grown_j / 2
+
+
+def test_cpu_seconds_go_on_while_the_agent_is_dead(tmp_path) -> None:
+    used = 'everywatt_owner_cpu_seconds_total{kind="user",owner="ada"}'
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        agent = world.agent(period_s=1.0)
+        world.sleep(25)  # some seconds after the state was written
+        before, began_ns = agent.values()[used][0], world.now_ns
+        agent.kill()
+        world.sleep(30)
+        agent = world.agent(period_s=1.0)
+        world.sleep(15)
+        grown_s, passed_s = agent.values()[used][0] - before, (world.now_ns - began_ns) / NS
+        agent.end()
+    assert grown_s == pytest.approx(0.75 * passed_s, abs=0.75 * 3)
+
+
+def test_joules_of_a_card_while_the_agent_is_dead_are_of_who_was_on_it_before_and_after(tmp_path) -> None:
+    ada = f'{OWNERS}{{kind="user",owner="ada",device="gpu.0"}}'
+    with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:200W") as world:
+        world.machine.tenants = (101,)
+        agent = world.agent(period_s=1.0)
+        world.sleep(60)
+        before = agent.values()
+        agent.kill()
+        world.sleep(60)
+        agent = world.agent(period_s=1.0)
+        world.sleep(10)
+        values = agent.values()
+        agent.end()
+    share = before[ada][0] / before[key("gpu.0", "gpu")][0]
+    grown_j = values[key("gpu.0", "gpu")][0] - before[key("gpu.0", "gpu")][0]
+    assert grown_j == pytest.approx(200 * 70, rel=0.05)
+    low, mine, high = (
+        values[ada.replace("_joules", side)][0] - before[ada.replace("_joules", side)][0] for side in SIDES
+    )
+    assert mine == pytest.approx(share * grown_j, rel=0.15)
+    assert low <= 0.3 * share * grown_j and high >= 1.7 * share * grown_j  # anything may have happened in that time
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
+
+
+def test_owners_of_a_superchip_add_up_to_its_module(tmp_path) -> None:
+    """Also over a restart: what is beside the chips is unattributed, with the reason."""
+    with VirtualWorld(tmp_path, cpu="constant:60W", gpu="constant:100W", module="constant:240W") as world:
+        agent = world.agent(period_s=1.0)
+        world.sleep(20)
+        agent.kill()
+        world.sleep(20)
+        agent = world.agent(period_s=1.0)
+        world.sleep(20)
+        values = agent.values()
+        agent.end()
+    owned_j = sum(value for name, (value, _) in values.items() if name.startswith(f"{OWNERS}{{"))
+    assert owned_j == pytest.approx(values[key("module.0", "module")][0], rel=0.02)  # a tick of the card is a second
+    assert values[f'{OWNERS}{{kind="unattributed",owner="unattributed",device="module rest"}}'][0] > 70 * 58
+    assert f'everywatt_unattributed_info{{device="module rest",reason="{MODULE_REST}"}}' in values
+    check_intervals({name: found for name, found in values.items() if not name.startswith(ENERGY)})
+
+
+def test_an_owner_that_ended_while_the_agent_was_dead_is_counted_once_after_another_kill(tmp_path) -> None:
+    with VirtualWorld(tmp_path, cpu="constant:60W") as world:
+        world.machine.users = {102: "bob"}
+        agent = world.agent(period_s=1.0)
+        world.sleep(40)
+        before_j = agent.values()[f'{OWNERS}{{kind="user",owner="bob",device="cpu.0"}}'][0]
+        for _ in range(2):
+            agent.kill()
+            world.machine.ended = (102,)
+            world.sleep(5)
+            agent = world.agent(period_s=1.0)
+            world.sleep(5)
+        values = agent.values()
+        agent.end()
+    assert values[f'{OWNERS}{{kind="rest",owner="rest",device="cpu.0"}}'][0] == pytest.approx(before_j, rel=0.05)
+    assert microjoules(values, OWNERS) == microjoules(values, ENERGY)
 
 
 @pytest.mark.parametrize("reboot", [False, True])

@@ -4,7 +4,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.fleet import jobs
-from everywatt.fleet.places import Places
+from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.use.processes import ProcessFacts
 
@@ -22,6 +22,7 @@ def test_job_before_container_before_user():
     assert places.jobs["123"] == jobs.Job("123", user="root")
     docker = process(cgroup=f"/system.slice/docker-{ID}.scope", uid=0)
     assert places.owner(docker) == OwnerKey("container", ID[:12])
+    places.names = {f"/system.slice/docker-{ID}.scope": {"name": "web"}}
     places.feed_cgroups([{"cgroup": f"/system.slice/docker-{ID}.scope", "name": {"name": "web"}}])
     assert places.owner(docker) == OwnerKey("container", "web")
     assert places.owner(process(cgroup="/system.slice/nginx.service")) == OwnerKey("container", "nginx.service")

@@ -8,9 +8,9 @@ from api_server import ApiServer
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.retry import Backoff
 from everywatt.fleet.query import EVERYWATT, Piece, Wanted, fetch, nothing, plan
 from everywatt.net.api import ApiClient
+from everywatt.net.http1 import Backoff
 
 A, START = Wanted("a"), 1_700_000_000
 

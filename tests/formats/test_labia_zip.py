@@ -17,7 +17,7 @@ from everywatt.formats.labia import MEMBER, by_second, day_name, write_zips
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture
-from everywatt.meters.files import blocks_of
+from everywatt.meters.importing import blocks_of
 from everywatt.meters.omegawatt_csv import read_blocks
 from everywatt.meters.stats import stats
 from everywatt.tape.importing import import_files

@@ -12,10 +12,10 @@ from machines import Process, write_machine
 from everywatt.api.run import Run, load
 from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
+from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.engine import microjoules
 from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
-from everywatt.ledger.split.sharing import MODULE_NOTE
-from everywatt.report.text import summary
+from everywatt.ledger.use.owner_use import OwnerUse
 from everywatt.tape.reader import Tape
 
 SECONDS = 12
@@ -305,6 +305,41 @@ def test_a_made_cgroup_tells_of_what_no_process_row_did(tmp_path):
     assert gone.energy.value == pytest.approx(360, rel=0.01)
 
 
+REST = {"cpu.0": 20.0, "gpu.0": 100.0, "module rest": 120.0}
+MODULE_REST = "rest of the module beside its chips"
+WEB, CRON = "/system.slice/web.service", "/system.slice/cron.service"
+
+
+def test_short_lived_processes_of_a_unit_are_its_own_as_in_the_agent(tmp_path):
+    """One unit has a process that lives, and children of which no row tells; another one has such children alone."""
+    workers = [Process(101, flat(0.25), extra={"cgroup": WEB}), Process(102, flat(0.0), extra={"cgroup": CRON})]
+    used = {WEB: 1.0, CRON: 0.5, "/system.slice": 1.5}
+    rows = {
+        k: [{"cgroup": path, "version": 2, "cpu_s": 7 + cpus * k} for path, cpus in used.items()] for k in range(13)
+    }
+    path = tmp_path / "x.tape"
+    truth = {"cpu.0": flat(10.0 + 20.0 * 1.5)}
+    write_machine(path, truth, workers, seconds=12, other=flat(1.25), cgroup_rows=rows, everything=True)
+    ledger = load(path).ledger(by="container", baseline=10.0)
+    check(ledger)
+    for unit, cpu_s in (("web.service", 12.0), ("cron.service", 6.0)):
+        entry = ledger.entry(unit)
+        assert entry.use["cpu_s"] == pytest.approx(cpu_s, rel=0.05)
+        assert entry.energy.low <= 20.0 * cpu_s <= entry.energy.high
+    assert ledger.unattributed_share < 0.01
+    agent = OwnerUse(lambda facts: OwnerKey("container", (facts.cgroup or "?").rpartition("/")[2]), 1.0, 0)
+    with Tape.open(path) as tape:
+        groups = {group.info.name: group.id for group in tape.groups}
+        for name in ("use.processes", "use.cgroups"):
+            assert name in groups
+        looks = [list(tape.tables(groups[name], None, None)) for name in ("use.processes", "use.cgroups")]
+        for processes, counted in zip(*looks, strict=True):
+            agent.feed(processes.at_ns, processes.rows)
+            agent.feed_cgroups(counted.rows)
+    for owner, cpu_s in agent.take().uses.items():
+        assert ledger.entry(owner.id).use["cpu_s"] == pytest.approx(cpu_s, rel=0.01), owner
+
+
 def test_segments_add_up_and_hosts_name_their_owners(tmp_path):
     worker = [Process(101, flat(1.0), name="a")]
     for name, host in (("one", "box"), ("two", "box"), ("three", "bay")):
@@ -392,11 +427,22 @@ def test_nothing_in_the_window_is_refused_not_zero(tmp_path):
     assert not math.isnan(ledger.unattributed_share)
 
 
-def test_owners_of_a_superchip_share_its_chips_and_a_note_says_so(tmp_path):
+@pytest.mark.parametrize("by", ["process", "device", "user", "span"])
+def test_owners_of_a_superchip_add_up_to_the_module(tmp_path, by):
+    """They share its chips. What is beside them (memory, I/O) is unattributed, and a note says how much that is."""
     watts = {"module.0": flat(240.0), "cpu.0": flat(20.0), "gpu.0": flat(100.0)}
-    run = load(write_machine(tmp_path / "x.tape", watts, [Process(101, flat(0.5))], seconds=SECONDS))
-    ledger = run.ledger()
+    spans = [("work", 2.0, 8.0, {})]
+    run = load(write_machine(tmp_path / "x.tape", watts, [Process(101, flat(0.5))], seconds=SECONDS, spans=spans))
+    ledger = run.ledger(by)
     check(ledger)
-    assert (run.energy().scope, ledger.total.scope) == ("module", "cpu+gpu")
-    assert MODULE_NOTE in ledger.notes
-    assert any("! owners share cpu+gpu" in line for line in summary(run))
+    assert (run.energy().scope, ledger.total.scope) == ("module", "module")
+    assert ledger.microjoules == microjoules(run.energy().value)
+    parts = {
+        name: sum(dict(e.energy.parts)[name].value for e in ledger.entries if name in dict(e.energy.parts))
+        for name in REST
+    }
+    assert parts == {name: pytest.approx(w * run.duration_s, rel=1e-3) for name, w in REST.items()}
+    rest = ledger.entry("module rest" if by == "device" else "unattributed")
+    assert rest.energy.low <= 120.0 * run.duration_s <= rest.energy.high
+    assert by == "device" or MODULE_REST in rest.method
+    assert any("rest of the module" in note and "50" in note for note in ledger.notes)

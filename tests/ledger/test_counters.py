@@ -146,6 +146,18 @@ def test_intervals_go_on_over_a_restart_and_into_the_rest():
     assert 0.1 < (amount - low) / amount < 0.3
 
 
+def test_no_interval_ends_beyond_what_the_device_drew():
+    """An owner that had next to nothing when its interval was found gets most of the joules afterwards."""
+    little, other = OwnerKey("job", "1"), OwnerKey("job", "2")
+    counters, level = Counters(), Level(10.0, spread_w=40.0)
+    counters.add("d", 60_000_000, 1.0, level, {little: 0.001, other: 1.0}, now_ns=0)
+    counters.find_intervals("d", lambda joules, _: Budget((Term("gain", "g", 0.1 * joules),)), level, 0.2)
+    for second in range(10):
+        counters.add("d", 60_000_000, 1.0, level, {little: 1.0}, now_ns=second)
+    low, high = counters.bounds_uj[little]["d"]
+    assert low <= counters.uj[little]["d"] <= high <= 1.15 * 11 * 60_000_000
+
+
 def test_an_owner_that_never_used_anything_is_not_remembered():
     counters = Counters()
     for number in range(100):

@@ -1,5 +1,4 @@
 import os
-import socket
 from dataclasses import dataclass
 
 import pytest
@@ -7,6 +6,7 @@ import pytest
 from everywatt.core.errors import UsageError
 from everywatt.ledger.groups import NO_CONTAINER, NO_JOB, Names, details_of, owner_of
 from everywatt.ledger.owners import OwnerKind
+from everywatt.ledger.use.processes import CgroupTable
 
 ID = "4f1c0de5" * 8
 DOCKER = f"/system.slice/docker-{ID}.scope"
@@ -21,8 +21,15 @@ class Process:
     user: str | None = None
 
 
+def told(rows):
+    table = CgroupTable()
+    for _ in table.feed(rows):
+        pass
+    return Names(table.names)
+
+
 def test_containers_by_name_and_by_id():
-    names = Names.of_rows([{"cgroup": DOCKER, "name": {"name": "web", "image": "nginx:1.27"}}])
+    names = told([{"cgroup": DOCKER, "name": {"name": "web", "image": "nginx:1.27"}}])
     named = owner_of(Process(DOCKER), "container", names)
     assert (named.kind, named.id, named.label) == (OwnerKind.CONTAINER, f"container:{ID}", "web")
     assert owner_of(Process(DOCKER), "container", Names()).label == ID[:12]
@@ -35,7 +42,7 @@ def test_a_pod_is_told_with_its_namespace():
         {"cgroup": POD, "name": {"pod": "cart", "namespace": "shop"}},
         {"cgroup": POD, "name": {"container": "web"}},
     ]
-    names = Names.of_rows(rows)
+    names = told(rows)
     assert owner_of(Process(POD), "container", names).label == "shop/cart/web"
     details = details_of(Process(POD), "container", names)
     assert (details["qos"], details["pod"], details["runtime"]) == ("burstable", "cart", "kubernetes")
@@ -56,7 +63,7 @@ def test_what_is_in_no_container_goes_by_job_and_unit_and_then_by_host():
 def test_jobs():
     assert owner_of(Process(DOCKER), "job", Names()) == NO_JOB
     assert owner_of(Process(SLUID), "job", Names()).id == "slurm:s5K1KKYAYG5D00"
-    names = Names.of_rows([{"cgroup": SLUID, "name": {"job_id": 4711}}])
+    names = told([{"cgroup": SLUID, "name": {"job_id": 4711}}])
     owner = owner_of(Process(SLUID), "job", names)
     assert (owner.kind, owner.id, owner.label) == (OwnerKind.JOB, "slurm:4711", "job 4711")
     assert details_of(Process(SLUID), "job", names) == {
@@ -68,14 +75,14 @@ def test_jobs():
 
 
 def test_users():
-    here = Names.of_rows([], host=socket.gethostname())
+    here = Names(here=True)
     ada = owner_of(Process(uid=1234567, user="ada"), "user", here)
     assert (ada.kind, ada.id, ada.label) == (OwnerKind.USER, "1234567", "ada")
     import pwd
 
     assert owner_of(Process(uid=os.getuid()), "user", here).label == pwd.getpwuid(os.getuid()).pw_name
     assert here.user(2**31 - 7) == str(2**31 - 7), "nobody has that number"
-    elsewhere = Names.of_rows([], host="elsewhere.example")
+    elsewhere = Names()
     assert elsewhere.user(0) == "0", "the users of this host are not those of another"
     assert owner_of(Process(), "user", here).label == "(user unknown)"
 

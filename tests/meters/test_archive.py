@@ -11,12 +11,12 @@ from everywatt.cli.common.group import dispatch
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunExists, UsageError
 from everywatt.core.foreign import Limits
-from everywatt.meters import files
+from everywatt.meters import importing
 from everywatt.meters.archive import meters_in, read_archive, store
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.downsample import downsample
-from everywatt.meters.files import blocks_of
-from everywatt.meters.parquet import GROUP_ROWS, arrow, read_parquet, write_parquet
+from everywatt.meters.importing import blocks_of
+from everywatt.meters.parquet import GROUP_ROWS, arrow, read_parquet, writing
 from everywatt.meters.stats import stats
 
 pytest.importorskip("pyarrow")
@@ -40,7 +40,7 @@ def test_csv_gzip_zip_and_parquet_hold_the_same(recording, tmp_path):
     with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("log_omegawatt_of_the_day", text)
     columns = tmp_path / "log.parquet"
-    assert write_parquet(columns, blocks_of(recording, Oddities())) == 3000
+    assert sum(map(len, writing(columns, blocks_of(recording, Oddities())))) == 3000
     truth = all_of(recording)
     for other in map(all_of, (packed, zipped, columns)):
         assert np.array_equal(other.watts, truth.watts) and np.array_equal(other.utc_ns, truth.utc_ns)
@@ -57,7 +57,7 @@ def test_names_that_lead_out_are_refused(recording, tmp_path, name):
 
 
 def test_bombs_are_refused(boxes, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LIMITS", Limits(free_bytes=1 << 20))
+    monkeypatch.setattr(importing, "LIMITS", Limits(free_bytes=1 << 20))
     grows = boxes.text(2, 6).encode() + b"\n" * (8 << 20)
     bomb, packed = tmp_path / "bomb.zip", tmp_path / "bomb.gz"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
@@ -108,7 +108,7 @@ def test_cells_do_not_depend_on_how_rows_come(recording, boxes, cut):
     block = all_of(recording)
     parts = [block.take(slice(at, at + cut)) for at in range(0, len(block), cut)][:60]
     rows = sum(map(len, parts))
-    cells = list(downsample(parts, 1.0, 10_000_000))
+    cells = list(downsample(parts, 1.0))
     starts = np.concatenate([piece.start_ns for piece in cells])
     assert (np.diff(starts) == NS).all()
     joules = sum(piece.joules.sum(axis=0) for piece in cells)
@@ -129,7 +129,7 @@ def test_only_the_rows_of_the_period_are_read(boxes, tmp_path):
     path = tmp_path / "long.csv"
     path.write_text(boxes.text(3000, 6), encoding="utf-8")
     assert GROUP_ROWS > 3000
-    write_parquet(tmp_path / "x.parquet", blocks_of(path, Oddities()))
+    list(writing(tmp_path / "x.parquet", blocks_of(path, Oddities())))
     beyond = (boxes.ORIGIN_S + 3600) * NS
     assert list(read_parquet(tmp_path / "x.parquet", beyond)) == []
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from everywatt.meters.tenths import read_digits
+from everywatt.meters.omegawatt_csv import read_digits
 
 TENTHS = st.integers(-(10**8) + 1, 10**9 - 1)
 

@@ -18,8 +18,7 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.doctor.calibration import compare_with_meter
-from everywatt.meters.clock_offset import Line, estimate
-from everywatt.meters.wall import fit_overhead, from_saved
+from everywatt.meters.wall import Line, estimate, fit_overhead, from_saved
 from everywatt.sensors.calibrations import Stored, calibrated, load_all, path_of, save
 from everywatt.tape.importing import import_files, write_utc_table
 

@@ -10,8 +10,8 @@ from api_server import ApiServer
 from webserver import certificate
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.core.retry import Backoff
 from everywatt.net.api import ApiClient, NotTaken, corrected
+from everywatt.net.http1 import Backoff
 
 WAITS = Backoff(retries=3, first_s=0.5, jitter=0.0)
 

@@ -15,8 +15,7 @@ from everywatt.net.listen import (
     parse_listen,
     url_of,
 )
-from everywatt.net.tls import check_tls
-from everywatt.net.tokens import read_token
+from everywatt.net.tls import check_tls, read_token
 
 
 @pytest.mark.parametrize(

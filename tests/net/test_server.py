@@ -13,9 +13,9 @@ import pytest
 from webserver import certificate
 
 from everywatt.net.client import Client, Limits
-from everywatt.net.guard import Access, Guard
+from everywatt.net.guard import Access, Guard, ServerLimits, Throttle
 from everywatt.net.listen import listen, parse_listen
-from everywatt.net.server import HttpServer, ServerLimits, Throttle
+from everywatt.net.server import HttpServer
 from everywatt.net.tls import ClientTls, server_context
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

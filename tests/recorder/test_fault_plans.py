@@ -15,7 +15,7 @@ from virtual_world import VirtualWorld
 from everywatt.api.meter import Meter
 from everywatt.api.run import load
 from everywatt.core.errors import RecorderError
-from everywatt.recorder import launch
+from everywatt.recorder import channel
 from everywatt.recorder.channel import Patience
 
 SEEDS = 200 if IN_CI else 50
@@ -107,7 +107,7 @@ def test_a_stopped_recorder_delays_a_program_by_two_seconds_in_all(tmp_path: Pat
             world.time.stop(world.recorder, 300)
 
         if when == "start":
-            world.patch.setattr(launch, "start", never_ready)
+            world.patch.setattr(channel, "start", never_ready)
         if when == "open":
             Meter("other", sensors=["virtual"], estimate=False).start()
             stop()

@@ -9,6 +9,7 @@ import pytest
 
 import everywatt.core.machine as machine
 from everywatt.core.errors import RecorderError
+from everywatt.recorder import channel
 from everywatt.recorder.wire import own_folder
 
 STRANGER = 54321
@@ -63,12 +64,11 @@ def test_a_socket_of_another_user_is_not_talked_to(tmp_path: Path, monkeypatch: 
     import socket
 
     from everywatt.core.clocks import SystemClock
-    from everywatt.recorder import launch
     from everywatt.recorder.channel import Patience
     from everywatt.recorder.wire import SOCKET
 
     monkeypatch.setenv("EVERYWATT_RUNTIME_DIR", str(tmp_path / "r"))
-    monkeypatch.setattr(launch, "start", lambda patience: None)
+    monkeypatch.setattr(channel, "start", lambda patience: None)
     folder = own_folder()
     with socket.socket(socket.AF_UNIX) as listener:
         os.seteuid(0)
@@ -80,4 +80,4 @@ def test_a_socket_of_another_user_is_not_talked_to(tmp_path: Path, monkeypatch: 
         finally:
             os.seteuid(0)
         with pytest.raises(RecorderError):
-            launch.reach(Patience(SystemClock()))
+            channel.reach(Patience(SystemClock()))

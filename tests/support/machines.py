@@ -103,11 +103,13 @@ def write_machine(
     packages: Sequence[int] | None = None,
     seal: bool = True,
     between: tuple[int, int] | None = None,
+    looked_until: int | None = None,
 ) -> Path:
     """A tape of `seconds`: devices draw `watts[device][k]` in second k; `other` CPUs are busy beside the processes.
 
     Energy comes every 0.1 s, processes every second; seconds in `missing` have no rows of gauges. `between` are the
     seconds in which this tape was recorded: counters and processes count from the beginning all the same.
+    `looked_until` is the last second of which use is on it: a kill takes what was not written yet.
     """
     machine = {"name": host, "cpus": cpus, "memory_bytes": memory_bytes, "packages": packages}
     meta = {"host": machine, "period_s": 0.1}
@@ -120,7 +122,8 @@ def write_machine(
         number = writer.add_group(GroupInfo(f"use.{device}", "test", device, (channel,)), 1.0)
         writer.append(number, [_row(k, (levels[max(k - 1, 0)],)) for k in range(seconds + 1)])
     if processes is not None:
-        _use(writer, processes, seconds, other or [0.0] * seconds, cpus, everything, between)
+        looked = between if looked_until is None else ((between or (0, seconds))[0], looked_until)
+        _use(writer, processes, seconds, other or [0.0] * seconds, cpus, everything, looked)
     for info, table in ((GPUS, gpu_rows), (CGROUPS, cgroup_rows)):
         if table is not None:
             number = writer.add_group(info, 1.0)

@@ -7,7 +7,7 @@ agent open it as they open any other. Which machine it reads is `here`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from virtual_time import VirtualTime
@@ -40,6 +40,9 @@ class VirtualMachine:
     board_ns: int = CARD_NS
     window_ns: int = CARD_NS
     gain_pct: float | None = None  # that cards are known to be off by
+    tenants: tuple[int, ...] = ()  # processes on the card
+    users: dict[int, str] = field(default_factory=dict)  # whose processes are, where they are not Ada's
+    ended: tuple[int, ...] = ()  # processes that are there no more
     origin_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,7 +50,7 @@ class VirtualMachine:
 
     @classmethod
     def of(cls, time: VirtualTime, **curves: str) -> VirtualMachine:
-        """`cpu="square:30W,90W,0.7s"`; devices are cpu, gpu (a counter), board (a gauge of mean power)."""
+        """`cpu="square:30W,90W,0.7s"`; devices are cpu, gpu and module (counters), board (a gauge of mean power)."""
         return cls(time, {name: parse_curve(text) for name, text in curves.items()})
 
     def energy_j(self, device: str, start_ns: int, end_ns: int) -> float:
@@ -94,15 +97,30 @@ class Counter:
         ),
         inline=True,
     )  # fmt: skip
+    curve = "cpu"
 
     def read(self) -> Sequence[Any]:
         at_ns = machine().read(self.info.name)
         if at_ns < 0:
             return [(0, "yesterday", None)]
         published = at_ns // COUNTER_NS * COUNTER_NS
-        return [fresh(at_ns, (round(1e6 * machine().energy_j("cpu", machine().origin_ns, published)),), COUNTER_NS)]
+        return [
+            fresh(at_ns, (round(1e6 * machine().energy_j(self.curve, machine().origin_ns, published)),), COUNTER_NS)
+        ]
 
     def close(self) -> None: ...
+
+
+class Module(Counter):
+    """Microjoules of the module that package and card are on."""
+
+    info = replace(
+        Counter.info,
+        name="virtual.module",
+        device="module.0",
+        channels=(replace(Counter.info.channels[0], name="module.0.energy", device="module.0", domain=Domain.MODULE),),
+    )
+    curve = "module"
 
 
 class Card:
@@ -172,16 +190,31 @@ class Processes:
                 "ppid": 1,
                 "name": f"p{pid}",
                 "uid": 1000,
-                "user": "ada",
+                "user": machine().users.get(pid, "ada"),
                 "cpu_s": share * seconds,
             }
             for pid, share in SHARES.items()
+            if pid not in machine().ended
         ]
         others = [pid for pid in self.pids if pid not in SHARES]
         return at_ns, rows + [{"pid": pid, "start": pid, "ppid": 1, "name": f"p{pid}", "cpu_s": 0.0} for pid in others]
 
     def follow(self, pids: Sequence[int]) -> None:
         self.pids += pids
+
+    def close(self) -> None: ...
+
+
+class Tenants:
+    """Who is on the card: the processes of `machine().tenants`, with half of its SM time each."""
+
+    info = GroupInfo("virtual.processes", "virtual", "gpu", (), cadence=Cadence.SLOW, table=True)
+
+    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+        at_ns = machine().read(self.info.name)
+        return at_ns, [{"pid": pid, "gpu": 0, "sm": 50.0, "memory_bytes": 2**30} for pid in machine().tenants]
+
+    def follow(self, pids: Sequence[int]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -199,6 +232,7 @@ class Sensors:
         return Report("virtual", State.USABLE)
 
     def groups(self) -> Sequence[Any]:
-        by_device = {"cpu": Counter, "gpu": Card, "board": Board}
+        by_device = {"cpu": Counter, "gpu": Card, "board": Board, "module": Module}
         devices = [make() for device, make in by_device.items() if device in machine().curves]
-        return [*devices, Temperature(), Processes(self.request.pids)]
+        tables = [Processes(self.request.pids), *([Tenants()] if machine().tenants else [])]
+        return [*devices, Temperature(), *tables]

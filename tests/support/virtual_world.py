@@ -25,7 +25,7 @@ from virtual_machine import VirtualMachine
 from virtual_time import Process, VirtualTask, VirtualTime
 
 import everywatt.api.meter
-import everywatt.recorder.launch
+import everywatt.recorder.channel
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RecorderError
 from everywatt.core.machine import Machine
@@ -66,7 +66,7 @@ class VirtualWorld:
         patch.setenv("HOME", str(self.folder))
         patch.setenv("EVERYWATT_RECORDER_IDLE_S", "0.2")
         patch.chdir(self.folder)
-        patch.setattr(everywatt.recorder.launch, "start", self._start_recorder)
+        patch.setattr(everywatt.recorder.channel, "start", self._start_recorder)
         patch.setattr(everywatt.api.meter, "provenance", _provenance)
         # Meters of programs that were killed here stay open: in another test, measure() would be a span of theirs.
         patch.setattr(everywatt.api.meter, "_open", [])
@@ -122,7 +122,7 @@ class VirtualWorld:
         self.until(lambda: self.recorder is None, seconds)
 
     def _start_recorder(self, patience: Patience) -> None:
-        """In place of `recorder.launch.start`: the same server, as a program of this world."""
+        """In place of `recorder.channel.start`: the same server, as a program of this world."""
         process = self.process("recorder")
         made: list[Server | str | None] = []
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.tape.accumulate import Accumulator, Found, publication_ns
+from everywatt.tape.accumulate import Accumulator, Found
 from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import Tape
 from everywatt.tape.validate import validate
@@ -42,30 +42,13 @@ def rows(seed: int, count: int) -> list[Row]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_values_that_are_missing_in_most_rows(seed: int) -> None:
-    one_by_one, together = Accumulator(GROUP, 0.1), Accumulator(GROUP, 0.1)
+    accumulator = Accumulator(GROUP, 0.1)
     given = rows(seed, 41)
     for row in given:
-        assert one_by_one.add(row) == []
-    assert together.add(given[0]) == []
-    for start in range(1, 41, 10):
-        part = given[start : start + 10]
-        columns = list(zip(*(row.values for row in part), strict=True))
-        assert together.add_all(columns, [publication_ns(row) for row in part])
-    found = together.cum()
-    assert repr(found) == repr(one_by_one.cum())  # NaN is not equal to itself
+        assert accumulator.add(row) == []
+    found = accumulator.cum()
     assert found[0].total == given[-1].values[0] - given[0].values[0]
     assert found[2].observed_ns < found[1].observed_ns == found[0].observed_ns
-
-
-def test_a_counter_that_has_no_value_is_looked_at_row_by_row() -> None:
-    accumulator = Accumulator(GROUP, 0.1)
-    given = rows(1, 12)
-    accumulator.add(given[0])
-    before = accumulator.cum()
-    values = [row.values for row in given[1:]]
-    values[3] = (NAN, *values[3][1:])
-    assert not accumulator.add_all(list(zip(*values, strict=True)), [publication_ns(row) for row in given[1:]])
-    assert repr(accumulator.cum()) == repr(before)
 
 
 def counter(**facts: float) -> GroupInfo:
@@ -115,23 +98,10 @@ def test_a_jump_on_a_tape_counts_nowhere(tmp_path) -> None:
         assert ticks_by_frame(tape, tape.group(group), ["cpu.0.energy"]) is None
 
 
-def test_rows_taken_together_see_the_jump_too() -> None:
-    accumulator = Accumulator(counter(), 0.1)
-    given = [read_at(0.0, 3645.0), read_at(0.1, 3655.0), read_at(0.2, 9000.0)]
-    accumulator.add(given[0])
-    assert not accumulator.add_all([[row.values[0] for row in given[1:]]], [row.read_ns for row in given[1:]])
-
-
 def test_a_counter_that_stood_still_catches_up() -> None:
     still = [(second / 10, 500.0) for second in range(2, 600)]
     joules, found = drawn(counter(max_w=125.0), (0.0, 480.0), (0.1, 490.0), *still, (60.0, 6490.0))
     assert (joules, found) == (pytest.approx(6010.0), [])
-    together = Accumulator(counter(max_w=125.0), 0.1)
-    together.add(read_at(0.0, 480.0))
-    assert together.add_all([[row.values[0] for row in (read_at(*one) for one in still)]], [
-        read_at(*one).read_ns for one in still
-    ])  # fmt: skip
-    assert together.add(read_at(60.0, 6490.0)) == []
 
 
 def test_wraps_and_sleep_are_counted() -> None:

@@ -17,7 +17,7 @@ def writer(tmp_path):
 
 
 def published(news) -> list[int]:
-    return [row.early_ns for part in news.rows for row in part.rows]
+    return [row.early_ns for part in news for row in part.rows]
 
 
 def test_rows_are_told_once_as_they_come_and_through_sealing(writer):
@@ -52,26 +52,8 @@ def test_a_group_that_comes_later_is_seen(writer):
     writer.append(second, rows(lambda t: t, 0, 1, 0.1))
     writer.flush()
     news = follower.look()
-    assert [part.group.info.device for part in news.rows] == ["cpu.1"]
+    assert [part.group.info.device for part in news] == ["cpu.1"]
     assert len(published(news)) == 11
-
-
-def test_tables_are_told_once_too(writer):
-    from everywatt.core.channels import GroupInfo
-
-    group = writer.add_group(counter_group(), 0.1)
-    table = writer.add_group(GroupInfo("use.processes", "use", "host", (), table=True), 1.0)
-    writer.append(group, rows(lambda t: t, 0, 1, 0.1))
-    writer.append_table(table, at(1), [{"pid": 1}])
-    writer.flush()
-    follower = Follower(Tape.open(writer.path), tables=True)
-    assert [rows for _, _, rows in follower.look().tables] == [[{"pid": 1}]]
-    writer.append_table(table, at(2), [{"pid": 2}])
-    writer.flush()
-    assert [rows for _, _, rows in follower.look().tables] == [[{"pid": 2}]]
-    writer.append_table(table, at(3), [{"pid": 3}])
-    writer.seal()
-    assert [rows for _, _, rows in follower.look().tables] == [[{"pid": 3}]]
 
 
 def test_until_is_as_if_the_tape_ended_there(writer):

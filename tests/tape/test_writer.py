@@ -1,17 +1,14 @@
 """What goes into a tape comes out of it."""
 
-import math
 import os
 import random
 import sqlite3
 
 import pytest
 
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import RunExists, TapeError, UsageError
 from everywatt.core.spans import Span
-from everywatt.tape.accumulate import Accumulator
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter
@@ -177,35 +174,3 @@ def test_an_abandoned_tape_is_whole_and_says_that_it_is_not_sealed(lab, tmp_path
     with Tape.open(tmp_path / "a.tape") as tape:
         assert tape.trouble == ("a.tape was closed without being sealed.",)
         assert len(load_columns(tape, group, ["gpu.0.energy"])) == 5
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_rows_in_one_batch_accumulate_as_they_do_one_by_one(seed):
-    rng = random.Random(seed)
-    channels = (
-        Channel("a", "J", Kind.COUNTER, "cpu.0", Domain.PACKAGE, 1e-6, facts=Facts(wrap=5e7, max_w=50.0)),
-        Channel("b", "W", Kind.GAUGE, "cpu.0", Domain.PACKAGE, 1e-3),
-        Channel("c", "%", Kind.GAUGE, "cpu.0"),
-        Channel("d", "J", Kind.COUNTER, "cpu.0", Domain.CORE, 1e-6),
-    )
-    info = GroupInfo("g", "x", "cpu.0", channels)
-    apart, together = Accumulator(info, 0.1), Accumulator(info, 0.1)
-    at_ns, counts = 0, [4.9e7, 0.0]
-    quick = 0
-    for batch in range(30):
-        rows, ats = [], []
-        for _ in range(rng.randint(1, 12)):
-            at_ns += rng.choice([100_000_000] * 60 + [700_000_000])
-            counts = [(counts[0] + rng.random() * 4e5) // 1 % 5e7, counts[1] + rng.randint(0, 10)]
-            values = (counts[0], rng.random() * 3e5, math.nan, counts[1] if rng.random() > 0.01 else math.nan)
-            rows.append(Row(at_ns, at_ns, at_ns, values))
-            ats.append(at_ns)
-        for row in rows:
-            apart.add(row)
-        if together.add_all(list(zip(*[row.values for row in rows], strict=True)), ats):
-            quick += 1
-        else:
-            for row in rows:
-                together.add(row)
-        assert repr(together.cum()) == repr(apart.cum()), batch
-    assert 0 < quick < 30

@@ -17,13 +17,14 @@ from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
 from everywatt.core.jsonio import text
+from everywatt.core.machine import state_folder
 from everywatt.core.platforms import require_linux
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
 from everywatt.sensors.base import State
 from everywatt.sensors.registry import odd_tables
-from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment, state_folder
+from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment
 from everywatt.tape.run_store import home as runs_home
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine, parse_size
 
 if TYPE_CHECKING:
-    from everywatt.fleet.http import Http
+    from everywatt.fleet.service import Http
     from everywatt.net.listen import Address
 
 LIBRARIES = ("uvicorn",)
@@ -129,8 +129,7 @@ def need(library: str) -> None:
 def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
     """Where to listen, whether with TLS, and the token. UsageError where that cannot be served."""
     from everywatt.net import listen as address
-    from everywatt.net.tls import check_tls
-    from everywatt.net.tokens import read_token
+    from everywatt.net.tls import check_tls, read_token
 
     assert options.listen is not None
     place = address.parse_listen(options.listen)
@@ -151,7 +150,7 @@ def _http(options: AgentOptions) -> Http:
     sock = address.listen(place)
     port = int(sock.getsockname()[1])
 
-    from everywatt.fleet.http import Http
+    from everywatt.fleet.service import Http
     from everywatt.net.guard import Access
 
     hosts = address.hosts_of(place, port, tls=tls, names=options.names)

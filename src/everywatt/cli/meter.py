@@ -26,12 +26,10 @@ from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.capture import Capture
-from everywatt.meters.files import blocks_of_files
-from everywatt.meters.importing import plug_numbers
+from everywatt.meters.importing import blocks_of_files, plug_numbers
 from everywatt.meters.plugmap import check_against, load_map, unchanged
-from everywatt.meters.power import line_of, line_of_blocks, meter_sources, single
 from everywatt.meters.stats import MeterStats, PlugStats, stats
-from everywatt.meters.wall import Node, compare_node, from_saved, saved
+from everywatt.meters.wall import Node, compare_node, from_saved, line_of, line_of_blocks, meter_sources, saved, single
 
 PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
 ARCHIVE = click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="Archive of meters.")

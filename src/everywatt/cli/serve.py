@@ -72,8 +72,7 @@ def command(
     never writes. Ctrl-C stops it. Requires `pip install 'everywatt[serve]'`.
     """
     from everywatt.net import listen as address
-    from everywatt.net.tls import check_tls
-    from everywatt.net.tokens import read_token
+    from everywatt.net.tls import check_tls, read_token
 
     need_libraries()
     settings = settings_here(quiet=output.quiet)

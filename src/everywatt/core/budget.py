@@ -190,19 +190,11 @@ def _independent(terms: Iterable[Term]) -> dict[str, float]:
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Terms of one source and key added up, in the order in which they first appear."""
-    found: dict[str | tuple[str, str], Term] = {}
-    sums: dict[str | tuple[str, str], float] = {}  # only of those that appear again: most edges do not
-    for term in terms:
-        source, key, joules, _ = term
-        name: str | tuple[str, str] = key
-        before = found.get(key)
-        if before is not None and before.source != source:  # two sources with one key are rare
-            name = (source, key)
-            before = found.get(name)
-        if before is None:
-            found[name] = term
+    sums: dict[tuple[str, str], list[float]] = {}
+    for source, key, joules, freedom in terms:
+        same = sums.get((source, key))
+        if same is None:
+            sums[source, key] = [joules, freedom]
         else:
-            sums[name] = sums.get(name, before.joules) + joules
-    for name, joules in sums.items():
-        found[name] = found[name]._replace(joules=joules)
-    return tuple(found.values())
+            same[0] += joules
+    return tuple([Term(source, key, joules, freedom) for (source, key), (joules, freedom) in sums.items()])

@@ -82,19 +82,6 @@ _USER = r"user(?:@|-)(?P<uid>\d+)\.(?:service|slice)"
 _SESSION = r"session-(?P<number>.+)\.scope"
 
 
-def place(cgroup: str) -> Place | None:
-    """The container that a cgroup is in, else the job, else the systemd unit; None where it is in none of them.
-
-    >>> place("/system.slice/nginx.service").label
-    'nginx.service'
-    """
-    found = places(cgroup)
-    for kind in PlaceKind:
-        if kind in found:
-            return found[kind]
-    return None
-
-
 def places(cgroup: str) -> dict[PlaceKind, Place]:
     """Everything that a path says, at most one of a kind: the innermost container, the job, the innermost unit."""
     # containerd may be given `SLICE:PREFIX:ID`; without systemd as cgroup driver that is the folder's name.

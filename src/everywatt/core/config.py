@@ -41,11 +41,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its name in files, how a text or TOML value becomes its value, its default and what it does."""
+    """One setting: its name in files, how a text or TOML value becomes its value, and what it does."""
 
     name: str
     parse: Callable[[Any, Path], Any]
-    default: Any
     takes: str
     help: str
 
@@ -58,6 +57,11 @@ class Setting:
     def field(self) -> str:
         """Its name in `Settings`."""
         return {"period": "period_s", "tag": "tags", "sensor": "options"}.get(self.name, self.name.replace("-", "_"))
+
+    @property
+    def default(self) -> Any:
+        """Its value where nothing is set."""
+        return getattr(Settings(), self.field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,60 +218,47 @@ def parse_tag(text: str) -> tuple[str, str]:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("home", _path, None, "PATH", "Run directory; ./everywatt-runs by default."),
-    Setting("period", _period, 0.1, "DURATION", "Time between two reads of power and energy."),
-    Setting("sensors", _names, None, "NAMES", "Sensors to use; all by default."),
-    Setting(
-        "estimate", _switch, True, "BOOLEAN", "Whether the modelled sensor may be used if no sensor measures power."
-    ),
-    Setting(
-        "profile",
-        _one_of(PROFILES),
-        "normal",
-        "normal|small",
-        "small: fewer writes and less memory, for small devices.",
-    ),
+    Setting("home", _path, "PATH", "Run directory; ./everywatt-runs by default."),
+    Setting("period", _period, "DURATION", "Time between two reads of power and energy."),
+    Setting("sensors", _names, "NAMES", "Sensors to use; all by default."),
+    Setting("estimate", _switch, "BOOLEAN", "Whether the modelled sensor may be used if no sensor measures power."),
+    Setting("profile", _one_of(PROFILES), "normal|small", "small: fewer writes and less memory, for small devices."),
     Setting(
         "memory",
         _one_of(MEMORIES),
-        "rss",
         "rss|pss",
         "Metric of process memory; pss adds proportional and unique set sizes, at 77 µs per process.",
     ),
     Setting(
         "mask-secrets",
         _switch,
-        True,
         "BOOLEAN",
         "Whether passwords, tokens and keys in the recorded command are replaced by ***.",
     ),
-    Setting("sensor", _sensor_options, {}, "TABLES", "Options of sensors, by sensor; in the environment as JSON."),
-    Setting("tag", _tags, {}, "KEY=VALUE", "Tags for every run."),
-    Setting("country", _country, None, "CODE", "Country whose yearly grid intensity gives carbon."),
+    Setting("sensor", _sensor_options, "TABLES", "Options of sensors, by sensor; in the environment as JSON."),
+    Setting("tag", _tags, "KEY=VALUE", "Tags for every run."),
+    Setting("country", _country, "CODE", "Country whose yearly grid intensity gives carbon."),
     Setting(
         "intensity",
         _at_least(0.0, "grams of CO2e per kWh, such as 56"),
-        None,
         "GRAMS",
         "Grams of CO2e per kWh; takes precedence over `country`.",
     ),
-    Setting("intensity-file", _path, None, "CSV", "File with the grid intensity over time: time, g_per_kwh."),
+    Setting("intensity-file", _path, "CSV", "File with the grid intensity over time: time, g_per_kwh."),
     Setting(
         "pue",
         _at_least(1.0, "1 or more, such as 1.2"),
-        None,
         "RATIO",
         "Power usage effectiveness: power of the room divided by power of its computers.",
     ),
-    Setting("price", _price, None, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'."),
+    Setting("price", _price, "AMOUNT", "Price of a kWh, such as 0.25 or '0.25 EUR'."),
     Setting(
         "slurm-spool",
         _path,
-        None,
         "PATH",
         "Where Slurm's hooks put their events on a node; /var/spool/everywatt/slurm by default.",
     ),
-    Setting("slurm-store", _path, None, "PATH", "Store of a site's Slurm jobs."),
+    Setting("slurm-store", _path, "PATH", "Store of a site's Slurm jobs."),
 )
 
 VARIABLES: Mapping[str, str] = {

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from everywatt.core.channels import NAN
 
+WRAP_MARGIN = 1.5  # hardware may count so many times what its power limit allows, for a moment
+
 
 class Case(StrEnum):
     """How a difference came about."""
@@ -45,7 +47,7 @@ def difference(
     if before != before or after != after:
         return Difference(NAN, Case.MISSING)
     step = after - before
-    most = None if most_per_s is None else most_per_s * (max(seconds, 0.0) + period_s) * 1.5
+    most = None if most_per_s is None else most_per_s * (max(seconds, 0.0) + period_s) * WRAP_MARGIN
     if step >= 0:
         if wrap and most is not None and most >= step + wrap:
             return Difference(step, Case.MANY_WRAPS, most)

@@ -78,14 +78,18 @@ class Energy:
         return dict(self.parts)[name]
 
     def __add__(self, other: Energy) -> Energy:
-        return self._combine(other, 1.0) if isinstance(other, Energy) else NotImplemented
+        return sum_energies((self, other)) if isinstance(other, Energy) else NotImplemented
 
     def __radd__(self, other: int) -> Energy:
         # `sum(energies)` starts with 0, which has every scope.
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Energy) -> Energy:
-        return self._combine(other, -1.0) if isinstance(other, Energy) else NotImplemented
+        if not isinstance(other, Energy):
+            return NotImplemented
+        self._same_scope(other, "subtract")
+        parts = tuple((name, part if part.joules is None else part * -1.0) for name, part in other.parts)
+        return sum_energies((self, replace(other * -1.0, parts=parts)))
 
     def __mul__(self, factor: float) -> Energy:
         parts = tuple((name, part * factor) for name, part in self.parts if part.joules is not None)
@@ -113,23 +117,6 @@ class Energy:
             raise ScopeError(
                 f"Cannot {verb} energy of '{self.scope}' with energy of '{other.scope}': they cover different scopes."
             )
-
-    def _combine(self, other: Energy, sign: float) -> Energy:
-        self._same_scope(other, "add" if sign > 0 else "subtract")
-        mine, theirs = dict(self.parts), dict(other.parts)
-        names = dict.fromkeys((*mine, *theirs))
-        parts = tuple((name, _joined(mine.get(name), theirs.get(name), sign)) for name in names)
-        return Energy(
-            self.value + sign * other.value,
-            self.budget + other.budget.scaled(sign),
-            self.scope,
-            join_labels((self.pedigree, other.pedigree)),
-            min(self.coverage, other.coverage),
-            parts,
-            tuple(dict.fromkeys((*self.notes, *other.notes))),
-            signed=sign < 0 or self.signed or other.signed,
-            sampling_only=self.sampling_only or other.sampling_only,
-        )
 
     def __str__(self) -> str:
         if self.joules is None:
@@ -192,16 +179,6 @@ class Ratio:
 
     def __str__(self) -> str:
         return format_ratio(self.value, self.low, self.high)
-
-
-def _joined(mine: Energy | None, theirs: Energy | None, sign: float) -> Energy:
-    """A device of a sum or difference; what only one of the two has a figure for is all that the whole has of it."""
-    if theirs is None or (mine is not None and theirs.joules is None):
-        assert mine is not None
-        return mine
-    if theirs.joules is None:
-        return theirs
-    return theirs * sign if mine is None or mine.joules is None else mine._combine(theirs, sign)
 
 
 def join_labels(labels: Iterable[str]) -> str:

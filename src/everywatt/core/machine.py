@@ -40,6 +40,14 @@ class Machine:
         )
 
 
+def boot_id(proc: Path = Path("/proc")) -> str:
+    """The kernel's name of this boot; empty where it has none."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
     """The user's own folder for the recorder's socket.
 
@@ -53,6 +61,15 @@ def runtime_dir(environ: Mapping[str, str] | None = None) -> Path:
         if folder and _is_own(folder):
             return Path(folder) / "everywatt"
     return Path("/tmp") / f"everywatt-{user_id()}"
+
+
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """What everywatt keeps for the user: XDG_STATE_HOME/everywatt, or ~/.local/state/everywatt."""
+    env = os.environ if environ is None else environ
+    base = env.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):
+        base = f"{env.get('HOME') or '~'}/.local/state"
+    return Path(base).expanduser() / "everywatt"
 
 
 def _is_own(folder: Path | str) -> bool:

@@ -16,8 +16,7 @@ from everywatt.energy.sources import Source, sources
 from everywatt.energy.tolerance import Calibration, fit
 from everywatt.energy.window import source_ticks
 from everywatt.meters.block import Floats
-from everywatt.meters.clock_offset import Offset, estimate
-from everywatt.meters.power import line_of, meter_sources, single
+from everywatt.meters.wall import Offset, estimate, line_of, meter_sources, single
 
 # Windows of a comparison: long enough for a few readings each, and as many as a matrix of their errors allows.
 SHORTEST_S, MOST_WINDOWS = 0.25, 400

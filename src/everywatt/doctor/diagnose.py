@@ -14,15 +14,15 @@ from typing import Any
 
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.format import format_bytes
-from everywatt.core.machine import Machine, runtime_dir
+from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
 from everywatt.doctor.preflight import SLOWED
-from everywatt.recorder.wire import SOCKET, Address
+from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.registry import choose, known
 from everywatt.sensors.surroundings import Surroundings, look
 from everywatt.tape.places import filesystem, is_network
-from everywatt.tape.run_store import FOLDER, state_folder
+from everywatt.tape.run_store import FOLDER
 
 
 class Verdict(StrEnum):
@@ -326,7 +326,7 @@ def _socket(folder: Path) -> Check:
         return Check(
             "recorder", Verdict.FAIL, f"{place} is not a socket, so no recorder can listen there", f"rm -r {place}"
         )
-    with socket.socket(socket.AF_UNIX) as sock, Address(folder) as address:
+    with socket.socket(socket.AF_UNIX) as sock, address_in(folder) as address:
         sock.settimeout(1.0)
         try:
             sock.connect(address)

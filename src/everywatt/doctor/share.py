@@ -18,7 +18,7 @@ from everywatt.core.machine import Machine
 from everywatt.doctor.characterise import characterise_live
 from everywatt.doctor.coverage import coverage
 from everywatt.sensors.base import Report, Request
-from everywatt.sensors.cpu.raplfacts import Cpu
+from everywatt.sensors.cpu.rapl import Cpu
 from everywatt.sensors.nvidia.nvml import Nvml
 from everywatt.sensors.registry import NEEDS, choose, known
 from everywatt.sensors.sysfs import packages_of, threads_per_core

@@ -9,26 +9,16 @@ from typing import Any
 
 from everywatt.core.errors import EverywattError
 from everywatt.fleet.agent import Agent
-from everywatt.fleet.options import AgentOptions, combine
+from everywatt.fleet.options import LISTS, PATHS, AgentOptions, combine
 from everywatt.fleet.service import serve
-
-_PATHS = (
-    "state",
-    "remote_write_token_file",
-    "remote_write_ca",
-    "remote_write_cert",
-    "remote_write_key",
-    "llm_token_file",
-)
-_TUPLES = ("compat", "sensors", "jobs", "names", "llm")
 
 
 def main(text: str) -> int:
     """Run the agent whose flags and configuration file are in the text."""
     asked = json.loads(text)
     flags: dict[str, Any] = asked["flags"]
-    flags |= {name: Path(flags[name]) for name in _PATHS if name in flags}
-    flags |= {name: tuple(flags[name]) for name in _TUPLES if name in flags}
+    flags |= {name: Path(flags[name]) for name in PATHS if flags.get(name) is not None}
+    flags |= {name: tuple(flags[name]) for name in LISTS if flags.get(name) is not None}
     config = None if asked["config"] is None else Path(asked["config"])
 
     def read() -> AgentOptions:

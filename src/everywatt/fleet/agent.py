@@ -21,10 +21,10 @@ from everywatt.core.plugins import METRIC_NAMES, load_plugin
 from everywatt.fleet import jobs as job_providers
 from everywatt.fleet import segments, state
 from everywatt.fleet.exporting import Exporter, MetricSource
+from everywatt.fleet.jobs import Places
 from everywatt.fleet.loop import Loop
 from everywatt.fleet.metrics import Series
 from everywatt.fleet.options import RELOADABLE, AgentOptions
-from everywatt.fleet.places import Places
 from everywatt.fleet.service import Notifier
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.counters import Counters
@@ -120,7 +120,7 @@ class Agent:
     def _watch_llm(self) -> None:
         from everywatt.fleet.llm_energy import LlmBook
         from everywatt.fleet.llm_servers import check_targets
-        from everywatt.net.tokens import read_token
+        from everywatt.net.tls import read_token
 
         token = read_token(None, self.options.llm_token_file)
         targets = check_targets(self.options.llm)

@@ -246,6 +246,7 @@ class Lines:
     """All lines of a machine, and the accumulators behind them."""
 
     all: list[Line] = field(default_factory=list)
+    modules: list[Line] = field(default_factory=list)  # that have chips whose energy is shared
     _sums: dict[str, Accumulator] = field(default_factory=dict)
     _by_group: dict[str, list[Line]] = field(default_factory=dict)
 
@@ -256,6 +257,7 @@ class Lines:
         # It asks a tape for its groups only.
         found = sources(SimpleNamespace(groups=stored))  # type: ignore[arg-type]
         counted = {source.channel.name for source in addable(splittable(found))}
+        modules = {source.channel.name for source in addable(found)} - counted
         made = cls()
         taken: set[tuple[str, str]] = set()
         for source in found:
@@ -278,6 +280,7 @@ class Lines:
             )
             line.idle = IdleFinder(line.kind) if in_total else None
             made.all.append(line)
+            made.modules += [line] if channel.name in modules else []
             made._by_group.setdefault(info.name, []).append(line)
             if info.name not in made._sums:
                 made._sums[info.name] = Accumulator(info, source.group.expected_period_s)

@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_ENERGY, OWNER_LOW_HIGH, Registry, Series
 from everywatt.fleet.watch import Watcher
-from everywatt.ledger.engine import UJ
+from everywatt.ledger.engine import REST_DEVICE, UJ
 from everywatt.recorder.read_loop import rss_bytes
 from everywatt.sensors.base import Report
 
@@ -94,6 +94,7 @@ class Exporter:
         self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float | None]] = {}
         with self.registry.lock:
             self._constant()
+            self._go_on_with_owners()
 
     def _series_of(self, line: Line) -> tuple[Series, ...]:
         """Energy with its interval, power, coverage and age of a device."""
@@ -106,6 +107,12 @@ class Exporter:
             series("everywatt_coverage_ratio", device, domain),
             series("everywatt_tick_age_seconds", device, domain),
         )
+
+    def _go_on_with_owners(self) -> None:
+        """Know the series that an agent before told: the tape has to say if one of them ends now."""
+        self._owners(0)
+        for series in (one for found in self._owner_series.values() for one in found):
+            series.told, series.value = series.value, None
 
     def _constant(self) -> None:
         from everywatt import __version__
@@ -169,6 +176,8 @@ class Exporter:
     def _owners(self, now_ns: int) -> None:
         watcher, registry = self.watcher, self.registry
         times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
+        if watcher.lines.modules:
+            times[REST_DEVICE] = self.utc.ms(watcher.lines.modules[-1].settled_ns)
         known = self._owner_series
         gone = set(known)
         bounds = watcher.counters.bounds_uj

@@ -17,7 +17,7 @@ from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.fleet.tables import is_counter
 from everywatt.meters.series import Part, Table, write_parts
-from everywatt.sensors.cpu.raplfacts import Cpu, energy_channel
+from everywatt.sensors.cpu.rapl import Cpu, energy_channel
 from everywatt.sensors.jetson import jetson
 from everywatt.sensors.nvidia import gpu_known
 

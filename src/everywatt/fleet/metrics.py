@@ -32,84 +32,62 @@ class Family(NamedTuple):
     help: str
 
 
-FAMILIES: Final[dict[str, Family]] = {
-    family.name: family
-    for family in (
-        Family("everywatt_energy_joules_total", "counter", "joules", "Energy of a device since it was first counted."),
-        Family("everywatt_energy_low_joules_total", "counter", "joules", "Lower end of its 95 % interval."),
-        Family("everywatt_energy_high_joules_total", "counter", "joules", "Upper end of its 95 % interval."),
-        Family("everywatt_power_watts", "gauge", "watts", "Mean power of a device between its last two ticks."),
-        Family("everywatt_power_limit_watts", "gauge", "watts", "Configured power limit."),
-        Family("everywatt_utilisation_ratio", "gauge", "ratio", "Share of time in which the device was busy."),
-        Family("everywatt_memory_bytes", "gauge", "bytes", "Used memory of the device."),
-        Family("everywatt_memory_total_bytes", "gauge", "bytes", "Total memory of the device."),
-        Family("everywatt_temperature_celsius", "gauge", "celsius", "Temperature of the device."),
-        Family("everywatt_clock_hertz", "gauge", "hertz", "Clock of the device."),
-        Family("everywatt_coverage_ratio", "gauge", "ratio", "Share of the time since the start that was observed."),
-        Family("everywatt_tick_age_seconds", "gauge", "seconds", "Age of the newest reading."),
-        Family("everywatt_device_info", "gauge", "", 'Metadata of a device; total="1" if it is part of the sum.'),
-        Family(
-            "everywatt_interval_info",
-            "gauge",
-            "",
-            'What the interval of a device covers: "all", or "sampling only" if gain and offset are unknown.',
-        ),
-        Family("everywatt_owner_energy_joules_total", "counter", "joules", "Energy of a device by owner."),
-        Family(
-            "everywatt_owner_energy_low_joules_total", "counter", "joules", "Lower end of the 95 % interval by owner."
-        ),
-        Family(
-            "everywatt_owner_energy_high_joules_total", "counter", "joules", "Upper end of the 95 % interval by owner."
-        ),
-        Family("everywatt_unattributed_info", "gauge", "", "Why energy of a device is unattributed."),
-        Family("everywatt_owner_cpu_seconds_total", "counter", "seconds", "CPU time by owner."),
-        Family("everywatt_owner_memory_bytes", "gauge", "bytes", "Resident memory by owner."),
-        Family("everywatt_job_info", "gauge", "", "Jobs on this node."),
-        Family(
-            "everywatt_llm_joules_per_token",
-            "gauge",
-            "",
-            "Active energy by token over the last minute: by prompt token for prefill, else by generated token.",
-        ),
-        Family("everywatt_llm_joules_per_token_low", "gauge", "", "Lower end of its 95 % interval."),
-        Family("everywatt_llm_joules_per_token_high", "gauge", "", "Upper end of its 95 % interval."),
-        Family("everywatt_llm_energy_joules_total", "counter", "joules", "Active energy of a server by model."),
-        Family("everywatt_llm_tokens_total", "counter", "", "Tokens that were joined with energy, by model and phase."),
-        Family(
-            "everywatt_llm_other_energy_joules_total",
-            "counter",
-            "joules",
-            "Active energy of a server without tokens: loading, and time in which its counters were not read.",
-        ),
-        Family(
-            "everywatt_llm_held_energy_joules_total",
-            "counter",
-            "joules",
-            "Energy of cards that a server kept awake without using them.",
-        ),
-        Family("everywatt_llm_up", "gauge", "", "Whether the counters of a server could be read."),
-        Family("everywatt_llm_refused_info", "gauge", "", "Why a server has no joules per token now."),
-        Family("everywatt_host_cpu_seconds_total", "counter", "seconds", "CPU time of the host, summed over its CPUs."),
-        Family("everywatt_host_memory_bytes", "gauge", "bytes", "Used memory of the host."),
-        Family("everywatt_sensor_up", "gauge", "", "Whether a sensor works."),
-        Family("everywatt_build_info", "gauge", "", "Versions."),
-        Family("everywatt_agent_cpu_seconds_total", "counter", "seconds", "CPU time of the agent itself."),
-        Family("everywatt_agent_resident_memory_bytes", "gauge", "bytes", "Resident memory of the agent itself."),
-        Family("everywatt_agent_disk_bytes", "gauge", "bytes", "Size of the stored tape segments."),
-        Family(
-            "everywatt_remote_write_samples_total",
-            "counter",
-            "",
-            "Samples by outcome: sent, dropped before sending, or rejected.",
-        ),
-        Family(
-            "everywatt_remote_write_pending_bytes", "gauge", "bytes", "Size of the tape that has not been sent yet."
-        ),
-        Family(
-            "everywatt_remote_write_lag_seconds", "gauge", "seconds", "Age of the oldest sample that has not been sent."
-        ),
-    )
+HELP: Final = {
+    "everywatt_energy_joules_total": "Energy of a device since it was first counted.",
+    "everywatt_energy_low_joules_total": "Lower end of its 95 % interval.",
+    "everywatt_energy_high_joules_total": "Upper end of its 95 % interval.",
+    "everywatt_power_watts": "Mean power of a device between its last two ticks.",
+    "everywatt_power_limit_watts": "Configured power limit.",
+    "everywatt_utilisation_ratio": "Share of time in which the device was busy.",
+    "everywatt_memory_bytes": "Used memory of the device.",
+    "everywatt_memory_total_bytes": "Total memory of the device.",
+    "everywatt_temperature_celsius": "Temperature of the device.",
+    "everywatt_clock_hertz": "Clock of the device.",
+    "everywatt_coverage_ratio": "Share of the time since the start that was observed.",
+    "everywatt_tick_age_seconds": "Age of the newest reading.",
+    "everywatt_device_info": 'Metadata of a device; total="1" if it is part of the sum.',
+    "everywatt_interval_info": 'What the interval of a device covers: "all", or "sampling only" '
+    "if gain and offset are unknown.",
+    "everywatt_owner_energy_joules_total": "Energy of a device by owner.",
+    "everywatt_owner_energy_low_joules_total": "Lower end of the 95 % interval by owner.",
+    "everywatt_owner_energy_high_joules_total": "Upper end of the 95 % interval by owner.",
+    "everywatt_unattributed_info": "Why energy of a device is unattributed.",
+    "everywatt_owner_cpu_seconds_total": "CPU time by owner.",
+    "everywatt_owner_memory_bytes": "Resident memory by owner.",
+    "everywatt_job_info": "Jobs on this node.",
+    "everywatt_llm_joules_per_token": "Active energy by token over the last minute: "
+    "by prompt token for prefill, else by generated token.",
+    "everywatt_llm_joules_per_token_low": "Lower end of its 95 % interval.",
+    "everywatt_llm_joules_per_token_high": "Upper end of its 95 % interval.",
+    "everywatt_llm_energy_joules_total": "Active energy of a server by model.",
+    "everywatt_llm_tokens_total": "Tokens that were joined with energy, by model and phase.",
+    "everywatt_llm_other_energy_joules_total": "Active energy of a server without tokens: "
+    "loading, and time in which its counters were not read.",
+    "everywatt_llm_held_energy_joules_total": "Energy of cards that a server kept awake without using them.",
+    "everywatt_llm_up": "Whether the counters of a server could be read.",
+    "everywatt_llm_refused_info": "Why a server has no joules per token now.",
+    "everywatt_host_cpu_seconds_total": "CPU time of the host, summed over its CPUs.",
+    "everywatt_host_memory_bytes": "Used memory of the host.",
+    "everywatt_sensor_up": "Whether a sensor works.",
+    "everywatt_build_info": "Versions.",
+    "everywatt_agent_cpu_seconds_total": "CPU time of the agent itself.",
+    "everywatt_agent_resident_memory_bytes": "Resident memory of the agent itself.",
+    "everywatt_agent_disk_bytes": "Size of the stored tape segments.",
+    "everywatt_remote_write_samples_total": "Samples by outcome: sent, dropped before sending, or rejected.",
+    "everywatt_remote_write_pending_bytes": "Size of the tape that has not been sent yet.",
+    "everywatt_remote_write_lag_seconds": "Age of the oldest sample that has not been sent.",
 }
+UNITS: Final = ("joules", "watts", "ratio", "bytes", "celsius", "hertz", "seconds")
+
+
+def _family(name: str) -> Family:
+    """A metric of ours: counters are called …_total, and the word before that, or the last one, is the unit."""
+    unit = name.removesuffix("_total").rpartition("_")[2]
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return Family(name, kind, unit if unit in UNITS else "", HELP[name])
+
+
+FAMILIES: Final[dict[str, Family]] = {name: _family(name) for name in HELP}
 _SAMPLE: Final = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*")
 _LABEL: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})

@@ -25,15 +25,9 @@ RELOADABLE: Final = (
     "remote_write_key", "compat", "owners", "programs", "retention_s", "disk_bytes",
 )  # fmt: skip
 """Options that a reload may change; the others require a restart."""
-_SIZES: Final = {
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KIB": 2**10,
-    "MIB": 2**20,
-    "GIB": 2**30,
-    "TIB": 2**40,
+_STEPS: Final = (("B", 1000), ("IB", 1024))
+_SIZES: Final[dict[str, int]] = {
+    f"{unit}{end}": base**power for power, unit in enumerate("KMGT", 1) for end, base in _STEPS
 }
 LEAST_DISK: Final = 10**6
 
@@ -156,10 +150,10 @@ def default_state(environ: Mapping[str, str] | None = None) -> Path:
     return base / "everywatt" / "agent"
 
 
-_PATHS = ("remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key", "state", "token_file",
+PATHS = ("remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key", "state", "token_file",
           "cert", "key", "client_ca", "llm_token_file")  # fmt: skip
 _DURATIONS = ("period", "rotate", "retention")
-_LISTS = ("compat", "jobs", "names", "sensors", "llm")
+LISTS = ("compat", "jobs", "names", "sensors", "llm")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -203,9 +197,9 @@ def _entry(key: str, value: Any, base: Path) -> tuple[str, Any]:
     if key not in _names() or key.endswith("_s"):
         known = [name.removesuffix("_s").replace("_", "-") for name in _names()]
         raise ValueError(f"there is no such option{nearest(key.replace('_', '-'), known)}")
-    if key in _PATHS:
+    if key in PATHS:
         return key, base / Path(str(value)).expanduser()
-    if key in _LISTS:
+    if key in LISTS:
         # A comma in the address of a server separates its cards.
         parts = ([value] if key == "llm" else value.split(",")) if isinstance(value, str) else list(value)
         return key, tuple(str(part).strip() for part in parts if str(part).strip())

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.errors import NetworkError
-from everywatt.core.retry import Backoff
 from everywatt.fleet import state
 from everywatt.fleet.encodings import ENCODINGS, Sample
 from everywatt.fleet.options import AgentOptions
-from everywatt.fleet.queue import Batch, Position, Queue
-from everywatt.fleet.segments import number_of, segments
+from everywatt.fleet.segments import Batch, Position, Queue, number_of, segments
 from everywatt.net.client import Client, Limits
-from everywatt.net.http1 import retry_after_s
-from everywatt.net.tls import ClientTls
-from everywatt.net.tokens import read_token
+from everywatt.net.http1 import Backoff, retry_after_s
+from everywatt.net.tls import ClientTls, read_token
 
 TIMEOUT_S = 30.0
 KEEP_S = 600.0

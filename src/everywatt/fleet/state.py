@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 from everywatt.core.channels import Row
 from everywatt.core.errors import EverywattError
 from everywatt.core.files import replace_text
+from everywatt.core.machine import boot_id as boot_id
 from everywatt.fleet.device_counters import accumulated_joules
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH
 from everywatt.fleet.segments import number_of, segments, table_rows
+from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.engine import UJ, Level
 from everywatt.recorder.session import FAR_NS, last_rows
 from everywatt.tape import schema
@@ -52,7 +54,8 @@ class State:
 
     `bounds` are rows of kind, owner, device and the ends of the interval in microjoules; those of a device's own
     counter have the kind `device` and its domain as owner. `reasons` are those of what is unattributed, by device.
-    `use` is the CPU time of processes by then, with the boot that it is of.
+    `use` is the CPU time of processes by then and who was on which GPU, with the boot that it is of; `used_s` the CPU
+    seconds of owners by then.
 
     `counted` are counters at `rows`, the last row of each group: `devices` may be ahead of them by what was told and
     did not reach the disk.
@@ -66,38 +69,21 @@ class State:
     bounds: list[list[Any]] = field(default_factory=list)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     use: dict[str, Any] = field(default_factory=dict)
+    used_s: dict[tuple[str, str], float] = field(default_factory=dict)
     trouble: str = ""
     counted: dict[str, int] = field(default_factory=dict)
     rows: dict[str, LastRow] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "schema": "everywatt/1",
-            "kind": "agent-state",
-            "version": VERSION,
-            "devices": self.devices,
-            "owners": self.owners,
-            "levels": self.levels,
-            "segment": self.segment,
-            "accounts": self.accounts,
-            "bounds": self.bounds,
-            "reasons": self.reasons,
-            "use": self.use,
-        }
+        names = ("devices", "owners", "levels", "segment", "accounts", "bounds", "reasons", "use")
+        head = {"schema": "everywatt/1", "kind": "agent-state", "version": VERSION}
+        return {**head, **{name: getattr(self, name) for name in names}}
 
 
 def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
     """Replace a file whole: a reader, and a kill at any moment, sees the old one or the new one."""
     replace_text(path, json.dumps(data, ensure_ascii=False, separators=(",", ":")), durable=sync)
-
-
-def boot_id(proc: Path) -> str:
-    """The kernel's name of this boot; empty where it has none."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 def read(folder: Path) -> State:
@@ -120,6 +106,7 @@ def read(folder: Path) -> State:
                 for device, reasons in (data.get("reasons") or {}).items()
             },
             dict(data.get("use") or {}),
+            {(str(kind), str(owner)): float(cpu) for kind, owner, cpu, _ in data["owners"]},
         )
     except FileNotFoundError:
         return State()
@@ -149,7 +136,7 @@ def current(watcher: Watcher, segment: int, boot: str) -> State:
         counters.accounts(),
         bounds(watcher),
         {device: list(reasons) for device, reasons in counters.reasons.items()},
-        {"boot": boot, **watcher.cpu.to_dict()},
+        {"boot": boot, **watcher.cpu.to_dict(), "gpus": watcher.gpus.to_dict()},
     )
 
 
@@ -186,6 +173,8 @@ def restore(found: State, watcher: Watcher, boot: str) -> None:
     if boot and found.use.get("boot") == boot:
         with contextlib.suppress(ValueError, TypeError):
             watcher.cpu.go_on_from(found.use)
+            watcher.gpus.go_on_from(found.use.get("gpus") or {})
+            watcher.used_before = {OwnerKey(*owner): seconds for owner, seconds in found.used_s.items()}
     ends = {(device, domain): ends for kind, domain, device, *ends in found.bounds if kind == DEVICE}
     for line in watcher.lines.all:
         line.base_uj = line.settled_uj = found.devices.get(line.key, 0)

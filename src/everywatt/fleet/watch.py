@@ -15,9 +15,9 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.format import format_duration, format_joules
 from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
-from everywatt.fleet.places import Places
+from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import NOT_RUNNING, UJ, Level, apportion
+from everywatt.ledger.engine import MODULE_REST, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
@@ -48,6 +48,7 @@ class Watcher:
         self.states = States()
         boot_offset_ns = clock.boottime_ns() - clock.monotonic_ns()
         self.cpu = OwnerUse(places.owner, period_ns / NS, boot_offset_ns, os.cpu_count() or 1)
+        places.names = self.cpu.cgroups.names
         self.gpus = GpuOwnerUse(period_ns / NS)
         self.sources: list[Source] = []
         self.remarks: list[str] = []
@@ -62,6 +63,7 @@ class Watcher:
         self.busy_share: float | None = None
         self.memory_totals: dict[str, float] = {}
         self.llm: LlmBook | None = None
+        self.used_before: dict[OwnerKey, float] | None = None  # CPU seconds that an agent before had counted
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
@@ -88,8 +90,8 @@ class Watcher:
         if name == PROCESSES:
             self.cpu.feed(at_ns, rows)
         elif name == CGROUPS:
-            self.places.feed_cgroups(rows)
             self.cpu.feed_cgroups(rows)
+            self.places.feed_cgroups(rows)
         elif source.info.lists_gpu_processes:
             self.gpus.feed(at_ns, rows, name)
 
@@ -125,6 +127,7 @@ class Watcher:
             self.llm.take_uses(self.cpu, use)
         for line in self.lines.all:
             self._settle_line(line, use, now_ns)
+        self._settle_modules(now_ns)
         if self.llm is not None:
             self.llm.join(now_ns, self.doubt)
         if now_ns >= self._levels_ns:
@@ -186,13 +189,24 @@ class Watcher:
         if self.llm is not None:
             self.llm.add(line, whole_uj / UJ, seconds, gpu_time)
 
+    def _settle_modules(self, now_ns: int) -> None:
+        """What modules drew beside their chips is nobody's. Their ticks differ, so it is counted when it is certain."""
+        chips_uj = sum(line.settled_uj for line in self.lines.total() if not line.channel.in_slot)
+        rest_uj = sum(line.settled_uj for line in self.lines.modules) - chips_uj - self.counters.device_uj(REST_DEVICE)
+        if self.lines.modules and rest_uj > 0:
+            self.counters.charge(REST_DEVICE, {UNATTRIBUTED: rest_uj}, now_ns, reason=MODULE_REST)
+
     def charge_unwatched(self, now_ns: int) -> list[str]:
         """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.
 
-        Nothing is known of who used a GPU. When in that time power was drawn and CPU time used is not known either: the
+        A GPU's by who was on it before and after. When in that time power was drawn and CPU time used is not known: the
         intervals are as wide as they can be.
         """
         said = []
+        if self.used_before is not None and self.cpu.readings:
+            unwatched, before, self.used_before = self.cpu.unwatched(), self.used_before, None
+            total_s = {owner: before.get(owner, 0.0) + used_s for owner, used_s in unwatched.items()}
+            self.counters.used({o: max(s - self.counters.cpu_s.get(o, 0.0), 0.0) for o, s in total_s.items()}, now_ns)
         for line in self.lines.all:
             fresh_uj, seconds = line.settle_gap()
             if not fresh_uj or not line.in_total:  # a part of another is told and charged with that
@@ -201,12 +215,17 @@ class Watcher:
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
             level = line.idle.level() if line.idle is not None else None
             idle_uj = min(fresh_uj, round(level.idle_w * seconds * UJ)) if level is not None else 0
-            uses = {} if line.kind == "gpu" else self.cpu.unwatched()
+            uses = self._unwatched_gpu(line) if line.kind == "gpu" else self.cpu.unwatched()
             uses = {owner: used for owner, used in uses.items() if used > 0} or {UNATTRIBUTED: 1.0}
             amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
             amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
             self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
         return said
+
+    def _unwatched_gpu(self, line: Line) -> dict[OwnerKey, float]:
+        """Shares of those that were on a GPU before and after."""
+        parts = {} if line.number is None else self.gpus.unwatched(line.number, self.cpu.stayed)
+        return GpuTime(1.0, parts).by_owner(self.cpu.owner_of_pid)[0]
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:
         """How far the owners of a device may be off, and what a model says of its own watts."""

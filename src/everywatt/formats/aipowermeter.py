@@ -25,7 +25,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists, UsageError
 from everywatt.energy.sources import Source, sources
-from everywatt.ledger.split.owner_index import cut, process_use
+from everywatt.ledger.split.split import cut, process_use
 from everywatt.ledger.use.account import tape_use
 from everywatt.meters.series import Part, Table, card_facts, group, number, write_parts, zone_ns
 from everywatt.tape.columns import load_columns

@@ -13,7 +13,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.errors import UsageError
 from everywatt.meters.series import zone_ns
-from everywatt.sensors.cpu.raplfacts import RAPL_DOMAINS, Cpu, counter_facts
+from everywatt.sensors.cpu.rapl import RAPL_DOMAINS, Cpu, counter_facts
 from everywatt.tape import exporting
 from everywatt.tape.importing import import_ours, number_in, parse_utc_ns, write_utc_table
 

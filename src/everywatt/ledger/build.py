@@ -13,9 +13,20 @@ from everywatt.core.clocks import length_s
 from everywatt.core.energy import Energy, combine, join_labels
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.energy.sources import sources, splittable
+from everywatt.energy.window import windows_energy
 from everywatt.ledger import idle as idling
-from everywatt.ledger.engine import NO_LEVEL, TWO_INTEGRALS, UJ, apportion, microjoules, of_devices
-from everywatt.ledger.groups import describer, grouper
+from everywatt.ledger.engine import (
+    MODULE_REST,
+    NO_LEVEL,
+    REST_DEVICE,
+    TWO_INTEGRALS,
+    UJ,
+    apportion,
+    microjoules,
+    of_devices,
+)
+from everywatt.ledger.groups import Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import idle_levels
 from everywatt.ledger.owners import (
@@ -68,20 +79,53 @@ def ledger(
     if baseline is not None:
         levels = [idling.given(level, baseline) for level in levels]
     if by == "span":
-        from everywatt.ledger.spans.spans import span_book  # a quarter of what the ledger loads
+        from everywatt.ledger.spans import span_book  # a quarter of what the ledger loads
 
-        return span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
-    own, about = grouper(by, tapes), describer(by, tapes)
+        book = span_book(tapes, windows, levels, idle_policy=idle_policy, notes=notes)
+        return _with_rest(book, _modules(tapes, windows, hosts))
+    grouping = Grouping.of(by, tapes)
     pages = []
     for tape, host, level, asked in zip(tapes, hosts, levels, windows, strict=True):
         if asked:
             prefix = host if several else ""
-            made = share_tape(
-                tape, asked, host=prefix, own=own, about=about, levels=level, policy=idle_policy, notes=notes
+            pages.append(
+                share_tape(tape, asked, host=prefix, grouping=grouping, levels=level, policy=idle_policy, notes=notes)
             )
-            pages.append(made)
     used = [(host, length_s(asked)) for host, asked in zip(hosts, windows, strict=True) if asked]
-    return close(by, pages, used, idle_policy)
+    return _with_rest(close(by, pages, used, idle_policy), _modules(tapes, windows, hosts))
+
+
+def _modules(tapes: Sequence[Tape], windows: Sequence[Sequence[tuple[int, int]]], hosts: Sequence[str]) -> Energy:
+    """Energy of the windows with modules in place of their chips; refused where no tape has a module that has some."""
+    asked = [(t, host, w) for t, host, w in zip(tapes, hosts, windows, strict=True) if w]
+    if all(len(splittable(found)) == len(found) for found in (sources(tape) for tape, *_ in asked)):
+        return Energy.refuse("no chip of a module is measured by itself")
+    figures = [(host, windows_energy(sources(tape), between)) for tape, host, between in asked]
+    return combine(figures, [length_s(between) for *_, between in asked])
+
+
+def _with_rest(made: Ledger, modules: Energy) -> Ledger:
+    """The ledger of chips of modules as that of the modules: what is beside the chips is unattributed."""
+    rest_uj = microjoules(modules.joules or 0.0) - made.microjoules
+    if modules.joules is None or made.total.joules is None or rest_uj <= 0:
+        return made
+    rest = modules - replace(made.total, scope=modules.scope)
+    rest = replace(rest, joules=rest_uj / UJ, scope=REST_DEVICE, parts=(), notes=(), signed=False)
+    owner = Owner(OwnerKind.DEVICE, REST_DEVICE, REST_DEVICE) if made.by == "device" else UNATTRIBUTED
+    others = [entry for entry in made.entries if entry.owner != owner]
+    lost = next((entry for entry in made.entries if entry.owner == owner), Entry(owner, Energy(0.0, scope=REST_DEVICE)))
+    energy = replace(
+        lost.energy,
+        joules=(lost.microjoules + rest_uj) / UJ,
+        budget=lost.energy.budget + rest.budget,
+        parts=(*lost.energy.parts, (REST_DEVICE, rest)),
+    )
+    by_part = {**lost.by_part_uj, Part.ACTIVE: lost.by_part_uj.get(Part.ACTIVE, 0) + rest_uj}
+    lost = replace(lost, energy=energy, by_part_uj=by_part, method="; ".join(filter(None, (lost.method, MODULE_REST))))
+    total = replace(in_microjoules(modules), parts=(*made.total.parts, (REST_DEVICE, rest)))
+    share = format_percent(rest_uj / microjoules(modules.joules))
+    note = f"owners share the chips of a module; the rest of the module ({share} of the total) is unattributed"
+    return replace(made, total=total, entries=in_order([*others, lost]), notes=(*made.notes, note))
 
 
 def close(by: str, pages: Sequence[TapeShares], used: Sequence[tuple[str, float]], idle_policy: str) -> Ledger:

@@ -67,6 +67,7 @@ class _Open:
     counted_uj: dict[OwnerKey, int] = field(default_factory=dict)
     factors: dict[OwnerKey, Factors] = field(default_factory=dict)
     others: Factors = ANYTHING
+    most: float = ANYTHING.high  # what the device may have drawn, as a part of what it counted
     reasons: Sequence[str] = ()
 
     def count(self, whole_uj: int) -> dict[OwnerKey, int]:
@@ -88,9 +89,11 @@ class _Open:
         self.factors = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items()}
         shared_s, idle_j = math.fsum(row[OWNED_S] for row in account.owners.values()), found.get(IDLE, (0.0,))[0]
         charged_j, whole_j = account.whole_j - idle_j, max(account.whole_j, 1 / UJ)
+        sides = whole.sides(whole_j)
+        self.most = 1.0 + sides[1] / whole_j
         if charged_j > 0:
             widths = unsure, level.spread_w * shared_s / charged_j
-            low, high = (math.hypot(side / whole_j, *widths) for side in whole.sides(whole_j))
+            low, high = (math.hypot(side / whole_j, *widths) for side in sides)
             self.others = Factors(max(1.0 - low, 0.0), 1.0 + high)
 
     def fold(self, owner: OwnerKey) -> None:
@@ -135,10 +138,10 @@ class Counters:
         there = self._open.get(device)
         if there is None or there.seconds >= ACCOUNT_S:
             before = there or _Open()
-            there = self._open[device] = _Open(factors=before.factors, others=before.others)
+            there = self._open[device] = _Open(factors=before.factors, others=before.others, most=before.most)
         there.seconds += seconds
         there.account.add(whole_uj / UJ, seconds, level, uses, holders)
-        self.charge(device, there.count(whole_uj), now_ns, there.factors, there.others)
+        self.charge(device, there.count(whole_uj), now_ns, there.factors, there.others, most=there.most)
         if there.reasons:
             self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
@@ -167,8 +170,13 @@ class Counters:
         factors: Mapping[OwnerKey, Factors] = NO_FACTORS,
         others: Factors = ANYTHING,
         reason: str = "",
+        most: float = ANYTHING.high,
     ) -> None:
-        """Add microjoules of one device, each with its interval; `reason` is that of the unattributed ones."""
+        """Add microjoules of one device, each with its interval; `reason` is that of the unattributed ones.
+
+        No owner can have had more than the device drew, which is at most `most` times what it counted.
+        """
+        limit_uj = math.ceil(most * sum(amounts.values()))
         for owner, amount in amounts.items():
             if amount:
                 ends = self._ends(owner, device)
@@ -176,7 +184,7 @@ class Counters:
                 mine[device] = mine.get(device, 0) + amount
                 low, high = factors.get(owner, others)
                 ends[0] += int(low * amount)
-                ends[1] += math.ceil(high * amount)
+                ends[1] += max(min(math.ceil(high * amount), limit_uj), amount)
                 self._seen_ns[owner] = now_ns
         if reason and amounts.get(UNATTRIBUTED):
             self.reasons.setdefault(device, {})[reason] = None

@@ -29,6 +29,8 @@ NO_LEVEL = "idle power not known"
 NOT_RECORDED = "no process was recorded"
 NOT_RUNNING = "counted while nothing was recording"
 TWO_INTEGRALS = "intervals and window differ"
+MODULE_REST = "rest of the module beside its chips"
+REST_DEVICE = "module rest"  # under which name that is listed
 
 # Places in an owner's sums: joules above idle by use, their noise (J²), use; joules of holding, their noise, holding;
 # and the owner's part of the time that was shared (s), so that a watt more of idle is so many joules less for it.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.core.errors import UsageError
@@ -20,7 +19,6 @@ from everywatt.tape.reader import Tape
 
 GROUPINGS = ("container", "job", "step", "user")
 Step = tuple[int, str]
-CGROUPS = "use.cgroups"
 NO_CONTAINER = Owner(OwnerKind.CONTAINER, "host", "(no container)")
 NO_JOB = Owner(OwnerKind.JOB, "host", "(no job)")
 NO_USER = Owner(OwnerKind.USER, "unknown", "(user unknown)")
@@ -37,53 +35,15 @@ class Names:
     here: bool = False
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]], *, host: str | None = None) -> Names:
-        """From rows of `use.cgroups`; `host` is the name of the host that they are from."""
-        cgroups: dict[str, dict[str, Any]] = {}
-        _take(cgroups, rows)
-        return cls(cgroups, _is_here(host))
-
-    @classmethod
     def of_tape(cls, tape: Tape) -> Names:
-        """What a tape says; of one that is being written, what was read before is kept."""
-        file, written = tape.version
-        kept = _kept.get(tape)
-        if kept is None or kept.file != file:
-            kept = _kept[tape] = _Kept(file)
-        if kept.written != written:
-            kept.written = written
-            for group in (group for group in tape.groups if group.info.name == CGROUPS):
-                for frame in tape.tables(group.id, kept.last_ns, None):
-                    _take(kept.cgroups, frame.rows)
-                    kept.last_ns = frame.at_ns
-        return cls(kept.cgroups, _is_here(tape.meta.get("host", {}).get("name")))
+        """What a tape says."""
+        processes, host = tape_use(tape).processes, tape.meta.get("host", {}).get("name")
+        names = processes.cgroups.names if processes is not None else {}
+        return cls(names, host is not None and host == socket.gethostname())
 
     def user(self, uid: int, told: str | None = None) -> str:
         """The user's name, else the number: a user of another host or of a container's own namespace has no name."""
         return told or (_system_name(uid) if self.here else None) or str(uid)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """What was read of a tape so far."""
-
-    file: int
-    written: int = -1
-    last_ns: int | None = None
-    cgroups: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-_kept: WeakKeyDictionary[Tape, _Kept] = WeakKeyDictionary()
-
-
-def _take(cgroups: dict[str, dict[str, Any]], rows: Iterable[Mapping[str, Any]]) -> None:
-    for row in rows:
-        if isinstance(row.get("name"), Mapping):
-            cgroups.setdefault(str(row.get("cgroup")), {}).update(row["name"])
-
-
-def _is_here(host: str | None) -> bool:
-    return host is not None and host == socket.gethostname()
 
 
 @lru_cache(maxsize=1024)
@@ -185,47 +145,40 @@ def _unit_label(unit: Place, names: Names) -> str:
 
 
 KINDS = ("process", "container", "user", "job", "step", "span", "device")
-Grouper = Callable[[Tape, ProcessFacts], Owner]
-Describer = Callable[[Tape, ProcessFacts], dict[str, Any]]
 
 
-def grouper(by: str, tapes: Sequence[Tape]) -> Grouper:
-    """How processes become owners; UsageError where `by` is not one of the kinds, or not known how to."""
-    if by not in KINDS:
-        raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
-    if by in ("process", "device"):
-        return by_process
-    if by not in GROUPINGS:
-        raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(GROUPINGS)}")
-    known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: owner_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How processes of tapes become owners of one kind, and what is told of them."""
 
+    by: str
+    _names: Mapping[int, Names]
+    _trees: Mapping[int, JobTree]
 
-def by_process(tape: Tape, facts: ProcessFacts) -> Owner:
-    """Each process is its own owner."""
-    return Owner(OwnerKind.PROCESS, facts.id, facts.label)
+    @classmethod
+    def of(cls, by: str, tapes: Sequence[Tape]) -> Grouping:
+        """By one of KINDS but spans. UsageError where it is none of them."""
+        if by not in KINDS:
+            raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
+        if by in ("process", "device"):
+            return cls(by, {}, {})
+        if by not in GROUPINGS:
+            raise UsageError(f"Processes cannot be grouped by {by}.", cure=f"one of: {', '.join(GROUPINGS)}")
+        uses = {id(tape): tape_use(tape) for tape in tapes}
+        trees = {key: JobTree(use.processes.processes if use.processes else (), use.steps) for key, use in uses.items()}
+        return cls(by, {id(tape): Names.of_tape(tape) for tape in tapes}, trees)
 
+    def owner(self, tape: Tape, facts: ProcessFacts) -> Owner:
+        """Whose a process is."""
+        if self.by not in GROUPINGS:
+            return Owner(OwnerKind.PROCESS, facts.id, facts.label)
+        return owner_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
 
-def _known(tapes: Sequence[Tape]) -> dict[int, Names]:
-    return {id(tape): Names.of_tape(tape) for tape in tapes}
-
-
-def _trees(tapes: Sequence[Tape]) -> dict[int, JobTree]:
-    found = ((id(tape), tape_use(tape)) for tape in tapes)
-    return {key: JobTree(use.processes.processes if use.processes is not None else (), use.steps) for key, use in found}
-
-
-def describer(by: str, tapes: Sequence[Tape]) -> Describer:
-    """What is told of an owner, by what is known of one of its processes."""
-    if by not in GROUPINGS:
-        return about_process
-    known, trees = _known(tapes), _trees(tapes)
-    return lambda tape, facts: details_of(facts, by, known[id(tape)], trees[id(tape)].step_of(facts))
-
-
-def about_process(tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
-    """Everything that is known of a process."""
-    return facts.to_dict()
+    def details(self, tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
+        """What is told of that owner, by what is known of one of its processes."""
+        if self.by not in GROUPINGS:
+            return facts.to_dict()
+        return details_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
 
 
 # Every process of a Slurm step descends from its slurmstepd, which is root's and is called `slurmstepd: [123.batch]`.

@@ -13,8 +13,7 @@ from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
 from everywatt.ledger.idle import Idle
-from everywatt.ledger.split.energies import stretch_joules
-from everywatt.ledger.use.account import TapeUse, continue_use, tape_use
+from everywatt.ledger.use.account import TapeUse, continue_use, stretch_joules, tape_use
 from everywatt.tape.reader import Tape
 
 Ints = npt.NDArray[np.int64]

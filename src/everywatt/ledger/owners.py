@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import asdict, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -113,12 +113,7 @@ class Checks:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "hold": self.hold,
-            "missing_uj": self.missing_uj,
-            "paths_j": self.paths_j,
-            "tolerance_j": self.tolerance_j,
-        }
+        return {"hold": self.hold, **asdict(self)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,19 @@
     DIR/minute/NAME-20261115T060000.000Z.parquet   and of every minute
 
 The name has the instant of the first row, so a period is found without opening files outside of it.
+
+`python -m everywatt.meters.archive ARCHIVE METER JOURNAL [HH:MM]` packs a finished journal: a process of its own, so
+that a capture never waits for it. Killed in its midst, it is simply done again. With an hour, zips as Lab-IA has them
+are written too, of days that turn at that hour.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,10 +26,13 @@ from typing import Any, Final
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.core.errors import RunExists, UsageError
-from everywatt.meters.block import Block
+from everywatt.core.errors import EverywattError, RunExists, UsageError
+from everywatt.core.plugins import ARCHIVE_COPIES, load_plugin
+from everywatt.meters.block import Block, Oddities
 from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
+from everywatt.meters.journal import journal_blocks
 from everywatt.meters.parquet import arrow, read_parquet, to_column, writing
+from everywatt.tape.places import sync_file
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
 ROWS_AT_ONCE: Final = 4_000  # what the copies are cut from: more would only take memory
@@ -159,3 +170,59 @@ def read_archive(
             if len(part):
                 last = int(part.utc_ns[-1])
                 yield part
+
+
+def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | None = None) -> list[Path]:
+    """Store a journal's rows and take the journal away; gives the new files. Nothing if another process has it.
+
+    zip_turn  the hour and minute at which a day turns, where zips in Lab-IA's layout are wanted too
+    """
+    with journal.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return []
+        try:
+            files = store(archive, meter, journal_blocks(journal, Oddities()))
+        except RunExists:
+            if not _there(archive, meter, journal):
+                raise
+            files = []
+        if zip_turn is not None:
+            write_zips = load_plugin(ARCHIVE_COPIES, "labia-zip")
+            files += write_zips(archive, meter, zip_turn, lambda: journal_blocks(journal, Oddities()))
+        for path in files:
+            sync_file(path)
+            sync_file(path.parent)
+        journal.unlink()
+    return files
+
+
+def _there(archive: Path, meter: str, journal: Path) -> bool:
+    """True where all rows of a journal are in the archive: its packing was killed after the last step but one."""
+    mine = sum(len(block) for block in journal_blocks(journal, Oddities()))
+    edges = [block.utc_ns for block in journal_blocks(journal, Oddities())]
+    if not edges:
+        return True
+    stored = read_archive(archive, meter, int(edges[0][0]), int(edges[-1][-1]) + 1)
+    return sum(len(block) for block in stored) == mine
+
+
+def main(argv: list[str]) -> int:
+    """Pack one journal; 0 where that is done."""
+    archive, meter, journal = Path(argv[0]), argv[1], Path(argv[2])
+    hour, _, minute = argv[3].partition(":") if len(argv) > 3 else ("", "", "")
+    zip_turn = (int(hour), int(minute)) if hour else None
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    try:
+        for path in pack(archive, meter, journal, zip_turn):
+            print(path, flush=True)
+    except (EverywattError, OSError) as error:
+        print(f"{journal} was kept: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

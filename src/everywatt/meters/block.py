@@ -1,18 +1,26 @@
-"""Rows of a wattmeter as columns: one block is one stretch of a recording, oldest row first."""
+"""Rows of a wattmeter as columns, and their joules: one block is one stretch of a recording, oldest row first.
+
+The box gives the mean of each stretch at its end, so a reading is held backwards to the good row before it (`held`). A
+stretch of more than three usual periods is a gap: then one period before the row is covered and the rest was not
+observed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Tenths = npt.NDArray[np.int32]
 PHASES = 3
 
 
@@ -107,11 +115,6 @@ def names_of(plugs: int) -> list[str]:
     return [*(f"u{n}" for n in (1, 2, 3)), *(f"{w}{n + 1}" for n in range(plugs) for w in ("i", "p"))]
 
 
-def empty(plugs: int) -> Block:
-    """A block without rows."""
-    return of_rows([], [], [], plugs)
-
-
 def of_rows(utc_ns: Sequence[int], ok: Sequence[bool], values: Sequence[Sequence[float]], plugs: int) -> Block:
     """A block from rows of U1, U2, U3, then current and power of each plug."""
     table = np.array(values, dtype=np.float64).reshape(len(utc_ns), PHASES + 2 * plugs)
@@ -124,6 +127,42 @@ def of_rows(utc_ns: Sequence[int], ok: Sequence[bool], values: Sequence[Sequence
     )
 
 
+class TenthsBlock(Block):
+    """A block that stays in whole tenths until its numbers are needed: `tenths` has one line a column of the file."""
+
+    __slots__ = ("tenths",)
+    tenths: Tenths
+
+    def __init__(self, utc_ns: Ints, ok: Bools, tenths: Tenths) -> None:
+        object.__setattr__(self, "utc_ns", utc_ns)
+        object.__setattr__(self, "ok", ok)
+        object.__setattr__(self, "tenths", tenths)
+
+    @property
+    def plugs(self) -> int:
+        """How many plugs the meter has."""
+        return int(self.tenths.shape[0] - PHASES) // 2
+
+    def take(self, chosen: Bools | Ints | slice) -> TenthsBlock:
+        """Some of the rows."""
+        return TenthsBlock(self.utc_ns[chosen], self.ok[chosen], self.tenths[:, chosen])
+
+    @property
+    def volts(self) -> Floats:
+        """Volts by phase."""
+        return np.asarray(self.tenths[:PHASES].T / 10)
+
+    @property
+    def amps(self) -> Floats:
+        """Amperes by plug."""
+        return np.asarray(self.tenths[PHASES::2].T / 10)
+
+    @property
+    def watts(self) -> Floats:
+        """Watts by plug."""
+        return np.asarray(self.tenths[PHASES + 1 :: 2].T / 10)
+
+
 def join(blocks: Iterable[Block]) -> Block:
     """Blocks of one meter one after the other. ValueError where there is none or plugs differ."""
     parts = list(blocks)
@@ -131,12 +170,12 @@ def join(blocks: Iterable[Block]) -> Block:
         raise ValueError("no blocks, or blocks of meters with different numbers of plugs")
     if len(parts) == 1:
         return parts[0]
+    times, good = (np.concatenate([getattr(part, name) for part in parts]) for name in ("utc_ns", "ok"))
+    tenths = [part.tenths for part in parts if isinstance(part, TenthsBlock)]
+    if len(tenths) == len(parts):
+        return TenthsBlock(times, good, np.concatenate(tenths, axis=1))
     return Block(
-        np.concatenate([part.utc_ns for part in parts]),
-        np.concatenate([part.ok for part in parts]),
-        np.concatenate([part.volts for part in parts]),
-        np.concatenate([part.amps for part in parts]),
-        np.concatenate([part.watts for part in parts]),
+        times, good, *(np.concatenate([getattr(part, n) for part in parts]) for n in ("volts", "amps", "watts"))
     )
 
 
@@ -150,3 +189,54 @@ def forwards(blocks: Iterable[Block], odd: Oddities) -> Iterable[Block]:
         last = int(highest[-1])
         if keep.any():
             yield block if keep.all() else block.take(keep)
+
+
+GAP_PERIODS: Final = 3
+DEFAULT_PERIOD_NS: Final = NS // 100
+FEW_STEPS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Time that readings cover: from `start_ns` to `end_ns` the plugs drew `watts` (rows, plugs)."""
+
+    start_ns: Ints
+    end_ns: Ints
+    watts: Floats
+
+    def joules(self) -> Floats:
+        """Energy of every plug."""
+        return np.asarray(((self.end_ns - self.start_ns) / NS) @ self.watts)
+
+    def observed_s(self) -> float:
+        """Seconds that are covered."""
+        return float((self.end_ns - self.start_ns).sum() / NS)
+
+
+def _usual(block: Block) -> tuple[int | None, int]:
+    """The median step between good rows, None where there is none, and how many there are."""
+    steps = np.diff(block.utc_ns[block.ok])
+    steps = steps[steps > 0]
+    return (int(np.median(steps)) if len(steps) else None), len(steps)
+
+
+def held(blocks: Iterable[Block]) -> Iterator[tuple[Block, Stretches]]:
+    """Every block with what its rows cover. The very first row covers nothing: the start of its period is unknown."""
+    last_ns = period_ns = None
+    settled = False
+    for block in blocks:
+        if not settled:
+            # A period of time may begin with the last row of a file, which tells nothing of how far rows are apart.
+            found, steps = _usual(block)
+            period_ns, settled = found or period_ns, steps >= FEW_STEPS
+        usual_ns = period_ns or DEFAULT_PERIOD_NS
+        whole = bool(block.ok.all())
+        ends = block.utc_ns if whole else block.utc_ns[block.ok]
+        watts = block.watts if whole else block.watts[block.ok]
+        if not len(ends):
+            yield block, Stretches(ends, ends, watts)
+            continue
+        starts = np.concatenate(([ends[0] if last_ns is None else last_ns], ends[:-1]))
+        starts = np.where(ends - starts > GAP_PERIODS * usual_ns, ends - usual_ns, starts)
+        last_ns = int(ends[-1])
+        yield block, Stretches(starts, ends, watts)

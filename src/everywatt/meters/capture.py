@@ -26,11 +26,10 @@ from typing import Final
 
 from everywatt.core.clocks import NS
 from everywatt.core.foreign import text_lines
-from everywatt.meters.archive import safe_name
+from everywatt.meters.archive import pack, safe_name
 from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
 from everywatt.meters.omegawatt_csv import HEADER
 from everywatt.meters.omegawatt_serial import BAUD, HELD_UP_NS, Decoder
-from everywatt.meters.pack import pack
 from everywatt.meters.ring_buffer import SHARED, Landing, landing_path
 
 FIRST_WAIT_S = 0.2
@@ -386,7 +385,7 @@ class Capture:
         self._pack_later(old.path)
 
     def _pack_later(self, path: Path) -> None:
-        command = [sys.executable, "-m", "everywatt.meters.pack", str(self._archive), self._meter, str(path)]
+        command = [sys.executable, "-m", "everywatt.meters.archive", str(self._archive), self._meter, str(path)]
         if self._zip_turn is not None:
             command.append(f"{self._zip_turn[0]:02d}:{self._zip_turn[1]:02d}")
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

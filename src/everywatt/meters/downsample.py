@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.meters.block import Block, Bools, Floats, Ints
-from everywatt.meters.integrate import Stretches, held
+from everywatt.meters.block import Block, Bools, Floats, Ints, Stretches, held
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +35,10 @@ class Cells:
         return len(self.start_ns)
 
 
-def downsample(blocks: Iterable[Block], length_s: float, period_ns: int | None = None) -> Iterator[Cells]:
+def downsample(blocks: Iterable[Block], length_s: float) -> Iterator[Cells]:
     """The cells of a recording, in pieces; a cell that two blocks share comes once, whole."""
     length_ns = round(length_s * NS)
-    return _finished(_cells(block.plugs, covered, length_ns) for block, covered in held(blocks, period_ns))
+    return _finished(_cells(block.plugs, covered, length_ns) for block, covered in held(blocks))
 
 
 def coarser(pieces: Iterable[Cells], length_s: float) -> Iterator[Cells]:

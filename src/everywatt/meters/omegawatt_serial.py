@@ -71,13 +71,8 @@ class Decoder:
         self.bad_check = self.bad_frames = self.skipped = 0
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes of a frame that has not wholly come."""
-        return len(self._held)
-
-    @property
     def pending(self) -> bytes:
-        """The bytes of that frame."""
+        """The bytes of a frame that has not wholly come."""
         return bytes(self._held)
 
     def feed(self, data: bytes) -> list[tuple[Frame, bytes]]:

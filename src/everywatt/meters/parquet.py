@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.meters.block import PHASES, Block, Bools, Floats, join, names_of
-from everywatt.meters.tenths import TenthsBlock, joined
+from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, join, names_of
 
 
 def to_column(values: Any, missing: Bools | None = None) -> Any:
@@ -32,7 +31,10 @@ def to_column(values: Any, missing: Bools | None = None) -> Any:
 
 
 def to_numpy(column: Any) -> Any:
-    """The numbers of a column; what stands where it is null is anything."""
+    """The numbers of a column; what stands where it is null is anything.
+
+    By its buffers, as `to_column`: pyarrow's own functions import pandas, where it is installed.
+    """
     parts = [_chunk(chunk) for chunk in column.chunks]
     return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0, dtype=str(column.type))
 
@@ -136,13 +138,8 @@ def is_tenths(block: Block) -> bool:
     return True
 
 
-def write_parquet(path: Path, blocks: Iterable[Block]) -> int:
-    """Blocks as one file, gathered to row groups; gives the number of rows. The file appears when it is whole."""
-    return sum(len(block) for block in writing(path, blocks))
-
-
 def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks, while they are written to a file; it appears when the last was taken."""
+    """The blocks, gathered to row groups, while they are written to a file; it appears when the last was taken."""
     part = path.with_name(f".{path.name}.part")
     writer: BlockWriter | None = None
     try:
@@ -176,17 +173,12 @@ def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
         held.append(block)
         count += len(block)
         if count >= rows:
-            whole = _joined(held)
+            whole = join(held)
             held, count = [], 0
             yield whole
             del whole  # before the next is made
     if held:
-        yield _joined(held)
-
-
-def _joined(blocks: list[Block]) -> Block:
-    tenths = [block for block in blocks if isinstance(block, TenthsBlock)]
-    return joined(tenths) if len(tenths) == len(blocks) else join(blocks)
+        yield join(held)
 
 
 def read_parquet(

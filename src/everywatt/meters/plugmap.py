@@ -186,17 +186,13 @@ def _check_overlap(feeds: Sequence[Feed], path: Path) -> None:
             )
 
 
-def check_against(feeds: Sequence[Feed], block: Block, plugs: int | None = None) -> None:
-    """UsageError where a map cannot be right for what a meter measured: no such plug, or a phase without voltage.
-
-    plugs  how many the meter has, where the block has some of them only
-    """
-    plugs = plugs or block.plugs
+def check_against(feeds: Sequence[Feed], block: Block) -> None:
+    """UsageError where a map cannot be right for what a meter measured: no such plug, or a phase without voltage."""
     volts = np.nanmedian(block.volts[block.ok], axis=0) if block.ok.any() else np.full(3, np.nan)
     live = ", ".join(str(phase + 1) for phase in np.flatnonzero(volts >= LIVE_V)) or "none"
     for feed in feeds:
-        if feed.plug > plugs:
-            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist; the meter has {plugs} plugs.")
+        if feed.plug > block.plugs:
+            raise UsageError(f"Node '{feed.node}': {feed.label} does not exist; the meter has {block.plugs} plugs.")
         if feed.phase is not None and volts[feed.phase - 1] < LIVE_V:
             raise UsageError(
                 f"Node '{feed.node}': {feed.label} is mapped to phase {feed.phase}, whose voltage is "

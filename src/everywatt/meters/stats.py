@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from everywatt.core.clocks import NS
-from everywatt.meters.block import Block, Floats
-from everywatt.meters.integrate import held
+from everywatt.meters.block import Block, Floats, held
 
 J_PER_KWH = 3.6e6
 
@@ -54,7 +53,7 @@ class MeterStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        plain = [{**_dict(plug), "kwh": plug.kwh} for plug in self.plugs]
+        plain = [{**asdict(plug), "kwh": plug.kwh} for plug in self.plugs]
         return {
             "rows": self.rows,
             "bad_rows": self.bad,
@@ -64,12 +63,8 @@ class MeterStats:
             "observed_s": self.observed_s,
             "coverage": self.coverage,
             "plugs": plain,
-            "total": None if self.total is None else {**_dict(self.total), "kwh": self.total.kwh},
+            "total": None if self.total is None else {**asdict(self.total), "kwh": self.total.kwh},
         }
-
-
-def _dict(plug: PlugStats) -> dict[str, Any]:
-    return {name: getattr(plug, name) for name in PlugStats.__dataclass_fields__}
 
 
 def stats(blocks: Iterable[Block], names: Sequence[str] | None = None, total: str | None = None) -> MeterStats | None:

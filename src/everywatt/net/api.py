@@ -9,9 +9,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from everywatt.core.errors import EverywattError, MeasurementRefused, NetworkError, UsageError
-from everywatt.core.retry import Backoff
-from everywatt.net.client import Client, Limits, Response
-from everywatt.net.http1 import retry_after_s
+from everywatt.net.client import REDIRECTS, Client, Limits, Response
+from everywatt.net.http1 import Backoff, retry_after_s
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Url
 
@@ -19,7 +18,6 @@ TIMEOUT_S: Final = 60.0
 MAX_BYTES: Final = 512 << 20
 WAITS: Final = Backoff(retries=4, first_s=0.5, most_s=15.0)
 _AGAIN: Final = (408, 425, 429, 500, 502, 503, 504)
-_ELSEWHERE: Final = (301, 302, 303, 307, 308)
 _ENDS: Final = ("/api/v1/query_range", "/api/v1/query", "/api/v1/write", "/api/v1", "/graph")
 Params = Sequence[tuple[str, str]]
 
@@ -142,7 +140,7 @@ class ApiClient:
             raise NotTaken(text or f"status {status}")
         if status in (401, 403):
             raise MeasurementRefused(f"{self.shown} requires authentication ({status}).", cure="--token-file FILE")
-        if status in _ELSEWHERE:
+        if status in REDIRECTS:
             try:
                 where = Url.parse(answer.headers.get("location", "")).shown
             except UsageError:

@@ -17,7 +17,6 @@ import socket
 import time
 import zlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,7 +24,7 @@ from urllib.parse import urlencode
 from everywatt.core.errors import NetworkError, UsageError
 from everywatt.net.http1 import Head, Parser, header_block, network_error, request_bytes, usual_headers
 from everywatt.net.tls import ClientTls
-from everywatt.net.url import Login, Url
+from everywatt.net.url import Url
 
 RECEIVE_BYTES: Final = 1 << 18
 MAX_IDLE: Final = 4  # connections that wait for the next request
@@ -86,7 +85,7 @@ class Client:
     """Requests to one server. Safe to use from several threads: each request has a connection to itself.
 
     url      with a path, it is put before the path of every request; with a query, that is kept too
-    token    a bearer token; without one, a login that is given or stands in the URL is sent (Basic)
+    token    a bearer token; without one, a login that stands in the URL is sent (Basic)
     headers  to send with each request
     proxies  whether http_proxy, https_proxy and no_proxy of the environment count
     """
@@ -96,7 +95,6 @@ class Client:
         url: str | Url,
         *,
         token: str | None = None,
-        login: Login | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ClientTls | None = None,
         limits: Limits | None = None,
@@ -107,17 +105,16 @@ class Client:
         self._context = (tls or ClientTls()).context() if self.url.tls else None
         self._proxy = _environment_proxy(self.url) if proxies else None
         sent = usual_headers(self.url.netloc, encoding="gzip, deflate") | dict(headers or {})
-        login = login or self.url.login
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
-        elif login is not None:
-            sent["Authorization"] = login.basic
+        elif self.url.login is not None:
+            sent["Authorization"] = self.url.login.basic
         if not self.limits.keep_s:
             sent["Connection"] = "close"
         if self._proxy is not None and self._proxy.login is not None and not self.url.tls:
             sent["Proxy-Authorization"] = self._proxy.login.basic
         self._headers = sent
-        self._idle: list[_Connection] = []
+        self._idle: list[tuple[float, socket.socket]] = []  # since when each waits for the next request
 
     def __enter__(self) -> Client:
         return self
@@ -166,7 +163,7 @@ class Client:
     def close(self) -> None:
         """Close the connections that were kept."""
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[1].close()
 
     def _error(self, kind: str, reason: str, cure: str | None = None) -> NetworkError:
         return NetworkError(kind, self.url.shown, reason, cure=cure)
@@ -200,30 +197,31 @@ class Client:
         except _Stale:
             raise self._error("cut", "it closed the connection without a response") from None
 
-    def _kept(self) -> _Connection | None:
+    def _kept(self) -> socket.socket | None:
         """The connection that was used last, unless it is too old or the server has closed it meanwhile."""
         while self._idle:
             try:
-                connection = self._idle.pop()
+                since_s, sock = self._idle.pop()
             except IndexError:  # another thread took it
                 return None
-            if time.monotonic() - connection.idle_since_s < self.limits.keep_s and connection.quiet():
-                return connection
-            connection.close()
+            if time.monotonic() - since_s < self.limits.keep_s and _quiet(sock):
+                return sock
+            sock.close()
         return None
 
-    def _talk(self, connection: _Connection, data: bytes, deadline_s: float) -> Response:
+    def _talk(self, sock: socket.socket, data: bytes, deadline_s: float) -> Response:
         """Send, and read the response. _Stale where the connection ended before its first byte."""
         parser = Parser(compressed=True)
         keep = False
         try:
             try:
-                connection.send(data, self._patience_s(deadline_s))
+                sock.settimeout(self._patience_s(deadline_s))
+                sock.sendall(data)
             except TimeoutError:
                 raise
             except OSError:
                 pass  # a server may refuse a body by a response before it has read all of it
-            response = self._read(connection, parser, deadline_s)
+            response = self._read(sock, parser, deadline_s)
             keep = parser.reusable and not response.truncated and self.limits.keep_s > 0
             return response
         except (OSError, ValueError) as error:
@@ -234,10 +232,9 @@ class Client:
             raise network_error(error, self.url.shown, waited_s=self.limits.silence_s) from None
         finally:
             if keep and len(self._idle) < MAX_IDLE:
-                connection.idle_since_s = time.monotonic()
-                self._idle.append(connection)
+                self._idle.append((time.monotonic(), sock))
             else:
-                connection.close()
+                sock.close()
 
     def _patience_s(self, deadline_s: float) -> float:
         left_s = deadline_s - time.monotonic()
@@ -245,12 +242,13 @@ class Client:
             raise self._late()
         return min(self.limits.silence_s, left_s)
 
-    def _read(self, connection: _Connection, parser: Parser, deadline_s: float) -> Response:
+    def _read(self, sock: socket.socket, parser: Parser, deadline_s: float) -> Response:
         body = bytearray()
         decoder: Decoder | None = None
         truncated = False
         while not parser.done and not truncated:
-            data = connection.receive(self._patience_s(deadline_s))
+            sock.settimeout(self._patience_s(deadline_s))
+            data = sock.recv(RECEIVE_BYTES)
             if not data:
                 if parser.closed():
                     break
@@ -274,7 +272,7 @@ class Client:
         head = parser.head or Head(0)
         return Response(head.status, head.headers, bytes(body), head.reason, truncated)
 
-    def _connect(self, deadline_s: float) -> _Connection:
+    def _connect(self, deadline_s: float) -> socket.socket:
         limit_s = min(self.limits.connect_s, deadline_s - time.monotonic())
         until_s = time.monotonic() + limit_s
         try:
@@ -293,7 +291,7 @@ class Client:
             raise self._error("connect-timeout", f"no connection within {limit_s:.3g} s") from None
         except (OSError, ValueError) as error:
             raise network_error(error, self.url.shown) from None
-        return _Connection(sock)
+        return sock
 
     def _tunnel(self, sock: socket.socket, until_s: float) -> None:
         assert self._proxy is not None
@@ -315,34 +313,14 @@ class Client:
             )
 
 
-class _Connection:
-    """A socket, and since when it waits for the next request."""
-
-    __slots__ = ("idle_since_s", "sock")
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.idle_since_s = sock, 0.0
-
-    def send(self, data: bytes, timeout_s: float) -> None:
-        self.sock.settimeout(timeout_s)
-        self.sock.sendall(data)
-
-    def receive(self, timeout_s: float) -> bytes:
-        self.sock.settimeout(timeout_s)
-        return self.sock.recv(RECEIVE_BYTES)
-
-    def quiet(self) -> bool:
-        """Whether nothing has come, neither an end nor bytes that were not asked for."""
-        try:
-            poll = select.poll()
-            poll.register(self.sock, select.POLLIN)
-            return not poll.poll(0)
-        except (OSError, ValueError):
-            return False
-
-    def close(self) -> None:
-        with suppress(OSError):
-            self.sock.close()
+def _quiet(sock: socket.socket) -> bool:
+    """Whether nothing has come, neither an end nor bytes that were not asked for."""
+    try:
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return not poll.poll(0)
+    except (OSError, ValueError):
+        return False
 
 
 def _open_socket(host: str, port: int, until_s: float) -> socket.socket:

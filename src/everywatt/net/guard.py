@@ -6,10 +6,12 @@ head alone, before anything else looks at it.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -248,3 +250,61 @@ async def refuse(refusal: Refusal, scope: Message, send: Send) -> None:
     plain = with_headers((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers)
     await send({"type": "http.response.start", "status": refusal.status, "headers": plain})
     await send({"type": "http.response.body", "body": body})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What strangers may take.
+
+    connections   that have sent something, at a time; never more than a quarter of the process's file descriptors
+    waiting       for that; also never more than a quarter. They cost little
+    in_flight     requests that are being answered; more get 503
+    handshake_s   for TLS
+    head_s        from the connection, or the first byte, to a request's whole head
+    idle_s        between two requests
+    stalled_s     without reading anything of a response
+    graceful_s    at the end, for responses that are on their way
+    """
+
+    connections: int = 128  # with TLS, 23 KB each when idle
+    waiting: int = 256
+    in_flight: int = 128
+    handshake_s: float = 5.0
+    head_s: float = 5.0
+    idle_s: int = 75
+    stalled_s: float = 30.0
+    graceful_s: float = 1.0
+
+
+class Throttle(logging.Filter):
+    """So many lines a minute; the first line of the next minute says how many were left out."""
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most, self._clock = per_minute, clock
+        self._began_s, self._count, self._left_out = clock(), 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """logging: whether a line may be written now."""
+        now_s = self._clock()
+        if now_s - self._began_s >= 60:
+            self._began_s, self._count = now_s, 0
+        self._count += 1
+        if self._count > self._most:
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines omitted)", None
+            self._left_out = 0
+        return True
+
+    @contextlib.contextmanager
+    def on(self, *loggers: logging.Logger) -> Iterator[None]:
+        """Throttle these while the context lasts."""
+        for logger in loggers:
+            logger.addFilter(self)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeFilter(self)

@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
@@ -209,12 +209,12 @@ def request_bytes(method: str, target: str, headers: str, body: bytes | None, co
     return head.encode("latin-1", "replace") + (body or b"")
 
 
-def usual_headers(host: str, *, accept: str = "*/*", encoding: str = "identity") -> dict[str, str]:
+def usual_headers(host: str, *, encoding: str = "identity") -> dict[str, str]:
     """What every request says."""
     return {
         "Host": host,
         "User-Agent": f"everywatt/{__version__}",
-        "Accept": accept,
+        "Accept": "*/*",
         "Accept-Encoding": encoding,
     }
 
@@ -239,3 +239,34 @@ def network_error(error: Exception, server: str, *, waited_s: float | None = Non
         return NetworkError("name" if isinstance(error, UnicodeError) else "protocol", server, str(error))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return NetworkError("connect", server, str(reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The one retry. Pure: the caller sleeps, in whatever way it sleeps.
+
+    Waits grow: `first_s`, then `factor` times as long each, `most_s` at most, `retries` of them.
+
+    `jitter` shortens each wait by up to that share, so that many clients do not come back at the same instant.
+
+    >>> list(Backoff(retries=3, jitter=0).delays())
+    [0.5, 1.0, 2.0]
+    """
+
+    retries: int = 3
+    first_s: float = 0.5
+    factor: float = 2.0
+    most_s: float = 30.0
+    jitter: float = 0.25
+
+    def delays(self, seed: int | None = None) -> Iterator[float]:
+        """Seconds to wait before each further attempt."""
+        import random  # brings half a megabyte that a recorder has no use for
+
+        chance = random.Random(seed)
+        for number in range(self.retries):
+            yield min(self.first_s * self.factor**number, self.most_s) * (1 - self.jitter * chance.random())
+
+    def at_least(self, delay_s: float, asked_s: float | None) -> float:
+        """The wait where the other side said how long it wants (Retry-After); never more than `most_s`."""
+        return min(max(delay_s, asked_s or 0.0), self.most_s)

@@ -27,14 +27,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, Final
 
 import uvicorn
 from uvicorn.server import ServerState
 
-from everywatt.net.guard import MOST_HEAD_BYTES, App, Message, Receive, Refusal, Send, refuse
+from everywatt.net.guard import MOST_HEAD_BYTES, App, Message, Receive, Refusal, Send, ServerLimits, Throttle, refuse
 
 LOG: Final = logging.getLogger("everywatt.net.server")
 LOG_LINES_PER_MINUTE: Final = 20
@@ -49,30 +48,6 @@ AGAIN: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSL
 PIECE_BYTES: Final = 16 << 10  # a TLS record
 PAUSE_BYTES: Final = 64 << 10  # an application that has so much unsent waits
 JOIN_S: Final = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """What strangers may take.
-
-    connections   that have sent something, at a time; never more than a quarter of the process's file descriptors
-    waiting       for that; also never more than a quarter. They cost little
-    in_flight     requests that are being answered; more get 503
-    handshake_s   for TLS
-    head_s        from the connection, or the first byte, to a request's whole head
-    idle_s        between two requests
-    stalled_s     without reading anything of a response
-    graceful_s    at the end, for responses that are on their way
-    """
-
-    connections: int = 128  # with TLS, 23 KB each when idle
-    waiting: int = 256
-    in_flight: int = 128
-    handshake_s: float = 5.0
-    head_s: float = 5.0
-    idle_s: int = 75
-    stalled_s: float = 30.0
-    graceful_s: float = 1.0
 
 
 class _Crowd:
@@ -515,37 +490,3 @@ def network_of(ip: str) -> str:
         return ip
     found = ipaddress.IPv6Address(ip.partition("%")[0])
     return str(found.ipv4_mapped or int(found) >> 64)
-
-
-class Throttle(logging.Filter):
-    """So many lines a minute; the first line of the next minute says how many were left out."""
-
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__()
-        self._most, self._clock = per_minute, clock
-        self._began_s, self._count, self._left_out = clock(), 0, 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """logging: whether a line may be written now."""
-        now_s = self._clock()
-        if now_s - self._began_s >= 60:
-            self._began_s, self._count = now_s, 0
-        self._count += 1
-        if self._count > self._most:
-            self._left_out += 1
-            return False
-        if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} similar lines omitted)", None
-            self._left_out = 0
-        return True
-
-    @contextlib.contextmanager
-    def on(self, *loggers: logging.Logger) -> Iterator[None]:
-        """Throttle these while the context lasts."""
-        for logger in loggers:
-            logger.addFilter(self)
-        try:
-            yield
-        finally:
-            for logger in loggers:
-                logger.removeFilter(self)

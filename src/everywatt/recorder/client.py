@@ -22,12 +22,12 @@ from everywatt.core.jsonio import plain, text
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.core.spans import Span
-from everywatt.recorder.channel import Inline, Local, Patience, Remote
-from everywatt.recorder.launch import import_path, reach
-from everywatt.recorder.request import RecordRequest
+from everywatt.recorder.channel import Inline, Local, Patience, Remote, import_path, reach
+from everywatt.recorder.request import RecordRequest, whole_paths
 from everywatt.recorder.wire import SEALING
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request
+from everywatt.tape.run_store import segment_after
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
@@ -100,25 +100,10 @@ def record(
     nothing: the tape is then written by this process, and `notes` says what is lost by that.
     """
     asked = replace(asked or RecordRequest(), **parameters)
-    asked = replace(asked, options=_from_the_root(asked.options))
+    asked = replace(asked, options=whole_paths(asked.options))
     machine = machine or Machine.here()
     target = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
     return Recording(Order(target, dict(meta), registry.known(machine.environ), asked, machine))
-
-
-def _from_the_root(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-    """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
-
-    def whole(key: str, value: Any) -> Any:
-        path = key == "tape" or key.endswith("file")
-        if not path or not isinstance(value, str | os.PathLike) or not value:
-            return value
-        return os.path.abspath(value)  # noqa: PTH100 - links stay
-
-    return {
-        name: {key: whole(key, value) for key, value in table.items()} if isinstance(table, Mapping) else table
-        for name, table in options.items()
-    }
 
 
 class Recording:
@@ -195,7 +180,7 @@ class Recording:
 
     def _move_on(self, order: Order, how: str = "continues") -> Order:
         """The same order for the next free segment, which goes on from the last one or `replaces` it."""
-        self.path = next_segment(order.path)
+        self.path = segment_after(order.path)
         self.paths.append(self.path)
         self._order = replace(order, path=self.path, meta={**order.meta, how: order.path.name})
         return self._order
@@ -493,19 +478,6 @@ def span_message(span: Span) -> dict[str, Any]:
     """What opens a span."""
     found = {"op": "span_open", "uid": span.id, "name": span.name, "parent": span.parent, "at_ns": span.start_ns}
     return {**found, "attributes": span.attributes}
-
-
-def next_segment(path: Path) -> Path:
-    """The first free name after `path`: HOST-0001.tape, HOST-0002.tape, …"""
-    stem, dash, number = path.stem.rpartition("-")
-    if not (dash and number.isdecimal()):
-        stem, number = path.stem, "1"
-    count = int(number)
-    while True:
-        count += 1
-        found = path.with_name(f"{stem}-{count:04d}{path.suffix}")
-        if not os.path.lexists(found):
-            return found
 
 
 def _watch_forks() -> None:

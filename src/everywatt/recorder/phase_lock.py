@@ -36,7 +36,6 @@ SETTLE_NS = 1_000 * MS
 CALM_NS = 6_000 * MS
 CALM_TARGET_NS = 1.6 * MS
 CALM_CHECK_NS = 8_000 * MS
-QUIET_NS = 900 * MS  # how long a calm lock that needs no probe is left alone
 SLOW_FACTOR = 5
 PROBES_AT_START = 40.0
 PROBES_PER_PERIOD = 0.2
@@ -88,12 +87,11 @@ class Tracker:
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
         self._told_ns = now_ns
         self._edge_ns: int | None = None
-        self._guard_ns = MS
         self._failures = 0
         self._next_burst_ns = now_ns
         self._probes: list[int] = []
         self._tokens = PROBES_AT_START
-        self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now_ns
+        self._probed_ns = self._checked_ns = self._target_ns = self._locked_ns = now_ns
         self._planned_ns = now_ns
 
     @property
@@ -111,7 +109,6 @@ class Tracker:
     def ask(self, asked_ns: int, now_ns: int) -> None:
         """Another period is wanted from now on."""
         self.asked_ns = asked_ns
-        self._quiet_ns = now_ns
         if self.state is not State.BURST:
             self._target_ns = now_ns
             self._plan(now_ns)
@@ -144,24 +141,12 @@ class Tracker:
             self._plan(now_ns)
         return True
 
-    def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
-        """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
-        return self.feed_all([(before_ns, after_ns, row)])
-
     def feed_all(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
         """`feed`, for reads (began, ended, row) that were kept for a while."""
-        rows: list[Row] = []
-        done = 0
-        while done < len(reads):
-            steady = self._steady(reads[done:]) if self.state is State.LOCKED else []
-            rows += steady
-            done += len(steady)
-            if done < len(reads):
-                rows += self._feed(*reads[done])
-                done += 1
-        return rows
+        return [row for read in reads for row in self.feed(*read)]
 
-    def _feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
+    def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
+        """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
         value = row.values[0]
         self._mind_lateness(before_ns)
         last, self._last = self._last, (before_ns, after_ns, value)
@@ -180,34 +165,6 @@ class Tracker:
     def _mind_lateness(self, before_ns: int) -> None:
         if self._probing:
             self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
-
-    def _steady(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
-        """The rows of a calm lock, in few steps and up to the first read that is not as predicted.
-
-        What `_locked` and `_plan_locked` would do, for a read that lies between its publication and the next.
-        """
-        line, last, rows = self.line, self._last, []
-        if line is None or last is None or self._probing or self._search or self._unreported:
-            return []
-        since, _, value_before = last
-        previous, (early, late) = line.latest(self._index), line.band(self._index + 1)
-        for before, after, row in reads:
-            value = row.values[0]
-            soon, next_late = line.band(self._index + 2)
-            if not (previous <= since < early and late < before and after < soon and abs(value - value_before) > 0):
-                break
-            if after >= self._quiet_ns or next_late + 2 * self._guard_ns > line.band(self._index + 3)[0]:
-                break
-            rows.append(Row(row.read_ns, early, late, row.values))
-            self._last = (before, after, value)
-            self._recent.append((since, after))
-            self._awaited, self._stale = False, 0
-            self._moved, self._chances = self._moved * 0.98 + 1, self._chances * 0.98 + 1
-            self._index, self._told_ns = self._index + 1, late
-            since, value_before, previous, early, late = before, value, late, soon, next_late
-        if rows:
-            self.due = Window(late + self._guard_ns, line.band(self._index + 2)[0] - self._guard_ns)
-        return rows
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -273,7 +230,7 @@ class Tracker:
         self._stale, self._unreported, self._misses = 0, False, 0
         self._moved = self._chances = 0.0
         self._tokens = max(self._tokens, PROBES_AT_START / 2)
-        self._checked_ns = self._target_ns = self._locked_ns = self._quiet_ns = now
+        self._checked_ns = self._target_ns = self._locked_ns = now
         self._seen.changes.clear()
         if line.period_ns > SLOW_FACTOR * self.asked_ns:
             self._complain(line.period_ns)
@@ -309,6 +266,8 @@ class Tracker:
         gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
+        if max(late - early for early, late in recent) > min(gaps) / 2:
+            return False  # it was we who were slow: between two reads that far apart it may have changed more often
         if not self._counter:
             # A gauge that stands still between regular changes may as well show a load that is switched on and off:
             # it is polled as before, so that nothing is missed, and doubted only where its period is not known.
@@ -490,9 +449,6 @@ class Tracker:
         every = CALM_CHECK_NS if calm and line.settled else CHECK_NS if calm or line.settled else CHECK_NS // 6
         check = now - self._checked_ns > max(every, 5 * line.period_ns)
         if not wide and not check:
-            ahead = coming + math.ceil(QUIET_NS / line.period_ns)
-            if calm and line.width(ahead) <= most and line.period_ns <= 1.5 * self.asked_ns:
-                self._quiet_ns, self._guard_ns = now + QUIET_NS, guard_ns(line)
             return []
         middle = (early + late - cost) // 2
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
@@ -555,14 +511,12 @@ class Tracker:
     def commit(self, last: Window) -> None:
         """The windows up to this one will be kept, and what was read in them is fed afterwards: only the read in the
         last one is followed by new probes."""
-        if self.line is not None:
-            self._guard_ns = guard_ns(self.line)
-        self._quiet_ns = self._planned_ns = last.earliest_ns
+        self._planned_ns = last.earliest_ns
 
     def release(self, now_ns: int) -> None:
         """What was committed will not be kept after all."""
         if self._planned_ns <= now_ns:
             return
-        self._quiet_ns = self._planned_ns = now_ns
+        self._planned_ns = now_ns
         if self.state is State.LOCKED:
             self._plan(now_ns)

@@ -15,7 +15,7 @@ from pathlib import Path
 from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.server import Server
-from everywatt.recorder.wire import LOCK, LOG, SOCKET, Address, own_folder
+from everywatt.recorder.wire import LOCK, LOG, SOCKET, address_in, own_folder
 
 LOG_BYTES = 200_000
 
@@ -109,7 +109,7 @@ def detach(log: Log) -> None:
 def _listen(folder: Path) -> tuple[socket.socket | None, int]:
     """A listening socket and its inode; None where another recorder is there already."""
     path = folder / SOCKET
-    with Address(folder) as address:
+    with address_in(folder) as address:
         try:
             with socket.socket(socket.AF_UNIX) as other:
                 other.connect(address)

@@ -133,11 +133,6 @@ class Line:
         """Earliest and latest time of publication k (now or in the future)."""
         return round(self._low + k * self._step_low), round(self._high + k * self._step_high)
 
-    def bands(self, first: int, last: int) -> list[tuple[int, int]]:
-        """`band` of every publication from `first` to `last`."""
-        low, high, step_low, step_high = self._low, self._high, self._step_low, self._step_high
-        return [(round(low + k * step_low), round(high + k * step_high)) for k in range(first, last + 1)]
-
     def latest(self, k: int) -> int:
         """Latest time of publication k."""
         return round(self._high + k * self._step_high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
@@ -66,34 +67,12 @@ class RecordRequest:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: the part of the recorder's `open` message that says what to record."""
-        return {
-            "period_s": self.period_s,
-            "sensors": None if self.sensors is None else list(self.sensors),
-            "devices": self.devices,
-            "pids": list(self.pids),
-            "estimate": self.estimate,
-            "options": plain(self.options),
-            "everything": self.everything,
-            "memory": self.memory,
-            "reaper": self.reaper,
-            "cgroup": self.cgroup,
-        }
+        return {name: plain(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RecordRequest:
         """The reverse. What an older client does not send has its default, what a newer one adds is left alone."""
-        return cls(
-            period_s=float(data["period_s"]),
-            sensors=data.get("sensors"),
-            devices=data.get("devices"),
-            pids=tuple(data.get("pids") or ()),
-            estimate=bool(data.get("estimate", True)),
-            options=data.get("options") or {},
-            everything=bool(data.get("everything")),
-            memory=str(data.get("memory") or "rss"),
-            reaper=data.get("reaper"),
-            cgroup=data.get("cgroup"),
-        )
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if data.get(name) is not None})
 
     def for_sensors(self, machine: Machine, patience_s: float | None = None) -> Request:
         """What is asked of sensors on this machine."""
@@ -108,3 +87,18 @@ class RecordRequest:
             reaper=self.reaper,
             patience_s=patience_s,
         )
+
+
+def whole_paths(options: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Paths in settings (`tape`, `file`, `password_file`) as they are meant here: the recorder works elsewhere."""
+
+    def whole(key: str, value: Any) -> Any:
+        path = key == "tape" or key.endswith("file")
+        if not path or not isinstance(value, str | os.PathLike) or not value:
+            return value
+        return os.path.abspath(value)  # noqa: PTH100 - links stay
+
+    return {
+        name: {key: whole(key, value) for key, value in table.items()} if isinstance(table, Mapping) else table
+        for name, table in options.items()
+    }

@@ -119,12 +119,6 @@ class Schedule:
         """Forget a group."""
         self.slots.pop(key, None)
 
-    def soon(self, key: Hashable, now_ns: int) -> None:
-        """Read a plain group at once, without moving its grid."""
-        slot = self.slots[key]
-        if slot.tracker is None:
-            slot.deadline_ns = min(slot.deadline_ns, now_ns)
-
     def change(self, key: Hashable, period_ns: int, now_ns: int) -> None:
         """Another period from now on."""
         slot = self.slots[key]

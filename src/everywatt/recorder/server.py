@@ -141,7 +141,7 @@ class Server(ReadLoop):
             if item is self.listener:
                 self._accept()
             elif item in self.connections:
-                self._serve(self.connections[item])
+                self._respond(self.connections[item], self.connections[item].pull())
         for fd in writable:
             if fd in self.connections:
                 self.connections[fd].push()
@@ -202,9 +202,6 @@ class Server(ReadLoop):
         self.connections[sock.fileno()] = connection
         self._served = True
         self._idle_ns = self.clock.monotonic_ns()
-
-    def _serve(self, connection: Connection) -> None:
-        self._respond(connection, connection.pull())
 
     def _respond(self, connection: Connection, messages: list[dict[str, Any]] | None) -> None:
         for message in messages or ():

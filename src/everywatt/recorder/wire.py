@@ -6,7 +6,8 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,20 +123,15 @@ def own_folder(environ: Mapping[str, str] | None = None) -> Path:
     return folder
 
 
-class Address:
+@contextmanager
+def address_in(folder: Path) -> Iterator[str]:
     """The socket's address, also where its path is too long for one."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._fd = -1
-
-    def __enter__(self) -> str:
-        path = str(self._folder / SOCKET)
-        if len(os.fsencode(path)) <= _LONGEST_PATH:
-            return path
-        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        return f"/proc/self/fd/{self._fd}/{SOCKET}"
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+    path = str(folder / SOCKET)
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield path
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{SOCKET}"
+    finally:
+        os.close(fd)

@@ -11,11 +11,10 @@ from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.sources import WHOLE, Source
-from everywatt.meters.power import chip_sources, line_of, meter_sources, single
+from everywatt.meters.wall import chip_sources, line_of, meter_sources, single
 
 if TYPE_CHECKING:
-    from everywatt.meters.clock_offset import Offset
-    from everywatt.meters.wall import Overhead
+    from everywatt.meters.wall import Offset, Overhead
 
 CELLS = 60
 SHORTEST_CELL_S = 1.0
@@ -68,8 +67,10 @@ def _meters(run: Run) -> list[Source]:
 
 def fitted(run: Run) -> tuple[Offset, Overhead | None]:
     """The offset of the chips' clock against the meter's, from the signals, and the line between the two."""
-    from everywatt.meters.clock_offset import Offset  # few runs have a meter, and every run looks for one
-    from everywatt.meters.wall import compare_node
+    from everywatt.meters.wall import (
+        Offset,  # few runs have a meter, and every run looks for one
+        compare_node,
+    )
 
     every_s = max(SHORTEST_CELL_S, round(run.duration_s / CELLS))
     try:

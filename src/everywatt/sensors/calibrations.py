@@ -17,6 +17,7 @@ from typing import Any
 
 from everywatt.core.channels import Facts
 from everywatt.core.files import replace_text
+from everywatt.core.machine import state_folder
 
 VALID_S = 366 * 86_400
 FILE = "calibrations.json"
@@ -60,12 +61,8 @@ class Stored:
 
 
 def path_of(environ: Mapping[str, str] | None = None) -> Path:
-    """The file, in XDG_STATE_HOME/everywatt or ~/.local/state/everywatt."""
-    env = os.environ if environ is None else environ
-    base = env.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):
-        base = f"{env.get('HOME') or '~'}/.local/state"
-    return Path(base).expanduser() / "everywatt" / FILE
+    """The file, in the user's state folder."""
+    return state_folder(environ) / FILE
 
 
 def load_all(path: Path | None = None) -> dict[str, Stored]:
@@ -99,11 +96,8 @@ def _stored(entry: Any) -> Stored | None:
 def save(stored: Stored, path: Path | None = None) -> Path:
     """Keep a calibration, in place of an older one of the device; the file is replaced as a whole."""
     target = path or path_of()
-    everything = {**load_all(target), stored.uuid: stored}
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"version": 1, "calibrations": [asdict(one) for one in everything.values()]}, indent=1)
-    replace_text(target, text + "\n")
-    return target
+    return _write(target, {**load_all(target), stored.uuid: stored})
 
 
 def forget(uuid: str, path: Path | None = None) -> bool:
@@ -112,9 +106,14 @@ def forget(uuid: str, path: Path | None = None) -> bool:
     everything = load_all(target)
     if everything.pop(uuid, None) is None:
         return False
-    text = json.dumps({"version": 1, "calibrations": [asdict(one) for one in everything.values()]}, indent=1)
-    target.write_text(text + "\n", encoding="utf-8")
+    _write(target, everything)
     return True
+
+
+def _write(target: Path, everything: Mapping[str, Stored]) -> Path:
+    text = json.dumps({"version": 1, "calibrations": [asdict(one) for one in everything.values()]}, indent=1)
+    replace_text(target, text + "\n")
+    return target
 
 
 def calibrated(

@@ -6,28 +6,18 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.errors import NetworkError, SensorError, UsageError
 from everywatt.core.foreign import parse_json
-from everywatt.net.client import Client, Limits
+from everywatt.net.client import Client, Limits, Response
 from everywatt.net.tls import ClientTls
 from everywatt.net.url import Login, Url
 
 MAX_BYTES = 4 << 20
 MAX_REDIRECTS = 3
 KEEP_S = 30.0  # a BMC is spared a TLS handshake for each reading
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A response: its status, its headers with names in lower case, its JSON (None where it is something else)."""
-
-    status: int
-    headers: Mapping[str, str]
-    data: Any
 
 
 class JsonDevice:
@@ -81,7 +71,7 @@ class JsonDevice:
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> Response:
         """Any request. SensorError where there is no response."""
         answer = self._request(method, path, body, headers or {})
         if answer.status == 401 and self._login is not None:
@@ -97,32 +87,30 @@ class JsonDevice:
             answer = self._request(method, path, body, headers or {})
         return answer
 
-    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Response:
         if self._authorization is not None:
             headers = {"Authorization": self._authorization(method, path), **headers}
         try:
-            response = self._client.request(method, path, body=body, headers=headers)
+            return self._client.request(method, path, body=body, headers=headers)
         except NetworkError as error:
             silent = error.kind not in ("redirect", "too-large", "protocol")
             raise SensorError(f"{self.host}{' does not answer' if silent else ''}: {error.reason}.") from None
-        try:
-            data = parse_json(response.body)
-        except ValueError:
-            data = None
-        return Answer(response.status, response.headers, data)
 
     def close(self) -> None:
         """Close the connection, where one is kept."""
         self._client.close()
 
 
-def good(answer: Answer, host: str) -> Any:
-    """The data of a response of status 200; SensorError with the status where it is another."""
+def good(answer: Response, host: str) -> Any:
+    """The JSON of a response of status 200, None where it has none; SensorError where the status is another."""
     if answer.status in (401, 403):
         raise SensorError(f"{host} refuses access: {answer.status} (credentials missing or wrong).")
     if answer.status != 200:
         raise SensorError(f"{host} responds with status {answer.status}.")
-    return answer.data
+    try:
+        return parse_json(answer.body)
+    except ValueError:
+        return None
 
 
 _HASHES: Final = {"MD5": "md5", "SHA-256": "sha256"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from everywatt.core.errors import EverywattError, SensorError
 from everywatt.net.url import Login
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.child import run_once
+from everywatt.sensors.simple import SimpleSensor
 
 Ask = Callable[[], tuple[float, ...]]
 Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
@@ -90,6 +91,13 @@ class PolledGroup:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def sample(self) -> tuple[float, ...]:
+        """The meter's values, asked for here. SensorError where it has none, or not the first."""
+        values = self._ask()
+        if values[0] != values[0]:
+            raise SensorError(f"{self.info.label or self.info.device} responds without a value")
+        return values
+
     def read(self) -> list[Row]:
         """What has come since the last read. Raises SensorError while the meter does not answer."""
         if self._thread is None:
@@ -143,23 +151,19 @@ class PolledGroup:
         self._end()
 
 
-class SlowMeters:
+class SlowMeters(SimpleSensor):
     """A sensor of meters. A subclass names itself, and gives the meters that its options describe.
 
     Options of every one: period_s, timeout_s, gain_pct, offset_w, max_w, quantum, window_s.
     """
 
-    name = ""
-    after: Sequence[str] = ()
     needs = "url"
     period_s = 1.0
     age_s = 1.0
 
     def __init__(self, request: Request) -> None:
-        self.request = request
-        self.machine = request.machine
+        super().__init__(request)
         self.options: Mapping[str, Any] = request.options.get(self.name) or {}
-        self._meters: list[Meter] | None = None
 
     def configured(self) -> bool:
         """True where the options say what to ask. Nothing on a network is asked otherwise."""
@@ -171,54 +175,30 @@ class SlowMeters:
 
     def probe(self) -> Report:
         """One reading of each meter."""
-        self._meters = []
         if not self.configured():
+            self._usable = []
             return Report(self.name, State.ABSENT, f"not configured: [sensor.{self.name}] {self.needs}", power=False)
-        samples: dict[str, float | None] = {}
-        missing: dict[str, str] = {}
         try:
-            _ = self.every_s, self.timeout_s  # report an invalid number now
-            for meter in self.meters():
-                self._try(meter, samples, missing)
+            report = super().probe()
         except (EverywattError, OSError) as error:
             return Report(self.name, State.UNUSABLE, str(error), getattr(error, "cure", None))
-        if not samples:
-            return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), missing=missing)
-        devices = [{"device": meter.device, "name": meter.label} for meter in self._meters]
-        return Report(self.name, State.USABLE, "", None, samples, missing, devices)
+        named = [{"device": group.info.device, "name": group.info.label} for group in self._usable or ()]
+        return replace(report, devices=named)
 
-    def _try(self, meter: Meter, samples: dict[str, float | None], missing: dict[str, str]) -> None:
-        assert self._meters is not None
-        try:
-            values = meter.ask()
-        except (EverywattError, OSError) as error:
-            meter.end()
-            missing[meter.channels[0].name] = str(error)
-            return
-        if values[0] != values[0]:
-            meter.end()
-            missing[meter.channels[0].name] = f"{meter.label or meter.device} responds without a value"
-            return
-        self._meters.append(meter)
-        for channel, value in zip(meter.channels, values, strict=True):
-            if value == value:
-                samples[channel.name] = value * channel.scale
-
-    def groups(self) -> list[PolledGroup]:
-        """One group for each meter that answered."""
-        if self._meters is None:
-            self.probe()
+    def find(self) -> list[PolledGroup]:
+        """One group for each meter."""
+        every_s, timeout_s = self.every_s, self.timeout_s  # an invalid number is reported before a meter is asked
         return [
             PolledGroup(
                 GroupInfo(f"{self.name}.{meter.device}", self.name, meter.device, meter.channels, label=meter.label),
                 meter.ask,
                 self.machine.clock,
-                period_s=self.every_s,
+                period_s=every_s,
                 age_s=self.age_s,
-                patience_s=2 * self.timeout_s + self.every_s,
+                patience_s=2 * timeout_s + every_s,
                 end=meter.end,
             )
-            for meter in self._meters or ()
+            for meter in self.meters()
         ]
 
     @property

@@ -11,13 +11,22 @@ class Thermos(SimpleSensor):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import Clock
-from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, Request, State
+from everywatt.core.errors import EverywattError
+from everywatt.sensors.base import Group, Report, Request, State
+
+
+class Sampled(Group, Protocol):
+    """A group that can be tried once."""
+
+    def sample(self) -> tuple[float, ...]:
+        """Its values now. SensorError or OSError where there are none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +34,28 @@ class SimpleGroup:
     """Channels that one function reads; it raises SensorError where the device cannot be read now."""
 
     info: GroupInfo
-    values: Callable[[], tuple[float, ...]]
+    sample: Callable[[], tuple[float, ...]]
     clock: Clock
     age_ns: int = 0
+    end: Callable[[], None] = lambda: None
 
     def read(self) -> list[Row]:
         """One row, of values that were at most `age_ns` old when the read began."""
         start_ns = self.clock.monotonic_ns()
-        values = self.values()
+        values = self.sample()
         end_ns = self.clock.monotonic_ns()
         return [Row(end_ns, start_ns - self.age_ns, end_ns, values)]
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Let go of what is kept open, if anything is."""
+        self.end()
 
 
 class SimpleSensor:
     """A sensor by the groups it finds. A subclass sets `name` and gives `find`.
 
-    `absent` says what is not here where nothing is found, `cure` what to do where nothing that was found can be read.
+    `absent` says what is not here where nothing is found, `cure` what to do where nothing that was found can be read;
+    `missing` is why channels are not there, which `find` may add to.
     """
 
     name = ""
@@ -54,9 +66,10 @@ class SimpleSensor:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.machine = request.machine
-        self._usable: list[SimpleGroup] | None = None
+        self.missing: dict[str, str] = {}
+        self._usable: list[Sampled] | None = None
 
-    def find(self) -> Sequence[SimpleGroup]:
+    def find(self) -> Iterable[Sampled]:
         """The groups that exist here, whether they can be read or not."""
         raise NotImplementedError
 
@@ -74,16 +87,17 @@ class SimpleSensor:
         """One reading of each group that is found."""
         self._usable = []
         samples: dict[str, float | None] = {}
-        missing: dict[str, str] = {}
+        missing = self.missing = {}
         for group in self.find():
             channels = group.info.channels
             try:
-                (row,) = group.read()
-            except SensorError as error:
+                values = group.sample()
+            except (EverywattError, OSError) as error:
+                group.close()
                 missing[channels[0].name] = str(error)
                 continue
             self._usable.append(group)
-            for channel, raw in zip(channels, row.values, strict=True):
+            for channel, raw in zip(channels, values, strict=True):
                 if raw == raw:
                     samples[channel.name] = raw * channel.scale
                 else:
@@ -95,7 +109,7 @@ class SimpleSensor:
             return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, missing=missing)
         return Report(self.name, State.ABSENT, self.absent)
 
-    def groups(self) -> Sequence[SimpleGroup]:
+    def groups(self) -> Sequence[Sampled]:
         """The groups that could be read."""
         if self._usable is None:
             self.probe()

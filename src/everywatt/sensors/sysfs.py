@@ -99,19 +99,6 @@ class NumberFile:
         """Why there is no value."""
         return f"{self.path.name} of {self.path.parent.name}: {self.trouble}"
 
-    def glance(self) -> bytes | None:
-        """The bytes for `number`; None where a careful `read` has to find out what is wrong, or whether anything is."""
-        if self._handle is None:
-            return None
-        try:
-            data = os.pread(self._handle, _LONGEST, 0)
-            if data == self._last and os.fstat(self._handle).st_nlink == 0:
-                return None
-        except OSError:
-            return None
-        self._last = data
-        return data
-
     def number(self, data: bytes) -> float:
         """The number that bytes of this file say, or NaN with the reason in `trouble`."""
         text = data.strip()
@@ -191,39 +178,16 @@ class ValueGroup(Generic[Read]):
         """
         start_ns = self._clock.monotonic_ns()
         values = tuple([value.read() for value in self._values])
-        return [self._row(start_ns, self._clock.monotonic_ns(), values)]
-
-    def _row(self, start_ns: int, end_ns: int, values: tuple[float, ...]) -> Row:
+        end_ns = self._clock.monotonic_ns()
         if all(value != value for value in values):
             reasons = "; ".join(value.why for value in self._values[:2])
             raise SensorError(f"{self.info.name} delivers nothing: {reasons}.")
-        return Row(end_ns, start_ns - self._age_ns, end_ns, values)
+        return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
 
     def close(self) -> None:
         """Let go of all of them."""
         for value in self._values:
             value.close()
-
-
-class FileGroup(ValueGroup[NumberFile]):
-    """A group of number files, which can be read first and looked at later."""
-
-    def read_raw(self) -> list[bytes] | None:
-        """The files as they are now, for `to_rows`; None where one of them has to be looked at with care."""
-        found = []
-        for file in self._values:
-            data = file.glance()
-            if data is None:
-                return None
-            found.append(data)
-        return found
-
-    def to_rows(self, taken: Sequence[tuple[int, int, list[bytes]]]) -> list[Row]:
-        """The rows of what was read, each with when its read began and ended."""
-        return [
-            self._row(start_ns, end_ns, tuple([f.number(data) for f, data in zip(self._values, found, strict=True)]))
-            for start_ns, end_ns, found in taken
-        ]
 
 
 def in_unit(channel: Channel, raw: float) -> float | None:

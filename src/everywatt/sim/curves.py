@@ -258,8 +258,6 @@ def _load(text: str, args: list[str]) -> Curve:
 
 
 def _replay(text: str, args: list[str]) -> Curve:
-    from everywatt.sim.curves import read_trace
-
     times, watts = read_trace(",".join(args))
     rows = [(b - a, u, v) for a, b, u, v in zip(times, times[1:], watts, watts[1:], strict=False)]
     return table(text, rows, repeat=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from everywatt.sim.curves import Curve
 
@@ -176,68 +177,39 @@ def _processes(text: str) -> tuple[GpuProcess, ...]:
     return tuple(found)
 
 
-_GPU: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "name": ("name", str),
-    "exact": ("exact", _flag),
-    "period": ("period_s", parse_duration_s),
-    "phase": ("phase_s", parse_duration_s),
-    "window": ("window_s", parse_duration_s),
-    "average": ("average_s", parse_duration_s),
-    "jitter": ("jitter_s", parse_duration_s),
-    "drop": ("drop", _share),
-    "counter_period": ("counter_period_s", parse_duration_s),
-    "counter_phase": ("counter_phase_s", parse_duration_s),
-    "gain": ("gain", float),
-    "offset": ("offset_w", parse_power_w),
-    "quantum": ("quantum_j", parse_energy_j),
-    "power_quantum": ("power_quantum_w", parse_power_w),
-    "start": ("start_j", parse_energy_j),
-    "power_limit": ("power_limit_w", parse_power_w),
-    "power_limit_min": ("power_limit_min_w", parse_power_w),
-    "power_limit_max": ("power_limit_max_w", parse_power_w),
-    "denied": ("denied", _flag),
-    "utilisation": ("utilisation", _share),
-    "memory": ("memory_bytes", parse_size),
-    "clock": ("clock_mhz", int),
-    "memory_clock": ("memory_clock_mhz", int),
-    "capability": ("capability", str),
-    "module": ("module_w", parse_power_w),
-    "memory_share": ("memory_share", _share),
-    "counter_module": ("counter_module", _flag),
-    "call_cost": ("call_cost_s", parse_duration_s),
-    "process_cost": ("process_cost_s", parse_duration_s),
-    "lost_at": ("lost_at_s", parse_duration_s),
-    "back_at": ("back_at_s", parse_duration_s),
-    "fail_call": ("fail_call", int),
-    "fail_after": ("fail_after", int),
-    "fail_code": ("fail_code", int),
-    "failing": ("failing", _names),
-    "unsupported": ("unsupported", _names),
-    "missing": ("missing", _names),
-    "samples": ("samples", int),
-    "gpm": ("gpm", _flag),
-    "mig": ("mig", _names),
-    "processes": ("processes", _processes),
-    "seed": ("seed", int),
+# How a text becomes a value: by the unit at the end of the field's name, which a key leaves out, else by the field's
+# name or type.
+Parse = Callable[[str], Any]
+_UNITS: dict[str, Parse] = {
+    "s": parse_duration_s,
+    "w": parse_power_w,
+    "j": parse_energy_j,
+    "bytes": parse_size,
+    "mhz": int,
 }
-_PACKAGE: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "period": ("period_s", parse_duration_s),
-    "phase": ("phase_s", parse_duration_s),
-    "quantum": ("quantum_j", parse_energy_j),
-    "wrap": ("wrap_j", parse_energy_j),
-    "start": ("start_j", parse_energy_j),
-    "reset_at": ("reset_at_s", parse_duration_s),
-    "fault": ("fault", _fault),
-    "fault_at": ("fault_at_s", parse_duration_s),
-    "range_unreadable": ("range_unreadable", _flag),
-    "tdp": ("tdp_w", parse_power_w),
-    "dies": ("dies", int),
-    "core": ("core", _share),
-    "uncore": ("uncore", _share),
-    "dram": ("dram", _share),
-    "mmio": ("mmio", _flag),
+_OF_NAME: dict[str, Parse] = {
+    **dict.fromkeys(("drop", "utilisation", "memory_share", "core", "uncore", "dram"), _share),
+    "fault": _fault,
+    "processes": _processes,
 }
-_MACHINE: dict[str, tuple[str, Callable[[str], Any]]] = {
+_OF_TYPE: dict[str, Parse] = {"str": str, "bool": _flag, "float": float, "int": int, "tuple[str, ...]": _names}
+
+
+def _keys(cls: type) -> dict[str, tuple[str, Parse]]:
+    """The field and the parser behind each key that a dataclass can be described by: `period` is `period_s`."""
+    found: dict[str, tuple[str, Parse]] = {}
+    for each in fields(cls):
+        stem, _, unit = each.name.rpartition("_")
+        kind = str(each.type).removesuffix(" | None")
+        if unit in _UNITS:
+            found[stem] = each.name, _UNITS[unit]
+        elif parse := _OF_NAME.get(each.name) or _OF_TYPE.get(kind):
+            found[each.name] = each.name, parse
+    return found
+
+
+_GPU, _PACKAGE = _keys(Gpu), _keys(Package)
+_MACHINE: dict[str, tuple[str, Parse]] = {
     "psys": ("psys_w", parse_power_w),
     "driver": ("driver", str),
     "smi": ("smi", _names),
@@ -310,7 +282,7 @@ def _split(text: str) -> list[str]:
     return [item for item in items if item]
 
 
-def _value(item: str, parse: Callable[[str], Any], value: str) -> Any:
+def _value(item: str, parse: Parse, value: str) -> Any:
     try:
         return parse(value.strip().strip("'\""))
     except (ValueError, IndexError):
@@ -320,6 +292,3 @@ def _value(item: str, parse: Callable[[str], Any], value: str) -> Any:
 def _known() -> str:
     packages = ", ".join(f"package.{key}" for key in PACKAGE_KEYS)
     return f"one of {', '.join(GPU_KEYS)}; {packages}; {', '.join(MACHINE_KEYS)}"
-
-
-assert {name for name, _ in _GPU.values()} <= {f.name for f in fields(Gpu)}

@@ -117,11 +117,6 @@ class EventLog(Sequence[Event]):
         os.close(self._fd)
 
 
-def finite(limit_w: float) -> float:
-    """A limit that a text file can hold."""
-    return limit_w if math.isfinite(limit_w) else 1e9
-
-
 @dataclass(frozen=True)
 class Truth:
     """What a simulated machine really drew. Times are CLOCK_MONOTONIC nanoseconds."""

@@ -1,4 +1,4 @@
-"""Slurm's short lists: nodes (`n[1-3,08]`), numbers (`0,2-3`) and CPUs by node (`4,2(x3)`).
+"""Slurm's ways of writing: nodes (`n[1-3,08]`), numbers (`0,2-3`), CPUs by node (`4,2(x3)`), times, sizes.
 
 Their text may be a user's, so sizes are checked before anything is expanded.
 """
@@ -77,6 +77,33 @@ def cpus_of(text: str, names: str, node: str) -> float | None:
         if place < 0:
             return float(match[1])
     return None
+
+
+def number(text: str | None) -> int | None:
+    """A whole number that fits into 64 bits; None where the text is none."""
+    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds of `[DAYS-][HOURS:]MINUTES:SECONDS`; None where the text is none.
+
+    >>> duration_s("1-02:00:30.5")
+    93630.5
+    """
+    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", text)
+    if match is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+
+
+def size_bytes(text: str, plain: int = 1) -> int | None:
+    """Bytes of `2048`, `1.5G`, …; a number alone counts as so many times `plain`. None where the text is none."""
+    match = re.fullmatch(r"([\d.]{1,18})([KMGT]?)", text)
+    try:
+        return int(float(match[1]) * (1 << 10 * " KMGT".index(match[2]) if match[2] else plain)) if match else None
+    except ValueError:
+        return None
 
 
 def _is_number(text: str) -> bool:

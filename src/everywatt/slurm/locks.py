@@ -26,6 +26,7 @@ def exclusive(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
     except OSError as error:
         raise UsageError(f"{path.parent} cannot be written: {error.strerror}.") from None
     marker: Path | None = None
+    held: bool | None = None
     try:
         held = _try(handle)
         if held is None:
@@ -35,13 +36,9 @@ def exclusive(path: Path, wait_s: float = 0.0) -> Iterator[bool]:
             time.sleep(_STEP_S)
             held = _mark(marker) if marker is not None else bool(_try(handle))
         yield held
+    finally:
         if held and marker is not None:
             marker.unlink(missing_ok=True)
-    except BaseException:
-        if marker is not None and held:
-            marker.unlink(missing_ok=True)
-        raise
-    finally:
         os.close(handle)
 
 

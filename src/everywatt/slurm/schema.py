@@ -6,7 +6,7 @@ Energies are whole microjoules, so that jobs, idle and system of an hour add up 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from everywatt.core.errors import MissingExtra
 
@@ -180,43 +180,25 @@ def arrow() -> tuple[Any, Any]:
 
 def job_schema() -> Any:
     """The Arrow schema of jobs."""
-    pa, _ = arrow()
-    text, i64, f64 = pa.string(), pa.int64(), pa.float64()
-    device = pa.struct(
-        [("device", text), ("domain", text), ("source", text), *((n, i64) for n in _ENERGIES), ("idle_uj", i64)]
-    )
-    use = pa.struct(
-        [("uuid", text), ("mean_utilisation", f64), ("idle_s", f64), ("idle_uj", i64), ("memory_peak_bytes", i64)]
-    )
-    step = pa.struct([("step", text), ("start_s", f64), ("end_s", f64), ("energy_uj", i64)])
-    special = {
-        "gpus": pa.list_(text),
-        "devices": pa.list_(device),
-        "gpu_use": pa.list_(use),
-        "steps": pa.list_(step),
-        "complete": pa.bool_(),
-        **dict.fromkeys(_INTEGERS, i64),
-        **dict.fromkeys(("cpus", "coverage", "slurm_energy_j", "gpu_utilisation"), f64),
-    }
-    return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(JobOnNode)])
+    return arrow()[0].schema(_columns(JobOnNode))
 
 
 def hour_schema() -> Any:
     """The Arrow schema of nodes' hours."""
+    return arrow()[0].schema(_columns(NodeHour))
+
+
+def _columns(kind: type) -> list[tuple[str, Any]]:
+    """Name and Arrow type of each field of a class, by its annotation."""
+    hints = get_type_hints(kind)
+    return [(field.name, _arrow_type(hints[field.name])) for field in fields(kind)]
+
+
+def _arrow_type(hint: Any) -> Any:
     pa, _ = arrow()
-    special = {"hour_s": pa.int64(), "coverage": pa.float64()}
-    return pa.schema([(field.name, special.get(field.name) or _kind(field.name)) for field in fields(NodeHour)])
-
-
-_INTEGERS: Final = (
-    "job_id", "array_job_id", "het_job_id", "restart", "array_task_id", "het_offset", "nodes", "uid",
-)  # fmt: skip
-_ENERGIES: Final = ("energy_uj", "low_uj", "high_uj")
-
-
-def _kind(name: str) -> Any:
-    """A column's type by the unit in its name."""
-    pa, _ = arrow()
-    if name.endswith(("_uj", "_bytes")):
-        return pa.int64()
-    return pa.float64() if name.endswith("_s") else pa.string()
+    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    inner = next((one for one in get_args(hint) if one not in (type(None), ...)), None)
+    if get_origin(hint) is tuple:
+        return pa.list_(_arrow_type(inner))
+    kind = inner or hint  # of `int | None` the int
+    return plain.get(kind) or pa.struct(_columns(kind))

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from operator import sub
 from typing import Final, NamedTuple
 
 from everywatt.core.channels import Channel, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS
-from everywatt.core.counters import Case, difference
+from everywatt.core.counters import WRAP_MARGIN, Case, difference
 from everywatt.core.domains import WHOLE
 from everywatt.core.lazy_dataclass import dataclass
 
@@ -92,6 +91,12 @@ def jump_slack_s(channel: Channel) -> float:
     return JUMP_SLACK_S + 2 * (UNKNOWN_PERIOD_S if period_s is None else period_s)
 
 
+def _plain_ns(channel: Channel) -> float:
+    """Nanoseconds in which a counter cannot pass its range even once; infinite where range or limit is unknown."""
+    wrap, rate = channel.facts.wrap, most_per_s(channel)
+    return wrap / (rate * WRAP_MARGIN) * NS if wrap and rate else math.inf
+
+
 def least_jump(channel: Channel) -> float:
     """Steps of a counter up to this many raw counts are never refused, however short their time."""
     return jump_per_s(channel) * jump_slack_s(channel)
@@ -106,6 +111,7 @@ class _State:
     most_per_s: float | None
     jump_per_s: float
     slack_s: float
+    plain_ns: float  # a step ahead within so short a time cannot hide a wrap, by the rule of `core.counters`
     total: float = 0.0
     observed_ns: int = 0
     last: float = math.nan
@@ -113,10 +119,10 @@ class _State:
     moved_ns: int | None = None  # since when the counter has had its last value; None where that is not known
 
     def counter_row(self, value: float, at_ns: int) -> Found | None:
-        step_plain = value - self.last
-        small = 0 <= step_plain <= self.jump_per_s * self.slack_s and step_plain < math.inf
-        if small and (self.wrap is None or self.most_per_s is None):  # nearly always
-            self.total += step_plain
+        ahead = value - self.last
+        small = 0 <= ahead <= self.jump_per_s * self.slack_s and ahead < math.inf
+        if small and at_ns - self.last_ns < self.plain_ns:  # nearly always
+            self.total += ahead
             self.observed_ns += at_ns - self.last_ns
             self._now(value, at_ns)
             return None
@@ -150,39 +156,6 @@ class _State:
             return False
         return count > self.jump_per_s * ((at_ns - self.moved_ns) / NS + self.slack_s)
 
-    def surely_plain(self, seconds: float) -> bool:
-        """True where a step ahead within this time cannot hide a wrap, by the rule of `core.counters`."""
-        return self.wrap is None or self.most_per_s is None or self.most_per_s * seconds * 1.5 < self.wrap
-
-    def counted(self, column: Sequence[float], before_ns: int, ats_ns: Sequence[int], longest_s: float) -> Cum | None:
-        """Where a counter stands after these values; None where one of them needs a closer look."""
-        if self.last_ns != before_ns or not math.isfinite(sum(column)) or not self.surely_plain(longest_s):
-            return None
-        steps = list(map(sub, column, (self.last, *column)))
-        if not (min(steps) >= 0 and max(steps) <= self.jump_per_s * self.slack_s):
-            return None
-        total = self.total
-        for step in steps:
-            total += step
-        return Cum(total, self.observed_ns + ats_ns[-1] - before_ns, column[-1], ats_ns[-1])
-
-    def move(self, column: Sequence[float], ats_ns: Sequence[int]) -> None:
-        """Mind when the last of these values came; before they are taken."""
-        for value, before, at_ns in zip(reversed(column), (*column[-2::-1], self.last), reversed(ats_ns), strict=True):
-            if value != before:
-                self.moved_ns = at_ns
-                return
-
-    def held(self, column: Sequence[float], held: Sequence[int], ats_ns: Sequence[int]) -> Cum:
-        """Where a gauge stands after these values, each held for so long; those that are missing count for nothing."""
-        total, observed_ns, last, last_ns = self.total, self.observed_ns, self.last, self.last_ns
-        for value, ns, at_ns in zip(column, held, ats_ns, strict=True):
-            if value - value == 0:  # finite
-                total += value * ns
-                observed_ns += ns
-                last, last_ns = value, at_ns
-        return Cum(total, observed_ns, last, last_ns)
-
     def gauge_row(self, value: float, held_ns: int, at_ns: int) -> None:
         if math.isfinite(value):
             self.total += value * held_ns
@@ -197,7 +170,16 @@ class Accumulator:
         self.expected_ns = expected_ns(expected_period_s)
         self.last_ns: int | None = None
         self._states = [
-            _State(i, c.name, c.kind is Kind.COUNTER, c.facts.wrap, most_per_s(c), jump_per_s(c), jump_slack_s(c))
+            _State(
+                i,
+                c.name,
+                c.kind is Kind.COUNTER,
+                c.facts.wrap,
+                most_per_s(c),
+                jump_per_s(c),
+                jump_slack_s(c),
+                _plain_ns(c),
+            )
             for i, c in enumerate(info.channels)
             if c.carries_energy
         ]
@@ -237,35 +219,6 @@ class Accumulator:
                 state.gauge_row(value, held_ns, at_ns)
         self.last_ns = at_ns
         return found
-
-    def add_all(self, columns: Sequence[Sequence[float]], ats_ns: Sequence[int]) -> bool:
-        """Take many rows, given as columns of values and their publications, in few steps: the very additions of `add`.
-
-        False, and nothing was taken, where one of them needs a closer look: the first row, a gap, a counter that has no
-        value, went back or may have wrapped.
-        """
-        before = self.last_ns
-        if before is None:
-            return False
-        held = list(map(sub, ats_ns, (before, *ats_ns)))
-        if max(held) > GAP_PERIODS * self.expected_ns:
-            return False
-        longest_s = max(held) / NS
-        after: list[Cum] = []
-        for state in self._states:
-            column = columns[state.index]
-            found = (
-                state.counted(column, before, ats_ns, longest_s) if state.counter else state.held(column, held, ats_ns)
-            )
-            if found is None:
-                return False
-            after.append(found)
-        for state, found in zip(self._states, after, strict=True):
-            if state.counter:
-                state.move(columns[state.index], ats_ns)
-            state.total, state.observed_ns, state.last, state.last_ns = found
-        self.last_ns = ats_ns[-1]
-        return True
 
     def suspended(self) -> None:
         """The machine slept, and its clock with it: counters may have counted for long since their last value."""

@@ -132,14 +132,6 @@ def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
     return value
 
 
-def has_log(path: Path) -> bool:
-    """True where the log of a live tape lies beside it."""
-    try:
-        return Path(f"{path}-wal").stat().st_size > 0
-    except OSError:
-        return False
-
-
 def read_seal(db: sqlite3.Connection, path: Path) -> list[dict[str, Any]]:
     """What the seal says of each table; empty where the tape is not sealed."""
     rows = [checked(path, "seal", row) for row in db.execute(schema.SELECT["seal"])]

@@ -293,9 +293,6 @@ def _counter_steps(
     jumps: Callable[[], Sequence[int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
-    plain, most = _rising_steps(values, published, starts), least_jump(channel)
-    if plain is not None and plain[0].max(initial=0.0) <= most:
-        return plain
     finite = np.isfinite(values)
     last, last_ns = _last_finite(values, published, finite, starts, cums)
     elapsed = published - last_ns
@@ -305,7 +302,7 @@ def _counter_steps(
     if len(back):
         good, wrapped = _wraps(channel, steps[back], last[back], elapsed[back])
         steps[back] = np.where(good, wrapped, np.nan)
-    far = np.flatnonzero(steps > most)
+    far = np.flatnonzero(steps > least_jump(channel))
     if len(far):
         steps[far[np.isin(published[far], np.array(jumps(), np.int64))]] = np.nan
     lost = np.isnan(steps) | ~finite
@@ -322,20 +319,6 @@ def _wraps(channel: Channel, steps: Floats, last: Floats, elapsed: Ints) -> tupl
     rate = most_per_s(channel)
     most = wrap / 2 if rate is None else rate * np.maximum(elapsed / NS, 0.0) * 1.5
     return (last <= wrap) & (wrapped <= most), wrapped
-
-
-def _rising_steps(values: Floats, published: Ints, starts: Ints) -> tuple[Floats, Ints] | None:
-    """The same where every value is there and none is below the one before: nearly always, and several times faster."""
-    step = np.zeros(len(values))
-    with np.errstate(invalid="ignore"):  # inf - inf: a NaN, for which the other way is taken below
-        np.subtract(values[1:], values[:-1], out=step[1:])
-    step[starts] = 0.0  # the caller puts what the frame carries there
-    least = float(step.min(initial=0.0))
-    if not (least >= 0.0 and np.isfinite(values[starts]).all() and np.isfinite(step.max(initial=0.0))):
-        return None
-    observed = np.zeros(len(values), np.int64)
-    np.subtract(published[1:], published[:-1], out=observed[1:])
-    return step, observed
 
 
 def _last_finite(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from everywatt.core.channels import Row
 from everywatt.tape.accumulate import publication_ns
@@ -20,31 +19,19 @@ class Rows:
     frame: Frame | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """What came: rows by group, and rows of tables as (group name, at_ns, rows)."""
-
-    rows: list[Rows] = field(default_factory=list)
-    tables: list[tuple[str, int, list[dict[str, Any]]]] = field(default_factory=list)
-
-
 class Follower:
     """What is new on one tape at every look. A row is returned once, also if the tape is sealed in between.
 
-    `back_ns` is how far before the tape's end the first look reaches; None: to its start. `tables` asks for the rows
-    of tables too, all from the start, since they tell changes only. `until_ns`: as if the tape ended there.
+    `back_ns` is how far before the tape's end the first look reaches; None: to its start. `until_ns`: as if the tape
+    ended there.
     """
 
-    def __init__(
-        self, tape: Tape, *, back_ns: int | None = None, tables: bool = False, until_ns: int | None = None
-    ) -> None:
+    def __init__(self, tape: Tape, *, back_ns: int | None = None, until_ns: int | None = None) -> None:
         self.tape = tape
         self._until_ns = until_ns
-        self._wants_tables = tables
         self._back_ns = back_ns
-        self._frame = self._table = 0
+        self._frame = 0
         self._told: dict[int, int] = {}  # group → publication of the newest row returned
-        self._tables_ns = -(2**62)
         self._began = False
 
     @property
@@ -52,30 +39,24 @@ class Follower:
         """True where the tape is sealed, so that nothing more will come."""
         return self.tape.sealed
 
-    def look(self) -> News:
-        """What came since the last look; the first one gives what is there."""
+    def look(self) -> list[Rows]:
+        """What came since the last look, by group; the first one gives what is there."""
         if not self._began:
             self._began = True
             return self._first()
         if self.tape.sealed:
-            return News()
+            return []
         if self.tape.replaced:
             self.tape.refresh()
-            return self._after_replacement()
+            # A sealed tape has other frames with other numbers: rows are known by their publication.
+            return list(self._since(dict(self._told)))
         return self._news()
 
-    def _first(self) -> News:
+    def _first(self) -> list[Rows]:
         end_ns = self.tape.extent_ns()[1] if self._until_ns is None else self._until_ns
         since = None if self._back_ns is None else end_ns - self._back_ns
-        found = News(list(self._since(dict.fromkeys((g.id for g in self.tape.groups), since))))
-        self._frame = max((rows.frame.id for rows in found.rows if rows.frame is not None), default=0)
-        self._take_tables(found, 0)
-        return found
-
-    def _after_replacement(self) -> News:
-        """A sealed tape has other frames with other numbers: rows are known by their publication."""
-        found = News(list(self._since(dict(self._told))))
-        self._take_tables(found, 0)
+        found = list(self._since(dict.fromkeys((g.id for g in self.tape.groups), since)))
+        self._frame = max((rows.frame.id for rows in found if rows.frame is not None), default=0)
         return found
 
     def _since(self, since: Mapping[int, int | None]) -> Iterator[Rows]:
@@ -85,12 +66,11 @@ class Follower:
             for frame in self.tape.frames(group.id, since.get(group.id), self._until_ns):
                 yield from self._told_once(frame)
 
-    def _news(self) -> News:
-        found = News()
+    def _news(self) -> list[Rows]:
+        found: list[Rows] = []
         for frame in self.tape.frames_after(self._frame):
             self._frame = frame.id
-            found.rows.extend(self._told_once(frame))
-        self._take_tables(found, self._table)
+            found += self._told_once(frame)
         return found
 
     def _told_once(self, frame: Frame) -> Iterator[Rows]:
@@ -104,15 +84,6 @@ class Follower:
         if fresh:
             self._told[frame.group.id] = publication_ns(fresh[-1])
             yield Rows(frame.group, fresh, frame if len(fresh) == len(rows) else None)
-
-    def _take_tables(self, found: News, after: int) -> None:
-        if not self._wants_tables:
-            return
-        told_ns = self._tables_ns
-        for number, group, table in self.tape.tables_after(after):
-            if after or table.at_ns > told_ns:
-                self._table, self._tables_ns = number, max(self._tables_ns, table.at_ns)
-                found.tables.append((self.tape.group(group).info.name, table.at_ns, table.rows))
 
     def close(self) -> None:
         """Let go of the file."""

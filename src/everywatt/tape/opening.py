@@ -90,7 +90,7 @@ def open_file(path: Path) -> Opened:
     """Open a tape for reading, with the log beside it where there is one."""
     header = read_header(path)
     log = Path(f"{path}-wal")
-    if not _has_bytes(log):
+    if not has_log(path):
         try:
             return Opened(_connect(path, "immutable=1", header), header, False)
         except TapeDamaged:
@@ -111,9 +111,10 @@ def open_file(path: Path) -> Opened:
     return Opened(_connect(path, "immutable=1", header), header, None)
 
 
-def _has_bytes(path: Path) -> bool:
+def has_log(path: Path) -> bool:
+    """True where the log of a live tape lies beside it."""
     try:
-        return path.stat().st_size > 0
+        return Path(f"{path}-wal").stat().st_size > 0
     except OSError:
         return False
 

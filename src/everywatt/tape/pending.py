@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from operator import lt, sub
+from operator import sub
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
@@ -91,18 +91,9 @@ class Buffer:
     def append(self, group: int, rows: Sequence[Row]) -> list[Found]:
         """Accumulate rows; gives the gaps they showed."""
         state = self._group(group)
-        if len(rows) == 1:
-            return self._append_one(state, group, rows[0])
-        ats_ns = [(early_ns + late_ns) // 2 for _, early_ns, late_ns, _ in rows]
-        if not all(map(lt, ats_ns, ats_ns[1:])):
+        if len(rows) > 1:
             rows = sorted(rows, key=publication_ns)
-            ats_ns = [publication_ns(row) for row in rows]
-        found: list[Found] = []
-        for place, row in enumerate(rows):
-            if place == 1 and self._append_rest(state, rows[1:], ats_ns[1:]):
-                break
-            found += self._append_one(state, group, row)
-        return found
+        return [gap for row in rows for gap in self._append_one(state, group, row)]
 
     def suspended(self, group: int) -> None:
         """The machine slept since the last row of a group."""
@@ -119,23 +110,6 @@ class Buffer:
         found = state.accumulator.add(row, at_ns)
         self._take(state, group, row, at_ns)
         return found
-
-    def _append_rest(self, state: _Group, rows: Sequence[Row], ats_ns: Sequence[int]) -> bool:
-        """Rows after the first of a batch in few steps; False, and none was taken, where one needs a closer look."""
-        chunk, last_ns, width = state.chunk, state.accumulator.last_ns, len(state.info.channels)
-        size = len(rows) * (width + 3)
-        if chunk is None or last_ns is None or len(chunk.rows) + len(rows) >= CHUNK_ROWS:
-            return False
-        if self._values + size > self._most_values or any(len(row.values) != width for row in rows):
-            return False
-        if not all(map(lt, (last_ns, *ats_ns), ats_ns)):
-            return False
-        if not state.accumulator.add_all(list(zip(*[row.values for row in rows], strict=True)), ats_ns):
-            return False
-        chunk.rows += rows
-        chunk.last_ns = ats_ns[-1]
-        self._values += size
-        return True
 
     def _group(self, group: int) -> _Group:
         if not 1 <= group <= len(self._groups):

@@ -120,12 +120,8 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
     try:
         os.link(part, target)
         return
-    except FileExistsError:
-        raise RunExists(
-            f"{target} exists already, and recordings are never overwritten. The tape is kept in the spool."
-        ) from None
     except OSError:
-        pass  # no hard links on this filesystem
+        pass  # no hard links on this filesystem, or it is there: the next line tells
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:

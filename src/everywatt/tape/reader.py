@@ -379,13 +379,6 @@ class Tape:
             groups = {group.id: group for group in self.groups}
         return [self._frame(groups[row[1]], row) for row in rows if row[1] in groups]
 
-    def tables_after(self, number: int) -> list[tuple[int, int, TableFrame]]:
-        """(row number, group, table) of all groups that were written after the table with that row number."""
-        return [
-            (row[0], row[1], TableFrame(row[3], self._table(row)))
-            for row in self._rows("tframe", "WHERE id>?", (number,))
-        ]
-
     @property
     def version(self) -> tuple[int, int]:
         """Which file this is, and a number that changes when another process has written to it."""
@@ -437,7 +430,7 @@ class Tape:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
             return
-        if not self._same_file() or not checking.has_log(self.path):
+        if not self._same_file() or not opening.has_log(self.path):
             self._db.close()
             self._load()
             return

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from everywatt.core.errors import RunNotFound, TapeError
+from everywatt.core.machine import state_folder
 from everywatt.tape import SUFFIX
 
 FOLDER: Final = "everywatt-runs"
@@ -58,14 +59,6 @@ def existing_home(
     wanted = Path(asked) if asked else (cwd or Path.cwd()) / FOLDER
     state = state_folder(env)
     return state if not wanted.is_dir() and state.is_dir() else wanted
-
-
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """XDG_STATE_HOME/everywatt, or ~/.local/state/everywatt."""
-    base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):
-        base = f"{environ.get('HOME') or '~'}/.local/state"
-    return Path(base).expanduser() / "everywatt"
 
 
 def _make(folder: Path, *, ignore: bool = False) -> None:
@@ -121,6 +114,19 @@ def next_segment(run: Path, host: str) -> Path:
     pattern = re.compile(re.escape(name) + r"-(\d{4,})" + re.escape(SUFFIX))
     taken = [int(match.group(1)) for path in run.glob(f"*{SUFFIX}*") if (match := pattern.match(path.name))]
     return run / f"{name}-{max(taken, default=0) + 1:04d}{SUFFIX}"
+
+
+def segment_after(path: Path) -> Path:
+    """The first free name after `path`: HOST-0001.tape, HOST-0002.tape, …"""
+    stem, dash, number = path.stem.rpartition("-")
+    if not (dash and number.isdecimal()):
+        stem, number = path.stem, "1"
+    count = int(number)
+    while True:
+        count += 1
+        found = path.with_name(f"{stem}-{count:04d}{path.suffix}")
+        if not os.path.lexists(found):
+            return found
 
 
 def list_runs(home: Path) -> list[Path]:

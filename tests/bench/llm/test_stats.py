@@ -10,7 +10,7 @@ from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.metrics import latencies, parse_bounds, within
 from everywatt.bench.llm.records import QUERIES, Answer, Journal, Record, read_records
 from everywatt.core.errors import UsageError
-from everywatt.core.retry import Backoff
+from everywatt.net.http1 import Backoff
 
 
 def test_a_share_of_nothing_is_none():

@@ -177,6 +177,19 @@ def test_groups_tell_of_processes_that_nobody_saw():
     assert one.take().uses == {OwnerKey("container", "/c/a"): pytest.approx(1.0)}
 
 
+def test_a_group_that_is_new_owes_nothing_for_what_its_processes_used_before():
+    one = OwnerUse(lambda process: OwnerKey("container", process.cgroup or "?"), 1.0, 0)
+    one.feed(1 * NS, [row(10, 1.0, cgroup="/c/a")])
+    one.feed_cgroups([{"cgroup": "/c/a", "cpu_s": 1.0}])
+    one.take()
+    one.feed(2 * NS, [row(20, 0.8, start=150, cgroup="/c/b")])
+    one.feed_cgroups([{"cgroup": "/c/b", "cpu_s": 0.8}])
+    assert one.take().uses == {OwnerKey("container", "/c/b"): pytest.approx(0.8)}
+    one.feed(3 * NS, [row(20, 0.9, start=150)])
+    one.feed_cgroups([{"cgroup": "/c/b", "cpu_s": 1.5}])
+    assert one.take().uses == {OwnerKey("container", "/c/b"): pytest.approx(0.7)}
+
+
 def test_the_host_beyond_all_is_nobodys_and_the_clock_may_be_behind():
     one = by_user()
     one.feed(1 * NS, [row(10, 1.0)])

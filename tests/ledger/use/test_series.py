@@ -6,8 +6,8 @@ from machines import Process, write_machine
 from tapes import at
 
 from everywatt.energy.sources import addable, sources
-from everywatt.ledger.split import energies
-from everywatt.ledger.split.owner_index import cut, remainder
+from everywatt.ledger.split.split import cut, remainder
+from everywatt.ledger.use import account
 from everywatt.ledger.use.usage import HOST_BUSY, Series, find_series
 from everywatt.tape.reader import Tape
 
@@ -56,9 +56,9 @@ def test_idle_cells_of_a_long_tape_come_from_the_heads_of_its_frames(tmp_path, m
     watts = [20.0] * 1800 + [80.0] * 1800
     tape = Tape.open(write_machine(tmp_path / "x.tape", {"cpu.0": watts}, [], seconds=3600))
     source = addable(sources(tape))[0]
-    exact, rough = energies.Cells(), energies.Cells()
+    exact, rough = account.Cells(), account.Cells()
     exact.update(source)
-    monkeypatch.setattr(energies, "MANY_ROWS", 1000)
+    monkeypatch.setattr(account, "MANY_ROWS", 1000)
     rough.update(source)
     assert exact.joules.sum() == pytest.approx(1800 * 20 + 1800 * 80)
     inside = rough.observed_s > 0

@@ -18,7 +18,7 @@ def gathered(path, *, interval_s=1.0, back_s=None):
     tape = Tape.open(path)
     gatherer = Gatherer(interval_s)
     gatherer.adopt(tape)
-    gatherer.feed(Follower(tape, back_ns=None if back_s is None else round(back_s * NS)).look().rows)
+    gatherer.feed(Follower(tape, back_ns=None if back_s is None else round(back_s * NS)).look())
     return gatherer
 
 
@@ -108,7 +108,7 @@ def test_two_overlapping_tapes_of_one_recorder_count_every_row_once(tmp_path):
     gatherer = gathered(first)
     tape = Tape.open(second)
     gatherer.adopt(tape, continues=True)
-    gatherer.feed(Follower(tape).look().rows)
+    gatherer.feed(Follower(tape).look())
     (device,) = gatherer.devices(at(40))
     assert device.energy.joules == pytest.approx(1200.0)
     assert gatherer.elapsed_ns == 40 * NS
@@ -120,7 +120,7 @@ def test_the_gap_before_an_appended_segment_is_not_counted(tmp_path):
     gatherer = gathered(first)
     tape = Tape.open(second)
     gatherer.adopt(tape)
-    gatherer.feed(Follower(tape).look().rows)
+    gatherer.feed(Follower(tape).look())
     (device,) = gatherer.devices(at(110))
     assert device.energy.joules == pytest.approx(900.0)
     assert gatherer.elapsed_ns == 30 * NS

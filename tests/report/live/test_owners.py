@@ -39,7 +39,7 @@ def machine(tmp_path):
     tape = Tape.open(path, verify=False)
     gatherer = Gatherer(1.0)
     gatherer.adopt(tape)
-    gatherer.feed(Follower(tape).look().rows)
+    gatherer.feed(Follower(tape).look())
     yield Run(path, [tape]), gatherer
     tape.close()
 

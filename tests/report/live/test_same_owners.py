@@ -119,7 +119,7 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed):
         }
         gatherer = Gatherer(1.0)
         gatherer.adopt(tape)
-        gatherer.feed(Follower(tape).look().rows)
+        gatherer.feed(Follower(tape).look())
         booked, node_uj = of_slurm(tape, processes, levels)
         asker = RunningOwners("process", clock=lambda: 0.0, cpu_clock=lambda: 0.0)
         view = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)

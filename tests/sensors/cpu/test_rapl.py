@@ -13,8 +13,7 @@ from everywatt.core.counters import Case, difference
 from everywatt.core.errors import SensorError
 from everywatt.sensors import sysfs
 from everywatt.sensors.base import State
-from everywatt.sensors.cpu.rapl import Rapl, find_zones, group_rule
-from everywatt.sensors.cpu.raplfacts import QUANTUM_J, most_power_w
+from everywatt.sensors.cpu.rapl import QUANTUM_J, Rapl, find_zones, group_rule, most_power_w
 
 TOP = 262_143_328_850
 

@@ -2,7 +2,15 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors.usage.cgroups import Place, parse_place, usage
+from everywatt.sensors.usage.cgroups import Counted, Place, parse_place
+
+
+def usage(root: Path, place: Place) -> dict[str, object]:
+    counted = Counted(root, place)
+    try:
+        return counted.read()
+    finally:
+        counted.close()
 
 
 def put(path: Path, text: str) -> None:

@@ -26,16 +26,6 @@ def machine(tmp_path):
     return Machine(sys=tmp_path / "sys", proc=tmp_path / "proc", environ={}, clock=FakeClock(now_ns=7_000_000_000))
 
 
-def test_what_is_snapped_becomes_the_row_that_a_read_gives(machine):
-    host = Use(Request(machine)).groups()[0]
-    taken = [(6_000_000_000, 7_000_000_000, host.read_raw())]
-    assert list(host.to_rows(taken)) == list(host.read())
-    (machine.proc / "stat").write_text("nothing of the kind")
-    with pytest.raises(SensorError):
-        host.to_rows([(6_000_000_000, 7_000_000_000, host.read_raw())])
-    host.close()
-
-
 def test_host_values_and_their_time(machine):
     host = Use(Request(machine)).groups()[0]
     (row,) = host.read()

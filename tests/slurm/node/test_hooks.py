@@ -16,9 +16,8 @@ from hung import can_mount_fuse, hung_mount
 from waiting import until
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.node.hooks import EVENTS, RUNTIME, Site, hook, make_spool, slurm_conf_lines
+from everywatt.slurm.node.hooks import EVENTS, RUNTIME, Site, hook, make_spool, slurm_conf_lines, unit
 from everywatt.slurm.node.spool import forget, holder, read_events
-from everywatt.slurm.node.units import unit
 
 JOB = {
     "SLURM_JOB_ID": "3",

@@ -9,11 +9,10 @@ import pytest
 from waiting import until
 
 from everywatt.slurm.node.check import check_node
-from everywatt.slurm.node.hooks import Site, hook, make_spool
+from everywatt.slurm.node.hooks import Site, hook, make_spool, unit
 from everywatt.slurm.node.job_line import MOST, JobLines, job_line
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.scontrol import parse_job
-from everywatt.slurm.node.units import unit
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 ROW = known_site.job(1, ME, 1, 1, 3_600 * 840 * 10**6, idle_uj=3_600 * 360 * 10**6)

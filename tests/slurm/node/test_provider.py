@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.fleet import jobs
-from everywatt.fleet.jobs import Job
-from everywatt.fleet.places import Places
+from everywatt.fleet.jobs import Job, Places
 from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.use.processes import ProcessFacts
 from everywatt.slurm.node.hooks import make_spool

@@ -25,11 +25,10 @@ from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.cards import card_order, cards_here, gres_files
 from everywatt.slurm.node.hooks import Site, hook, make_spool
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
-from everywatt.slurm.node.record import record, running
 from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.scontrol import parse_job, parse_pids
 from everywatt.slurm.node.spool import AGENT, Event, forget, holder, leave, read_events, take_place
-from everywatt.slurm.node.state import Account, State
+from everywatt.slurm.node.state import Account, State, record, running
 from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.checks import flaws

@@ -17,6 +17,7 @@ from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.tapes import tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
+from everywatt.tape.mending import seal_left
 
 T0 = UTC_NS / NS
 SECONDS = 30
@@ -31,7 +32,7 @@ def while_alive(start: float, end: float) -> list[float]:
     return [1.0 if start <= second < end else 0.0 for second in range(SECONDS)]
 
 
-def tapes(folder: Path, *, gauges: tuple[str, ...] = ()) -> None:
+def tapes(folder: Path, *, gauges: tuple[str, ...] = (), looked_until: int | None = None, second: str = "box") -> None:
     """What two recorders recorded of one machine: until the first one died, and since the second one started."""
     rates = {pid: while_alive(*JOBS[job]) for pid, job in ((101, 1), (102, 1), (103, 2), (104, 3))}
     job_of = {101: 1, 102: 1, 103: 2, 104: 3}
@@ -62,6 +63,8 @@ def tapes(folder: Path, *, gauges: tuple[str, ...] = ()) -> None:
             gauges=gauges,
             between=between,
             seal=bool(number),
+            looked_until=None if number else looked_until,
+            host=second if number else "box",
         )
 
 
@@ -88,8 +91,11 @@ def node_at(folder: Path, now: float, cpu_s: Mapping[int, float], boot: str = "b
     return node
 
 
-def recorded(folder: Path, cpu_s: Mapping[int, float]) -> dict[int, JobOnNode]:
-    """What is stored of jobs after the node recorder was killed with the recorder, and started again with it."""
+def recorded(folder: Path, cpu_s: Mapping[int, float], *, sealed: bool = False) -> dict[int, JobOnNode]:
+    """What is stored of jobs after the node recorder was killed with the recorder, and started again with it.
+
+    `sealed`: the agent that came back has sealed the tape that was left.
+    """
     before = node_at(folder, DEAD[0], cpu_s)
     for job in (1, 2):
         drop(folder / "spool", "start", job, JOBS[job][0], cpus=2 if job == 1 else 1, gpus="0" if job == 1 else "")
@@ -99,6 +105,8 @@ def recorded(folder: Path, cpu_s: Mapping[int, float]) -> dict[int, JobOnNode]:
         if job == 3:
             drop(folder / "spool", "start", job, JOBS[job][0], cpus=1)
         drop(folder / "spool", "end", job, JOBS[job][1], exit_code="0:0")
+    if sealed:
+        assert seal_left(folder / "tape" / "box-0000.tape", quiet_s=0.0)
     after = node_at(folder, 24, cpu_s)
     after.listen()
     after.settle()
@@ -135,6 +143,33 @@ def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_pat
         assert row["coverage"] == pytest.approx(1.0, abs=0.01)
     assert sum(row["jobs_uj"] for row in rows) == sum(row.energy_uj for row in found.values())
     assert set(found) == set(JOBS)
+
+
+def test_what_a_kill_took_of_the_tables_is_charged_with_the_time_after_it(tmp_path: Path) -> None:
+    """Tables of processes are written every ten seconds, energy every second."""
+    tapes(tmp_path / "tape", looked_until=4)
+    found = recorded(tmp_path, TRUE_CPU_S, sealed=True)
+    for job, row in found.items():
+        assert row.low_uj / 1e6 <= true_j(job) <= row.high_uj / 1e6
+        assert row.energy_uj / 1e6 == pytest.approx(true_j(job), rel=0.05), job
+        assert row.cpu_s == pytest.approx(TRUE_CPU_S[job], rel=0.05)
+    assert set(found) == set(JOBS)
+    assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj for row in found.values())
+
+
+def test_what_was_counted_after_the_last_look_is_in_the_hour_also_after_a_reboot(tmp_path: Path) -> None:
+    tapes(tmp_path / "tape", looked_until=4, second="another")  # as good as of another boot
+    before = node_at(tmp_path, DEAD[0], {})
+    drop(tmp_path / "spool", "start", 1, 2.0, cpus=2)
+    before.listen()
+    before.settle()
+    assert seal_left(tmp_path / "tape" / "box-0000.tape", quiet_s=0.0)
+    after = node_at(tmp_path, SECONDS, {}, boot="another")
+    after.listen()
+    after.settle()
+    seen_s = (DEAD[0] - 2) + (SECONDS - DEAD[1])
+    covered = {row["device"]: row["coverage"] for row in hours(tmp_path)}
+    assert covered["cpu.0"] == pytest.approx(seen_s / (SECONDS - 2), abs=0.05)
 
 
 def test_a_job_that_ended_meanwhile_and_whose_cpu_time_is_unknown_has_an_interval_that_says_so(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from everywatt.core.spans import Span
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.energy.sources import sources
 from everywatt.ledger.owners import OwnerKind
-from everywatt.ledger.spans.spans import span_ledger
+from everywatt.ledger.spans import span_ledger
 from everywatt.tape.reader import Tape
 
 OPERATION, TOOL, MODEL = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.request.model"

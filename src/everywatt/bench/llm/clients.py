@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from everywatt.bench.llm.records import Answer, Ask
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.plugins import LLM_CLIENTS, load_plugin, registered
-from everywatt.core.retry import Backoff
 from everywatt.core.units import parse_duration_s
+from everywatt.net.http1 import Backoff
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from everywatt.bench.llm.records import Record
 from everywatt.core.clocks import NS
-from everywatt.ledger.spans.span_sweep import Floats, Ints, Line, Pieces, Stretches
+from everywatt.ledger.span_sweep import Floats, Ints, Line, Pieces, Stretches
 
 Flags = npt.NDArray[np.bool_]
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill

@@ -17,7 +17,7 @@ from everywatt.core.errors import UsageError
 from everywatt.fleet.imports import targets, write_run
 from everywatt.fleet.query import EVERYWATT, Series, Wanted, fetch, nothing, read_filter
 from everywatt.net.api import ApiClient
-from everywatt.net.tokens import read_token
+from everywatt.net.tls import read_token
 
 HOUR_NS = 3600 * NS
 FILE = click.Path(path_type=Path)

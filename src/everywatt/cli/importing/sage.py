@@ -14,7 +14,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.formats.sage import parts_of, query
 from everywatt.meters.series import write_parts
 from everywatt.net.api import ApiClient
-from everywatt.net.tokens import read_token
+from everywatt.net.tls import read_token
 from everywatt.tape.importing import import_files
 
 FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")

@@ -49,7 +49,7 @@ def stored_table(url: str, which: Stored) -> Table:
     from everywatt.fleet.tables import join
     from everywatt.models.reading import in_watts
     from everywatt.net.api import ApiClient
-    from everywatt.net.tokens import read_token
+    from everywatt.net.tls import read_token
 
     end_ns = time.time_ns() if which.end_ns is None else which.end_ns
     start_ns = end_ns - HOUR_NS if which.start_ns is None else which.start_ns

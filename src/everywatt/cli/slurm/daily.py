@@ -19,7 +19,7 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_count
 from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.node.units import SITE_UNITS, cron_line, site_unit
+from everywatt.slurm.node.hooks import SITE_UNITS, cron_line, site_unit
 from everywatt.slurm.site.daily import LOCK, open_to_all, protect
 from everywatt.slurm.site.daily import daily as work_through
 from everywatt.slurm.site.sacct import annotate as write_comments

@@ -19,12 +19,13 @@ from everywatt.slurm.node.hooks import (
     DEFAULT_FOLDER,
     EVENTS,
     NAMES,
+    UNITS,
     Site,
     hook,
     make_spool,
     slurm_conf_lines,
+    unit,
 )
-from everywatt.slurm.node.units import UNITS, unit
 from everywatt.slurm.site.checks import NodeChecks, checks_by_srun
 
 UNIT_FOLDER = Path("/etc/systemd/system")

@@ -26,8 +26,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.platforms import user_name
 from everywatt.footprint.carbon import factors_of
-from everywatt.slurm.node.record import running
-from everywatt.slurm.node.state import STATE, State
+from everywatt.slurm.node.state import STATE, State, running
 from everywatt.slurm.site.detail import Details, find
 from everywatt.slurm.site.figures import JobList, JobSums, RunningJobs, running_row
 from everywatt.slurm.site.from_series import jobs_of_series, running_in_series

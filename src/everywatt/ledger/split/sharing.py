@@ -13,32 +13,35 @@ from everywatt.core.energy import Energy
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.engine import NOT_RECORDED
-from everywatt.ledger.groups import Describer, Grouper, about_process, by_process
+from everywatt.ledger.groups import GROUPINGS, Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.owners import BY_ALLOCATION, BY_USE
-from everywatt.ledger.split.energies import stretch_joules
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
-from everywatt.ledger.split.owner_index import FIRST, CpuUse, Roll, cpu_use, gpu_share, packages_known
 from everywatt.ledger.split.split import (
+    FIRST,
     IDLE_AT,
     NOBODY_AT,
     OTHER_AT,
     SPECIAL,
+    CpuUse,
     DeviceShares,
+    Roll,
     Split,
     TapeShares,
     Uses,
+    cpu_use,
+    gpu_share,
+    packages_known,
     split,
     sums,
 )
-from everywatt.ledger.use.account import tape_use
+from everywatt.ledger.use.account import stretch_joules, tape_use
 from everywatt.ledger.use.usage import memory_held
 from everywatt.tape.reader import Tape
 
 Floats = npt.NDArray[np.float64]
 
-MODULE_NOTE = "owners share the chips of a module that are measured; the rest of the module is not split"
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
 
 
@@ -47,15 +50,13 @@ def share_tape(
     windows: Sequence[tuple[int, int]],
     *,
     host: str,
-    own: Grouper,
+    grouping: Grouping,
     levels: Mapping[str, Idle],
     policy: str,
-    about: Describer = about_process,
     notes: Sequence[str] = (),
 ) -> TapeShares:
     """Every device of the total of some windows of a tape, by process."""
-    use, measured = tape_use(tape), sources(tape)
-    found = splittable(measured)
+    use, found = tape_use(tape), splittable(sources(tape))
     total = windows_energy(found, windows, notes=notes)
     roll = Roll(use)
     cpu = cpu_use(roll, windows)
@@ -69,14 +70,11 @@ def share_tape(
             continue
         maker = work.gpu if kind_of(source) == "gpu" else work.cpu
         devices.append(maker(source, part, levels[source.label]))
-    owners = (*SPECIAL, *(own(tape, facts) for facts in roll.facts))
+    owners = (*SPECIAL, *(grouping.owner(tape, facts) for facts in roll.facts))
     # Of a process that moved to another cgroup there are two sets of facts, and a single process.
-    told_of = [(i, f) for i, f in enumerate(roll.facts) if not (f.moved and own is by_process)]
-    details: dict[int, dict[str, object]] = {FIRST + i: about(tape, f) for i, f in told_of}
-    found_notes = [*cpu.notes] if devices else []
-    if len(found) < len(measured):
-        found_notes.append(MODULE_NOTE)
-    told = tuple(f"{host}: {note}" if host else note for note in found_notes)
+    told_of = [(i, f) for i, f in enumerate(roll.facts) if not f.moved or grouping.by in GROUPINGS]
+    details: dict[int, dict[str, object]] = {FIRST + i: grouping.details(tape, f) for i, f in told_of}
+    told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
     return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
 
 
@@ -179,7 +177,8 @@ class _Work:
         )
 
     def _allocated(self, used: Floats) -> Floats:
-        limits = self._roll.use.cgroups.cpus
+        processes = self._roll.use.processes
+        limits = processes.cgroups.cpus if processes is not None else {}
         names = list(limits)
         group = np.full(len(used), -1, dtype=np.int64)
         for number, facts in enumerate(self._roll.facts):
@@ -216,13 +215,10 @@ class _Work:
         for name in ("rss_bytes", "pss_bytes", "uss_bytes"):
             held = memory_held(processes, name, self._windows) if processes is not None else None
             if held is not None:
-                peak = np.full(count, np.nan)
                 known = len(self._roll.index)
-                mine = self._roll.index == np.arange(known) + FIRST
-                peak[FIRST : FIRST + known][mine & (held.peak_bytes[:known] > 0)] = held.peak_bytes[:known][
-                    mine & (held.peak_bytes[:known] > 0)
-                ]
-                measured[name] = peak
+                mine = (self._roll.index == np.arange(known) + FIRST) & (held.peak_bytes[:known] > 0)
+                measured[name] = np.full(count, np.nan)
+                measured[name][FIRST : FIRST + known][mine] = held.peak_bytes[:known][mine]
         return measured
 
 

@@ -1,57 +1,27 @@
-"""What one tape knows of use, decoded once and continued while the tape grows."""
+"""What one tape knows of use and of its devices' joules, decoded once and continued while the tape grows."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
+from everywatt.energy import window
 from everywatt.energy.sources import Source
-from everywatt.ledger.split.energies import Cells
-from everywatt.ledger.use.processes import CgroupTable, members
+from everywatt.ledger.use.processes import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
+from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-
-
-class CommandUse(CgroupTable):
-    """CPU seconds of the cgroups that were made for a command, on a timeline."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._at_ns = array("q")
-        self._made_s = array("d")
-
-    def take(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of `use.cgroups` that were told at one instant."""
-        for _, made, new, used_s in self.feed(rows):
-            if not made:
-                continue
-            whole_s = self._made_s[-1] if self._made_s else 0.0
-            if new and (not self._at_ns or self._at_ns[-1] < at_ns - NS):
-                # It was made less than a period ago, and had used nothing then.
-                self._at_ns.append(at_ns - NS)
-                self._made_s.append(whole_s)
-            self._at_ns.append(at_ns)
-            self._made_s.append(whole_s + used_s)
-
-    @property
-    def made(self) -> bool:
-        """Whether there is a cgroup that was made for the command, with its CPU time."""
-        return len(self._at_ns) > 1
-
-    def used(self, starts_ns: Ints, ends_ns: Ints) -> Floats:
-        """CPU seconds of the made cgroups in each stretch."""
-        at, counted = np.array(self._at_ns), np.array(self._made_s)
-        return np.asarray(np.interp(ends_ns, at, counted) - np.interp(starts_ns, at, counted), dtype=np.float64)
 
 
 PROCESSES, CGROUPS = "use.processes", "use.cgroups"
@@ -68,7 +38,6 @@ class TapeUse:
         self.processes: ProcessUse | None = None
         self.before: ProcessUse | None = None  # of the segment that this one goes on from
         self.gpus: GpuUse | None = None
-        self.cgroups = CommandUse()
         self.busy: Series | None = None
         self.still: Series | None = None
         self._series: dict[str, Series | None] = {}
@@ -100,25 +69,28 @@ class TapeUse:
         if gpus and self.gpus is None:
             self.gpus = GpuUse(groups[gpus[0]].expected_period_s)
         if self.processes is not None:
-            self._feed(tape, groups.get(PROCESSES), self.processes.feed)
+            self._feed(tape, {PROCESSES: self.processes.feed, CGROUPS: self.processes.feed_groups_at})
         if self.gpus is not None:
             for name in gpus:
-                self._feed(tape, groups[name], self.gpus.feed)
-        self._feed(tape, groups.get(CGROUPS), self.cgroups.take)
+                self._feed(tape, {name: self.gpus.feed})
         self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
-    def _feed(self, tape: Tape, group: StoredGroup | None, take: Callable[[int, list[dict[str, Any]]], None]) -> None:
-        if group is None:
-            return
+    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, list[dict[str, Any]]], None]]) -> None:
+        """Give frames of table groups that came since to who takes them, all in order of time."""
+        fresh = [self._fresh(tape, group) for group in tape.groups if group.info.name in takers]
+        for at_ns, name, rows in heapq.merge(*fresh, key=lambda frame: frame[0]):
+            try:
+                takers[name](at_ns, rows)
+            except (KeyError, TypeError, ValueError) as error:
+                raise TapeDamaged(f"{tape.path}: a row of {name} cannot be read: {error}.") from None
+            self._read_ns[name] = at_ns
+
+    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
-                try:
-                    take(frame.at_ns, frame.rows)
-                except (KeyError, TypeError, ValueError) as error:
-                    raise TapeDamaged(f"{tape.path}: a row of {group.info.name} cannot be read: {error}.") from None
-                self._read_ns[group.info.name] = frame.at_ns
+                yield frame.at_ns, group.info.name, frame.rows
 
     def _notes(self, tape: Tape) -> None:
         follow = [note for note in tape.notes() if note.kind == "follow"]
@@ -202,14 +174,25 @@ _kept = WeakKeyDictionary()
 
 
 def continue_use(tapes: Sequence[Tape]) -> None:
-    """Let the use of segments that go on from another of these tapes begin where that one ended."""
+    """Let the use of segments that go on from another of these tapes begin where that one ended.
+
+    Its recorder was killed, maybe before it had written its last tables: it ends with the first one of the next.
+    """
     by_path = {tape.path: tape for tape in tapes}
     for tape in tapes:
         name = tape.meta.get("continues")
         before = by_path.get(tape.path.with_name(name)) if isinstance(name, str) and name else None
         if before is not None and before is not tape and tape not in _kept:
             _kept[tape] = TapeUse(tape)
-            _kept[tape].before = tape_use(before).processes
+            processes = _kept[tape].before = tape_use(before).processes
+            group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
+            first = next(iter(tape.tables(group.id, None, None)), None) if group is not None else None
+            mine, later = tape_use(before), tape_use(tape)
+            if processes is not None and first is not None:
+                processes.end_with(first.at_ns, first.rows)
+            for series, beyond in ((mine.busy, later.busy), (mine.still, later.still)):
+                if series is not None and beyond is not None:
+                    series.end_with(beyond)
 
 
 def tape_use(tape: Tape) -> TapeUse:
@@ -222,3 +205,92 @@ def tape_use(tape: Tape) -> TapeUse:
         found.version = version
         _kept[tape] = found
     return found
+
+
+MOST_ANSWERS = 64
+MANY_ROWS = 2_000_000
+
+_answers: WeakKeyDictionary[Tape, dict[tuple[int, str, bytes, bytes], tuple[Floats, Floats]]] = WeakKeyDictionary()
+
+
+def stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+    """Joules and observed seconds of ascending stretches; zero of both where there was no reading.
+
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. The
+    answers for a sealed tape are kept: a report asks for the same stretches several times.
+    """
+    if not len(starts_ns):
+        return np.zeros(0), np.zeros(0)
+    if not source.tape.sealed:
+        return _stretch_joules(source, starts_ns, ends_ns)
+    known = _answers.setdefault(source.tape, {})
+    key = (source.group.id, source.channel.name, starts_ns.tobytes(), ends_ns.tobytes())
+    if key not in known:
+        if len(known) >= MOST_ANSWERS:
+            known.pop(next(iter(known)))
+        known[key] = _stretch_joules(source, starts_ns, ends_ns)
+    return known[key]
+
+
+def _stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+    joules, observed_s = window.stretch_joules(source, starts_ns, ends_ns)
+    return np.nan_to_num(joules), observed_s
+
+
+class Cells:
+    """Joules of one device in equal cells of a whole tape, continued while it grows: what idle is found from."""
+
+    def __init__(self) -> None:
+        self.step_ns = 0
+        self.origin_ns = 0
+        self.joules: Floats = np.zeros(0)
+        self.observed_s: Floats = np.zeros(0)
+
+    @property
+    def edges_ns(self) -> Ints:
+        """The edges of the cells, one more than there are cells."""
+        return self.origin_ns + np.arange(len(self.joules) + 1, dtype=np.int64) * self.step_ns
+
+    def update(self, source: Source) -> None:
+        """Add the cells that are complete by now."""
+        tape = source.tape
+        first_ns, last_ns = tape.extent_ns()
+        step_ns = _step_ns(last_ns - first_ns)
+        if step_ns != self.step_ns or first_ns != self.origin_ns:
+            self.step_ns, self.origin_ns = step_ns, first_ns
+            self.joules, self.observed_s = np.zeros(0), np.zeros(0)
+        # On a live tape the newest publications may still be missing.
+        late_ns = 0 if tape.sealed else int(2.5 * max(source.group.expected_period_s, 1.0) * NS)
+        have, count = len(self.joules), int((last_ns - late_ns - first_ns) // step_ns)
+        if count <= have:
+            return
+        edges = first_ns + np.arange(have, count + 1, dtype=np.int64) * step_ns
+        joules, observed_s = _roughly(source, edges) or _stretch_joules(source, edges[:-1], edges[1:])
+        self.joules = np.concatenate((self.joules, joules))
+        self.observed_s = np.concatenate((self.observed_s, observed_s))
+
+
+def _roughly(source: Source, edges_ns: Ints) -> tuple[Floats, Floats] | None:
+    """Joules between edges by what frames had accumulated at their first rows; None where that would be too coarse.
+
+    A tape of millions of rows has a frame every few seconds, which is as fine as idle needs, and no row is decoded.
+    """
+    tape, group = source.tape, source.group
+    first_ns, last_ns = tape.extent_ns()
+    rows = (last_ns - first_ns) / NS / max(group.expected_period_s, 1e-9)
+    if not tape.sealed or rows < MANY_ROWS or source.channel.kind is not Kind.COUNTER or source.channel.facts.bias_w:
+        return None
+    place = energy_channels(group.info).index(group.info.channels.index(source.channel))
+    heads = [(frame.first_ns, frame.cum[place][0]) for frame in tape.iter_frames(group.id)]
+    at_ns, counts = np.array([head[0] for head in heads]), np.array([head[1] for head in heads])
+    joules = np.diff(np.interp(edges_ns, at_ns, counts)) * source.channel.scale * source.channel.facts.gain
+    inside = (edges_ns[:-1] >= at_ns[0]) & (edges_ns[1:] <= at_ns[-1])
+    return np.where(inside, joules, 0.0), np.where(inside, np.diff(edges_ns) / NS, 0.0)
+
+
+def _step_ns(length_ns: int) -> int:
+    """Quarters of a second on a tape of a minute, a second up to six hours, then coarser: never more than 30,000."""
+    for step_s, most_s in ((0.25, 60.0), (1.0, 21_600.0), (10.0, 216_000.0)):
+        if length_ns <= most_s * NS:
+            return int(step_s * NS)
+    return max(60, int(length_ns / NS / 20_000)) * NS

@@ -13,11 +13,10 @@ from typing import Any
 from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.split.intervals import JIFFY_S
-from everywatt.ledger.use.processes import CgroupTable, CpuRecord, ProcessFacts, ProcessTable, Seen
+from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
-LITTLE_S = 1e-3  # what a cgroup has beyond its processes is rounding below this
 
 Placer = Callable[[ProcessFacts], OwnerKey]
 Used = tuple[ProcessFacts, float, int]  # a process, its CPU seconds, and the CPU that it ran on (-1: not known)
@@ -82,6 +81,7 @@ class OwnerUse(ProcessTable):
     def __init__(self, place: Placer, period_s: float, boot_offset_ns: int | None, cpus: int = 1) -> None:
         super().__init__(period_s, boot_offset_ns)
         self._place = place
+        self.everybody = True
         self.packages: list[int] = []  # of each CPU, where there are several
         self.readings = 0
         self.taken: list[Used] = []  # of processes, by `take`
@@ -89,8 +89,6 @@ class OwnerUse(ProcessTable):
         self.may_have_ended = False  # the last process of some owner
         self._used_now: list[Used] = []
         self._unwatched: list[Used] = []
-        self._cgroups = CgroupTable()
-        self._cgroup_used: dict[str, float] = {}
         self._host_s: float | None = None
         self._host_before_s: float | None = None
         self._host_used = 0.0
@@ -100,6 +98,7 @@ class OwnerUse(ProcessTable):
         self._gone: list[ProcessFacts] = []
         self._ended_lately: dict[int, ProcessFacts] = {}
         self._forgettable: set[tuple[int, int | None]] = set()
+        self._before: dict[int, int | None] = {}  # starts of processes that an agent before knew
 
     # Over a restart.
 
@@ -113,11 +112,16 @@ class OwnerUse(ProcessTable):
         self._host_before_s = data.get("host_s")
         for pid, start, cpu_s in data.get("processes") or ():
             facts = self._add(ProcessFacts(int(pid), start), 0)
+            self._before[int(pid)] = start
             # What its children had used was not written down.
             self.alive[int(pid)] = Seen(facts, start, float(cpu_s), float("nan"))
         if self.alive:
             self.first_ns = self.last_ns = int(data.get("at_ns") or 0)
             self._goes_on = True
+
+    def stayed(self, pid: int) -> bool:
+        """Whether a process was there before this agent, and is still."""
+        return pid in self._before and pid in self.alive and self.alive[pid].start == self._before[pid]
 
     def unwatched(self) -> dict[OwnerKey, float]:
         """CPU seconds of each owner while no agent ran; those of processes that ended meanwhile are unattributed."""
@@ -154,11 +158,8 @@ class OwnerUse(ProcessTable):
         self._gone.append(facts)
         self._ended_lately[facts.pid] = facts
 
-    def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Rows of `use.cgroups`. Those made for a command are counted by its run."""
-        for path, made, _, used_s in self._cgroups.feed(rows):
-            if used_s > 0 and not made and path != "/":
-                self._cgroup_used[path] = self._cgroup_used.get(path, 0.0) + used_s
+    def _is_owner(self, path: str) -> bool:
+        return self._place(ProcessFacts(0, None, cgroup=path)).kind not in ("user", "process")
 
     def feed_host(self, busy_s: float) -> None:
         """`host.cpu_time`."""
@@ -171,16 +172,9 @@ class OwnerUse(ProcessTable):
     def take(self) -> OwnedUse:
         """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
         found = OwnedUse(self.packages)
-        by_cgroup: dict[str, float] = {}
-        whose: dict[str, OwnerKey] = {}
         self.taken = [used for used in self._used_now if used[1] > 0]
         for facts, cpu_s, cpu in self.taken:
-            owner = self.owner(facts)
-            found.add(owner, cpu_s, cpu)
-            if facts.cgroup:
-                by_cgroup[facts.cgroup] = by_cgroup.get(facts.cgroup, 0.0) + cpu_s
-                whose[facts.cgroup] = owner
-        self._add_unseen(found, by_cgroup, whose)
+            found.add(self.owner(facts), cpu_s, cpu)
         beyond_s = self._beyond.take(self._host_used - sum(found.uses.values()))
         if beyond_s > 0:
             found.add(UNATTRIBUTED, beyond_s)
@@ -188,8 +182,7 @@ class OwnerUse(ProcessTable):
             owner = self.owner(facts)
             left = self._left[owner] = self._left.get(owner, 0) + 1
             self.may_have_ended |= left >= self._living.get(owner, 0)
-        self._used_now, self._gone = [], []
-        self._cgroup_used, self._host_used = {}, 0.0
+        self._used_now, self._gone, self._host_used = [], [], 0.0
         return found
 
     def owner(self, facts: ProcessFacts) -> OwnerKey:
@@ -210,20 +203,6 @@ class OwnerUse(ProcessTable):
             return OTHER if pid in self.hidden else UNATTRIBUTED
         return self.owner(facts)
 
-    def _add_unseen(self, found: OwnedUse, seen: dict[str, float], whose: dict[str, OwnerKey]) -> None:
-        """What groups used beyond their processes that were seen: those that came and went. Inner groups first."""
-        for path in sorted(self._cgroup_used, key=lambda path: -path.count("/")):
-            more = self._cgroup_used[path] - seen.get(path, 0.0)
-            if more > LITTLE_S:
-                more -= sum(used for other, used in seen.items() if other.startswith(path + "/"))
-            if more <= LITTLE_S:
-                continue
-            owner = whose.get(path) or self._place(ProcessFacts(0, None, cgroup=path))
-            if owner.kind in ("user", "process"):  # a group of no owner in particular
-                continue
-            found.add(owner, more)
-            seen[path] = seen.get(path, 0.0) + more
-
     def count_memory(self) -> None:
         """Add up what living owners hold, into `memory`."""
         memory: dict[OwnerKey, float] = {}
@@ -243,6 +222,8 @@ class OwnerUse(ProcessTable):
         self._forgettable = self._known.keys() - living
         parents = {seen.facts.number for seen in self.alive.values()}
         self._exited = {key: facts for key, facts in self._exited.items() if key in parents}
+        for path in self.cgroups.tidy():
+            self._beyond_s.pop(path, None)
 
 
 @dataclass(slots=True)
@@ -252,6 +233,13 @@ class GpuTime:
     seconds: float = 0.0
     used: dict[int, float] = field(default_factory=dict)
     held: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tenants: Sequence[Tenant]) -> GpuTime:
+        """One second with these tenants."""
+        time = cls()
+        time.add(1.0, tenants)
+        return time
 
     def add(self, seconds: float, tenants: Sequence[Tenant]) -> str:
         """Some time with these tenants; gives how their energy is shared."""
@@ -286,6 +274,27 @@ class GpuOwnerUse:
         self._table = GpuTable(period_s)
         self._times: dict[int, GpuTime] = {}
         self._read: dict[str, tuple[int, set[int]]] = {}  # when each driver's table was read last, and its GPUs
+        self._before: dict[int, dict[int, float]] = {}  # what an agent before this one wrote down
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: who is on each GPU now, and how they share it."""
+        times = ((gpu, GpuTime.of(self._table.now(gpu))) for gpu in self._table.gpus())
+        return {str(gpu): [*(time.used or time.held).items()] for gpu, time in times}
+
+    def go_on_from(self, data: Mapping[str, Any]) -> None:
+        """What `to_dict` gave in this boot."""
+        self._before = {int(gpu): {int(pid): float(part) for pid, part in rows} for gpu, rows in data.items()}
+
+    def unwatched(self, gpu: int, stayed: Callable[[int], bool]) -> dict[int, float]:
+        """Shares in a GPU of processes that were on it before this agent and stayed.
+
+        Where nobody is known to have been on it, of those that are on it now: they may have come before the kill.
+        """
+        now = GpuTime.of(self._table.now(gpu))
+        before = self._before.get(gpu)
+        if not before:
+            return now.used or now.held
+        return {pid: part for pid, part in before.items() if pid in now.held and stayed(pid)}
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
         """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
@@ -303,11 +312,7 @@ class GpuOwnerUse:
 
     def take(self, gpu: int) -> GpuTime:
         """The use of a GPU since the last time; as of now where it has not been read since."""
-        time = self._times.pop(gpu, None)
-        if time is None:
-            time = GpuTime()
-            time.add(1.0, self._table.now(gpu))
-        return time
+        return self._times.pop(gpu, None) or GpuTime.of(self._table.now(gpu))
 
     def pids(self) -> set[int]:
         """All processes that are on a GPU."""

@@ -11,15 +11,18 @@ it by process and time (`ledger.use.usage`), the agent adds it up by owner (`led
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
+from everywatt.core.cgroup_names import places
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
+LITTLE_S = 0.05  # what a group has beyond its processes may be rounding below this: processes count in steps of 10 ms
+MOST_BEHIND_S = 1.0  # and what it lacks beyond this is a group that does not count all of its processes
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
 
 
@@ -157,7 +160,17 @@ class CgroupTable:
 
     def __init__(self) -> None:
         self.cpus: dict[str, float] = {}  # that groups may use, where there is a limit
+        self.names: dict[str, dict[str, Any]] = {}  # what files on the host say of groups: name, pod, job_id, …
         self._cpu_s: dict[str, float] = {}
+        self._gone: set[str] = set()
+
+    def tidy(self) -> Collection[str]:
+        """Forget groups that are gone; gives those."""
+        gone, self._gone = self._gone, set()
+        for path in gone:
+            self.cpus.pop(path, None)
+            self.names.pop(path, None)
+        return gone
 
     def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
         """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
@@ -168,6 +181,8 @@ class CgroupTable:
             path, cpu_s, made = str(row.get("cgroup")), row.get("cpu_s"), bool(row.get("made"))
             if row.get("cpus") is not None:
                 self.cpus[path] = float(row["cpus"])
+            if isinstance(row.get("name"), Mapping):
+                self.names.setdefault(path, {}).update(row["name"])
             if cpu_s is not None:
                 before_s = self._cpu_s.get(path)
                 self._cpu_s[path] = cpu_s = float(cpu_s)
@@ -175,6 +190,9 @@ class CgroupTable:
                 yield path, made, before_s is None, max(cpu_s - (past_s if before_s is None else before_s), 0.0)
             if row.get("gone"):
                 self._cpu_s.pop(path, None)
+                self._gone.add(path)
+            else:
+                self._gone.discard(path)
 
 
 Ended = dict[int, tuple[Seen, int | None]]  # who ended since the last read, with its parent's pid, by its own
@@ -197,6 +215,12 @@ class ProcessTable:
         self._exited: dict[int | str, ProcessFacts] = {}
         self._count = 0
         self._goes_on = False
+        self.cgroups = CgroupTable()
+        self._low_ns = 0  # where the interval of the last read begins
+        self._groups_read = False  # what groups used is known from their second reading on
+        self._in_groups_s: dict[str, float] = {}  # used by processes of groups since those were read
+        self._placeless_s = 0.0  # and by processes that ended, of which no group is known
+        self._beyond_s: dict[str, float] = {}  # what groups have used beyond that, and nobody was charged for yet
 
     # What becomes of it.
 
@@ -226,6 +250,69 @@ class ProcessTable:
         """CPU seconds of one that was read for the first time, since its beginning, which may be long ago."""
         self._used_by(CpuRecord(facts, began_ns, at_ns, cpu_s, young=True))
 
+    def _made(self, new: bool, used_s: float) -> None:
+        """CPU seconds of a group that was made for a command, since it was last told of."""
+
+    def _is_owner(self, path: str) -> bool:
+        """Whether a group is a job, a container or a unit, and not of nobody in particular."""
+        return bool(places(path))
+
+    # Groups.
+
+    def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.cgroups`, which are read after the processes.
+
+        What groups used beyond their processes was used by some that came and went. Inner groups come first: what is in
+        them is in the outer ones too. A group that was made for a command is counted by itself.
+        """
+        self._groups_read = True
+        used_s: dict[str, float] = {}
+        made = False
+        for path, for_command, new, more_s in self.cgroups.feed(rows):
+            if for_command:
+                self._made(new, more_s)
+                made = True
+            elif path != "/" and not new:  # of a new group neither its own past nor that of its processes counts
+                used_s[path] = used_s.get(path, 0.0) + more_s
+        known_s: dict[str, float] = {}
+        for path, seconds in self._in_groups_s.items():
+            _add_upwards(known_s, path, seconds)
+        placeless_s, self._in_groups_s, self._placeless_s = self._placeless_s, {}, 0.0
+        if not self.everybody or self.hidden or made or self.last_ns is None:
+            return  # what groups have beyond their processes may be of some that live and are not listed
+        for path in sorted(used_s, key=lambda path: -path.count("/")):
+            beyond_s = self._beyond_s.get(path, 0.0) + used_s[path] - known_s.get(path, 0.0)
+            if beyond_s > LITTLE_S and self._is_owner(path):
+                known = min(beyond_s, placeless_s)
+                placeless_s -= known
+                _add_upwards(known_s, path, beyond_s)
+                if beyond_s > known:
+                    stand_in = self._group_stand_in(path)
+                    self._used_by(CpuRecord(stand_in, self._low_ns, self.last_ns, beyond_s - known, True, True))
+                beyond_s = 0.0
+            self._beyond_s[path] = max(min(beyond_s, LITTLE_S), -MOST_BEHIND_S)
+
+    def _group_stand_in(self, path: str) -> ProcessFacts:
+        """The facts of processes of a group that came and went between two reads."""
+        found = self._exited.get(path)
+        if found is None:
+            uids = (place.details.get("uid") for place in places(path).values())
+            name = path.rpartition("/")[2]
+            facts = ProcessFacts(0, None, f"short-lived processes in {name}", uid=next(filter(None, uids), None))
+            facts.cgroup, facts.exited, facts.more["of"] = path, True, name
+            found = self._exited[path] = self._number(facts)
+        return found
+
+    def _note(self, facts: ProcessFacts, cpu_s: float) -> None:
+        if facts.cgroup is not None:
+            self._in_groups_s[facts.cgroup] = self._in_groups_s.get(facts.cgroup, 0.0) + cpu_s
+        elif facts.exited:
+            self._placeless_s += cpu_s
+
+    def _charge(self, use: CpuRecord) -> None:
+        self._note(use.facts, use.cpu_s)
+        self._used_by(use)
+
     # Rows.
 
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
@@ -238,6 +325,7 @@ class ProcessTable:
             low_ns = at_ns - self._period_ns
         self.first_ns = low_ns if self.first_ns is None else self.first_ns
         self.last_ns = at_ns
+        self._low_ns = low_ns
         self._interval(low_ns, at_ns)
         self.bridged_ns = (low_ns, at_ns) if goes_on else self.bridged_ns
         gains: dict[int, float] = {}
@@ -258,6 +346,10 @@ class ProcessTable:
             told = {row["pid"] for row in rows}
             for pid in self.alive.keys() - told:
                 self._leave(self.alive[pid], pid, at_ns, went)
+        in_groups_s = self._in_groups_s
+        for facts, used_s in zip(whose, amounts, strict=True) if self._groups_read else ():
+            if facts.cgroup is not None:
+                in_groups_s[facts.cgroup] = in_groups_s.get(facts.cgroup, 0.0) + used_s
         self._used(whose, low_ns, at_ns, amounts, cpus)
         if not self._exits:
             self._came_and_went(gains, went, low_ns, at_ns)
@@ -353,6 +445,7 @@ class ProcessTable:
             began_ns = min(max(began_ns, self.first_ns), at_ns - 1)
             seen.recent_s = cpu_s
             if cpu_s > 0:
+                self._note(facts, cpu_s)
                 self._used_since(facts, began_ns, at_ns, cpu_s)
             if children_s > 0:
                 gains[pid] = children_s
@@ -368,7 +461,7 @@ class ProcessTable:
             self._leave(seen, pid, at_ns, went)
             went[pid] = (seen, row.get("ppid"))
             if cpu_s > seen.cpu_s:
-                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu))
+                self._charge(CpuRecord(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu))
             return
         if (pid, start) in self._known and start is not None:
             return  # its end was told already
@@ -376,7 +469,7 @@ class ProcessTable:
             parent = self.alive.get(row["ppid"]) if row.get("ppid") is not None else None
             facts = self._stand_in(parent, at_ns, str(row.get("name") or "?"), row.get("uid"))
             began_ns = self._began_ns(start) or low_ns
-            self._used_by(CpuRecord(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True))
+            self._charge(CpuRecord(facts, min(max(began_ns, low_ns), at_ns - 1), at_ns, cpu_s, last=True, young=True))
 
     def _came_and_went(self, gains: dict[int, float], went: Ended, low_ns: int, at_ns: int) -> None:
         """Charge what parents got from children beyond what was known of those."""
@@ -396,12 +489,12 @@ class ProcessTable:
             for seen in gone:
                 most_s = (at_ns - low_ns) / NS * seen.threads
                 part_s = min(left_s * (seen.recent_s + 0.01) / weight, most_s)
-                self._used_by(CpuRecord(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu))
+                self._charge(CpuRecord(seen.facts, low_ns, at_ns, part_s, last=True, cpu=seen.cpu))
                 gain -= part_s
             rest_s = gain - sum(seen.cpu_s + seen.children_s for seen in gone)
             if rest_s > 1e-9:
                 facts = self._stand_in(self.alive[pid], at_ns)
-                self._used_by(CpuRecord(facts, low_ns, at_ns, rest_s, last=True, young=True))
+                self._charge(CpuRecord(facts, low_ns, at_ns, rest_s, last=True, young=True))
 
     def _stand_in(self, parent: Seen | None, at_ns: int, name: str = "", uid: int | None = None) -> ProcessFacts:
         """The facts of "children of … that came and went"; one for each parent, or for each name without one."""
@@ -437,3 +530,10 @@ class ProcessTable:
         if start is None or self._boot_offset_ns is None:
             return None
         return start * TICK_NS - self._boot_offset_ns
+
+
+def _add_upwards(sums: dict[str, float], path: str, amount: float) -> None:
+    """Add to the sum of a group and of all groups around it."""
+    while path:
+        sums[path] = sums.get(path, 0.0) + amount
+        path = path.rpartition("/")[0]

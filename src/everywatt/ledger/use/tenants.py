@@ -64,6 +64,10 @@ class GpuTable:
         """Who is on a GPU since the last rows."""
         return self._tables[gpu].now if gpu in self._tables else ()
 
+    def gpus(self) -> list[int]:
+        """All GPUs that rows were about."""
+        return list(self._tables)
+
     def pids(self) -> set[int]:
         """All processes that are on a GPU."""
         return {tenant.pid for table in self._tables.values() for tenant in table.now}

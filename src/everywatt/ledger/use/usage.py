@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
@@ -56,7 +57,9 @@ class ProcessUse(ProcessTable):
         self.seen: dict[int, list[tuple[int, int]]] = {}  # pid: when processes of that number were first seen
         self.memory: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._columns = (array("q"), array("q"), array("q"), array("q"), array("d"), array("b"), array("b"), array("q"))
-        self._made: Records | None = None
+        self._sorted: Records | None = None
+        self._made_at = array("q")  # when a group that was made for the command was told of
+        self._made_s = array("d")  # and what it had used by then
 
     def go_on_from(self, before: ProcessUse) -> None:
         """Begin where the segment before ended: what processes used since is known from their own counters."""
@@ -72,13 +75,40 @@ class ProcessUse(ProcessTable):
         self._count = len(self.processes)
         self._goes_on = True
 
+    def end_with(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """What the segment after this one told first: all processes that there were then."""
+        self._goes_on = True
+        self.feed(at_ns, rows)
+
     def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
             return
         super().feed(at_ns, rows)
         self.everything[-1] = self.everybody
-        self._made = None
+        self._sorted = None
+
+    def feed_groups_at(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+        """Rows of `use.cgroups` that were told at one instant."""
+        self._groups_ns = at_ns
+        self.feed_cgroups(rows)
+        self._sorted = None
+
+    def _made(self, new: bool, used_s: float) -> None:
+        at_ns, whole_s = self._groups_ns, self._made_s[-1] if self._made_s else 0.0
+        if new and (not self._made_at or self._made_at[-1] < at_ns - NS):
+            # It was made less than a period ago, and had used nothing then.
+            self._made_at.append(at_ns - NS)
+            self._made_s.append(whole_s)
+        self._made_at.append(at_ns)
+        self._made_s.append(whole_s + used_s)
+
+    def made_use(self, starts_ns: Ints, ends_ns: Ints) -> Floats | None:
+        """CPU seconds of the groups that were made for the command in each stretch; None where there are none."""
+        if len(self._made_at) < 2:
+            return None
+        at, counted = np.array(self._made_at), np.array(self._made_s)
+        return np.asarray(np.interp(ends_ns, at, counted) - np.interp(starts_ns, at, counted), dtype=np.float64)
 
     def _interval(self, low_ns: int, at_ns: int) -> None:
         if self.edges[-1:] != [low_ns]:
@@ -141,13 +171,13 @@ class ProcessUse(ProcessTable):
     @property
     def records(self) -> Records:
         """All records so far, in order of their stretch."""
-        if self._made is None:
+        if self._sorted is None:
             place, number, from_ns, to_ns, cpu_s, last, young, cpu = (np.array(column) for column in self._columns)
             order = np.argsort(place, kind="stable")
             flags = last.astype(np.bool_)[order], young.astype(np.bool_)[order]
             amounts = place[order], number[order], from_ns[order], to_ns[order], cpu_s[order]
-            self._made = Records(*amounts, *flags, cpu[order])
-        return self._made
+            self._sorted = Records(*amounts, *flags, cpu[order])
+        return self._sorted
 
 
 class GpuUse:
@@ -194,6 +224,12 @@ class Series:
         if new.any():
             self.at_ns = np.concatenate((self.at_ns, columns.published[new]))
             self.values = np.concatenate((self.values, values[new]))
+
+    def end_with(self, later: Series) -> None:
+        """Take the first value that another segment has beyond these."""
+        beyond = np.flatnonzero(later.at_ns > (self.at_ns[-1] if len(self.at_ns) else 0))[:1]
+        self.at_ns = np.concatenate((self.at_ns, later.at_ns[beyond]))
+        self.values = np.concatenate((self.values, later.values[beyond]))
 
     def rising(self) -> Floats:
         """A counter's values without steps back: what it had counted in all, a fall counting for nothing."""

@@ -21,8 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 from everywatt.fleet.metrics import Sample, samples
 from everywatt.net.client import Client, Limits
-from everywatt.net.tls import ClientTls
-from everywatt.net.tokens import read_token
+from everywatt.net.tls import ClientTls, read_token
 from everywatt.report.live.gather import HISTORY, Rolling, sum_of
 from everywatt.report.live.snapshot import Amount, DeviceNow, HostNow, ModelNow, OwnerNow, Owners, Snapshot
 from everywatt.report.live.tape_source import shown

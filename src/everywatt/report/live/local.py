@@ -147,7 +147,7 @@ class LocalSource:
         self._mind_recorder()
         if time.monotonic() - self._began_s > self._rotate_s:
             self._rotate()
-        self._gatherer.feed(self._follower.look().rows)
+        self._gatherer.feed(self._follower.look())
         self._gatherer.bounds.update(self._gatherer.tape_s)
         return self._snapshot()
 
@@ -165,7 +165,7 @@ class LocalSource:
         assert self._recording is not None and self._follower is not None
         young = self._record()
         old, self._recording = self._recording, young
-        self._gatherer.feed(self._follower.look().rows)
+        self._gatherer.feed(self._follower.look())
         self._follow(young, continues=True)
         old.close(linger=False)
         if self._owners is not None:

@@ -24,13 +24,12 @@ from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import systematic_terms
 from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import DeviceAccount
-from everywatt.ledger.groups import grouper
+from everywatt.ledger.groups import Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, find_levels
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
-from everywatt.ledger.split.owner_index import Roll, cpu_use, gpu_share
-from everywatt.ledger.split.split import SPECIAL, Uses, accumulate
+from everywatt.ledger.split.split import SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.report.live.snapshot import OwnerNow, Owners
 from everywatt.tape.reader import Tape
@@ -182,7 +181,7 @@ class RunningOwners:
         window = self._window(edges, counted, end_ns)
         if window is None:
             return None
-        roll, own = Roll(use), grouper(self.by, [tape])
+        roll, own = Roll(use), Grouping.of(self.by, [tape]).owner
         cpu = cpu_use(roll, [window])
         owners: dict[int, Owner] = dict(enumerate(SPECIAL))
 

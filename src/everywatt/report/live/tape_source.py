@@ -80,7 +80,7 @@ class TapeSource:
 
     def _take(self, follower: Follower) -> None:
         self._gatherer.adopt(follower.tape)
-        self._gatherer.feed(follower.look().rows)
+        self._gatherer.feed(follower.look())
         before, self._follower = self._follower, follower
         if before is not None and before.tape is not follower.tape:
             before.close()
@@ -90,7 +90,7 @@ class TapeSource:
         assert self._follower is not None
         if not self._follower.finished:
             with contextlib.suppress(TapeError):  # it is being replaced just now: the next poll sees it
-                self._gatherer.feed(self._follower.look().rows)
+                self._gatherer.feed(self._follower.look())
         now_s = time.monotonic()
         if now_s - self._looked_s > LOOK_FOR_MORE_S:
             self._looked_s = now_s

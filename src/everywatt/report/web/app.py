@@ -22,8 +22,8 @@ from starlette.routing import BaseRoute, Route
 from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.jsonio import document, dumps
 from everywatt.footprint.carbon import Factors
-from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard
-from everywatt.net.server import HttpServer, ServerLimits
+from everywatt.net.guard import LOGIN_PATH, OPEN_FOLDER, Access, App, Guard, ServerLimits
+from everywatt.net.server import HttpServer
 from everywatt.net.tls import server_context
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.live.snapshot import LiveSource

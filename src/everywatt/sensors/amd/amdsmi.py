@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.core.jsonio import number
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.meters import power_channel
 from everywatt.sensors.node.hwmon import card_devices
+from everywatt.sensors.simple import Sampled, SimpleGroup, SimpleSensor
 from everywatt.sensors.sysfs import short_pci, socket_of
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
@@ -50,27 +53,6 @@ def counted(info: Any) -> tuple[float, float] | None:
     return (count, step_uj) if count is not None and step_uj and step_uj > 0 and count > 0 else None
 
 
-class AmdGroup:
-    """One card."""
-
-    def __init__(self, info: GroupInfo, asks: Sequence[Callable[[], float | None]], request: Request, end: Any) -> None:
-        self.info = info
-        self._asks = tuple(asks)
-        self._clock = request.machine.clock
-        self._end = end
-
-    def read(self) -> list[Row]:
-        start_ns = self._clock.monotonic_ns()
-        found = [_quiet(ask) for ask in self._asks]
-        end_ns = self._clock.monotonic_ns()
-        if found[0] is None:
-            raise SensorError(f"{self.info.device} delivers no {self.info.channels[0].name.rpartition('.')[2]}.")
-        return [Row(end_ns, start_ns, end_ns, tuple(NAN if value is None else value for value in found))]
-
-    def close(self) -> None:
-        self._end()
-
-
 def _quiet(ask: Callable[[], float | None]) -> float | None:
     try:
         return ask()
@@ -78,24 +60,24 @@ def _quiet(ask: Callable[[], float | None]) -> float | None:
         return None
 
 
-class AmdSmi:
+class AmdSmi(SimpleSensor):
     """The sensor. `load` gives the library's module."""
 
     name = "amdsmi"
-    after: Sequence[str] = ()
+    absent = "amdsmi finds no card."
 
     def __init__(
         self, request: Request, *, load: Callable[[], Any] = lambda: importlib.import_module("amdsmi")
     ) -> None:
-        self._request = request
+        super().__init__(request)
         self._load = load
         self._library: Any = None
-        self._cards: list[tuple[GroupInfo, list[Callable[[], float | None]]]] = []
+        self._handles: list[Any] = []
         self._open = 0
 
     def probe(self) -> Report:
         """What the library says of each card."""
-        self._cards = []
+        self._usable = []
         try:
             self._library = self._load()
         except ImportError:
@@ -104,30 +86,32 @@ class AmdSmi:
             return Report(self.name, State.UNUSABLE, f"amdsmi cannot be loaded: {error}")
         try:
             self._library.amdsmi_init()
-            handles = list(self._library.amdsmi_get_processor_handles())
+            self._handles = list(self._library.amdsmi_get_processor_handles())
         except Exception as error:  # noqa: BLE001 - its own kinds of errors
             return Report(self.name, State.UNUSABLE, f"amdsmi finds no driver: {error}", "modprobe amdgpu")
-        samples: dict[str, float | None] = {}
-        missing: dict[str, str] = {}
-        known = hwmon_cards(self._request.machine)
-        sockets = self._sockets(handles)
-        for index, (pci, parts) in enumerate(sockets):
-            device = device_of(pci, index, known)
-            if not any(self._add(handle, device, samples, missing) for handle in parts):
-                missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
-        if not samples:
+        report = super().probe()
+        if not report.usable:
             self._shut()
-            state = State.UNUSABLE if handles else State.ABSENT
-            return Report(self.name, state, "; ".join(missing.values()) or "amdsmi finds no card.", missing=missing)
-        split = len(handles) > len(sockets)
-        why = f"{len(handles)} partitions of {len(sockets)} socket(s), each socket counted once" if split else ""
-        devices = [{"device": info.device} for info, _ in self._cards]
-        return Report(self.name, State.USABLE, why, None, samples, missing, devices)
+        sockets = len(self._sockets())
+        if not report.usable or len(self._handles) == sockets:
+            return report
+        return replace(report, why=f"{len(self._handles)} partitions of {sockets} socket(s), each socket counted once")
 
-    def _sockets(self, handles: Sequence[Any]) -> list[tuple[str | None, list[Any]]]:
+    def find(self) -> Iterator[SimpleGroup]:
+        """One group for each socket, by the first of its partitions that gives something."""
+        known = hwmon_cards(self.machine)
+        for index, (pci, parts) in enumerate(self._sockets()):
+            device = device_of(pci, index, known)
+            found = next(filter(None, (self._card(handle, device) for handle in parts)), None)
+            if found is None:
+                self.missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
+            else:
+                yield found
+
+    def _sockets(self) -> list[tuple[str | None, list[Any]]]:
         """PCI address and handles of each socket: partitions repeat its power, so they belong together."""
         found: dict[Any, tuple[str | None, list[Any]]] = {}
-        for place, handle in enumerate(handles):
+        for place, handle in enumerate(self._handles):
             try:
                 pci = short_pci(str(self._library.amdsmi_get_gpu_device_bdf(handle)))
             except Exception:  # noqa: BLE001 - the library raises its own kinds
@@ -135,8 +119,8 @@ class AmdSmi:
             found.setdefault(socket_of(pci) or place, (pci, []))[1].append(handle)
         return list(found.values())
 
-    def _add(self, handle: Any, device: str, samples: dict[str, float | None], missing: dict[str, str]) -> bool:
-        """Record a socket by one of its handles; False where that gives nothing."""
+    def _card(self, handle: Any, device: str) -> SimpleGroup | None:
+        """A socket by one of its handles; None where that gives nothing."""
         library = self._library
         channels: list[Channel] = []
         asks: list[Callable[[], float | None]] = []
@@ -145,39 +129,33 @@ class AmdSmi:
         def count() -> float | None:
             return (counted(library.amdsmi_get_energy_count(handle)) or (None,))[0]
 
+        def watts() -> float | None:
+            return socket_w(library.amdsmi_get_power_info(handle))
+
+        def values() -> tuple[float, ...]:
+            found = [_quiet(ask) for ask in asks]
+            if found[0] is None:
+                raise SensorError(f"{device} delivers no {channels[0].name.rpartition('.')[2]}.")
+            return tuple(NAN if value is None else value for value in found)
+
         if energy is not None and not self._moves(count, energy[0]):
-            missing[f"{device}.energy"] = f"the counter did not move in {MOVES_NS / NS:g} s"
+            self.missing[f"{device}.energy"] = f"the counter did not move in {MOVES_NS / NS:g} s"
         elif energy is not None:
-            facts = Facts(quantum=energy[1] * 1e-6)
+            scale = energy[1] * 1e-6
+            facts = Facts(quantum=scale)
             channels.append(
-                Channel(
-                    f"{device}.energy",
-                    "J",
-                    Kind.COUNTER,
-                    device,
-                    Domain.GPU,
-                    energy[1] * 1e-6,
-                    facts=facts,
-                    in_slot=True,
-                )
+                Channel(f"{device}.energy", "J", Kind.COUNTER, device, Domain.GPU, scale, facts=facts, in_slot=True)
             )
             asks.append(count)
-            samples[channels[0].name] = energy[0] * energy[1] * 1e-6
-        watts = _quiet(lambda: socket_w(library.amdsmi_get_power_info(handle)))
-        if watts is not None:
-            name, pedigree = f"{device}.power", Pedigree.INTEGRATED
-            channels.append(
-                Channel(name, "W", Kind.GAUGE, device, Domain.GPU, 1.0, pedigree, facts=FACTS, in_slot=True)
-            )
-            asks.append(lambda: socket_w(library.amdsmi_get_power_info(handle)))
-            samples[name] = watts
-        if channels:
-            self._cards.append((GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels)), asks))
-        return bool(channels)
+        if _quiet(watts) is not None:
+            channels.append(replace(power_channel(device, Domain.GPU, FACTS), in_slot=True))
+            asks.append(watts)
+        info = GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels))
+        return SimpleGroup(info, values, self.machine.clock, end=self._one_closed) if channels else None
 
     def _moves(self, count: Callable[[], float | None], first: float) -> bool:
         """Whether a counter moves: some cards have one that never does."""
-        clock = self._request.machine.clock
+        clock = self.machine.clock
         deadline_ns = clock.monotonic_ns() + MOVES_NS
         while _quiet(count) == first:
             now_ns = clock.monotonic_ns()
@@ -186,12 +164,11 @@ class AmdSmi:
             clock.sleep_until(min(now_ns + 5_000_000, deadline_ns))
         return True
 
-    def groups(self) -> list[AmdGroup]:
+    def groups(self) -> Sequence[Sampled]:
         """One group for each card; the library is let go with the last of them."""
-        if not self._cards and not self.probe().usable:
-            return []
-        self._open = len(self._cards)
-        return [AmdGroup(info, asks, self._request, self._one_closed) for info, asks in self._cards]
+        found = super().groups()
+        self._open = len(found)
+        return found
 
     def _one_closed(self) -> None:
         self._open -= 1

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.rapl import Rapl
-from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of, socket_name
+from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of, socket_name
 from everywatt.sensors.sysfs import ValueGroup, in_unit, parse_cpus, read_count, read_text, watch
 
 EventOpener = Callable[[int, int, int], int]

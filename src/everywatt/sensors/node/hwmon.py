@@ -13,11 +13,11 @@ from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.raplfacts import PERIOD_S, Cpu, energy_channel, name_of
-from everywatt.sensors.jetson.jetson import hwmon_chips
+from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
+from everywatt.sensors.jetson.jetson import connected, hwmon_chips, word
 from everywatt.sensors.sysfs import (
-    FileGroup,
     NumberFile,
+    ValueGroup,
     address_of,
     entries,
     in_unit,
@@ -34,7 +34,6 @@ _CORE = re.compile(r"Ecore(\d+)")
 _SOCKET = re.compile(r"Esocket(\d+)")
 _CPU_COUNTERS = ("amd_energy", "zenergy")
 _CARDS = ("amdgpu", "i915", "xe")
-_NOT_CONNECTED = {"nc", "n/c", "not connected", "not_connected"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +90,7 @@ class Value:
     @property
     def device(self) -> str:
         """`hwmon.NAME`, with a number from the second chip of that name on."""
-        return f"hwmon.{_word(self.chip)}" + (f"-{self.which}" if self.which else "")
-
-
-def _word(text: str) -> str:
-    return re.sub(r"[^\w+-]+", "_", text.strip()).strip("_") or "unnamed"
+        return f"hwmon.{word(self.chip)}" + (f"-{self.which}" if self.which else "")
 
 
 def find_values(sys: Path) -> tuple[list[Value], dict[str, str]]:
@@ -123,7 +118,7 @@ def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Val
         stem = f"{match[1]}{match[2]}"
         about = read_text(place / f"{stem}_oem_info") or ""
         label = read_text(place / f"{stem}_label") or (about if _SUPERCHIP.fullmatch(about) else stem)
-        if label.lower() in _NOT_CONNECTED:
+        if not connected(label):
             left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
             continue
         yield Value(chip, 0, place, match[1], int(match[2]), path.name, label)
@@ -185,7 +180,7 @@ class Hwmon:
         power = any(channel.carries_energy and channel.mirror_of is None for channel in channels)
         return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices, power=power)
 
-    def groups(self) -> list[FileGroup]:
+    def groups(self) -> list[ValueGroup[NumberFile]]:
         """One group for each chip, cores of a CPU apart and slow: there may be hundreds of them."""
         if self._found is None:
             self.probe()
@@ -206,7 +201,7 @@ class Hwmon:
                 label=members[0][0].chip,
             )
             age_s = max((c.facts.period_s or c.facts.window_s or 0.0 for c in channels), default=0.0)
-            groups.append(FileGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
+            groups.append(ValueGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
         return groups
 
     def _not_of_others(self, values: list[Value]) -> list[Value]:
@@ -256,8 +251,7 @@ class Hwmon:
 
     def _beside(self) -> frozenset[str]:
         """Names of the RAPL channels that the same run records."""
-        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with them
-        from everywatt.sensors.cpu.rapl import Rapl
+        from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with it
 
         wanted = self._request.sensors
         for sensor in (Rapl(self._request), PerfRapl(self._request)):
@@ -296,7 +290,7 @@ def _name(value: Value) -> str:
     """A channel's name without its quantity: by chip and label, a superchip's by device and domain."""
     device, domain = _superchip(value) or ("", None)
     if domain is None:
-        return f"{value.device}.{_word(value.label)}"
+        return f"{value.device}.{word(value.label)}"
     return device if domain is Domain.MODULE else f"{device}.{domain.value}"
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Cadence, Channel, GroupInfo, Kind, Row
-from everywatt.core.clocks import NS, Clock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.child import Child, run_once
@@ -24,7 +24,7 @@ from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow, canonical, rejected
 from everywatt.sensors.sysfs import entries, short_pci
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from everywatt.sensors.nvidia.gpu_known import Reading
 
@@ -74,9 +74,9 @@ class SmiGroup:
     `fields` has the field behind each channel; `lost` says why the GPU is left out until `retry_ns`, None if it is not.
     """
 
-    def __init__(self, who: Identity, row: SmiRow) -> None:
+    def __init__(self, sensor: NvidiaSmi, who: Identity, row: SmiRow) -> None:
         self.gpu = who.gpu
-        self.feed: Feed | None = None
+        self._sensor = sensor
         self.fields: list[str] = []
         self.samples: dict[str, float | None] = {}
         self.missing: dict[str, str] = {}
@@ -112,12 +112,11 @@ class SmiGroup:
     @property
     def trouble(self) -> str | None:
         """What is wrong with the rate or the way of reading, in a sentence."""
-        return self.feed.trouble if self.feed else None
+        return self._sensor.trouble
 
     def read(self) -> list[Row]:
         """The lines that have arrived since the last read. Raises SensorError while the GPU gives no power."""
-        assert self.feed is not None
-        failure = self.feed.pump()
+        failure = self._sensor.pump()
         rows, self._rows = self._rows, []
         word, self._word = self._word, None
         if rows:
@@ -145,40 +144,144 @@ class SmiGroup:
 
     def close(self) -> None:
         """End the child once every group has."""
-        if self.feed is not None:
-            self.feed.leave()
+        self._sensor.leave()
 
 
-class Feed:
-    """All GPUs' lines out of one child. `trouble` says why single polls have replaced it; None where it loops.
+class NvidiaSmi:
+    """The sensor, with the one child that feeds all its groups. Options: `period_s`, how often a line is asked for
+    (0.1 s); `patience_s`, how long the first answer may take (2 s where a run waits for it, else 15 s).
 
-    `query` is the command without GPUs and loop, `count` how many GPUs the machine has, and `first_s` how long the
-    first answer took.
+    `trouble` says why single polls have replaced the looping child; None where it loops.
     """
 
-    def __init__(
-        self,
-        query: Sequence[str],
-        environ: Mapping[str, str],
-        clock: Clock,
-        groups: Sequence[SmiGroup],
-        *,
-        count: int,
-        period_s: float,
-        first_s: float,
-    ) -> None:
+    name = "nvidia-smi"
+    after: Sequence[str] = ("nvml",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._environ = request.machine.environ
+        self._clock = request.machine.clock
+        options = request.options.get(self.name, {})
+        self._period_s = float(options.get("period_s", PERIOD_S))
+        self._wait_s = float(options.get("patience_s", request.patience_s or PROBE_TIMEOUT_S))
+        self._binary = ""
+        self._fields: list[str] = []  # that this driver knows
+        self._gpus: dict[int, tuple[Identity, SmiRow]] = {}
+        self._chosen: list[int] = []
+        self._report: Report | None = None
+        self._first_s = 0.0  # how long the first answer took
         self.polling = False
         self.trouble: str | None = None
-        self._query, self._environ, self._clock = query, environ, clock
-        self._groups = {group.gpu.index: group for group in groups}
-        self._open, self._count = len(groups), count
-        self._period_s, self._first_s = period_s, first_s
+        self._command: list[str] = []  # without GPUs and loop
+        self._groups: dict[int, SmiGroup] = {}
+        self._open = 0  # groups that are not closed
         self._child: Child | None = None
         self._parser = Parser()
         self._failure: str | None = None
         self._start_ns = 0  # no child is started before
         self._line_ns = 0  # when the last line came
         self._pump_ns = 0  # when lines were last looked for
+
+    def probe(self) -> Report:
+        """What nvidia-smi really prints here, from one short run of it."""
+        if self._report is None:
+            self._report = self._probe()
+        return self._report
+
+    def groups(self) -> Sequence[SmiGroup]:
+        """One group for each selected GPU, all fed by one child."""
+        if not self.probe().usable:
+            return ()
+        self._groups = {index: SmiGroup(self, *self._gpus[index]) for index in self._chosen}
+        self._open = len(self._groups)
+        wanted = {field for group in self._groups.values() for field in group.fields}
+        fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
+        self._command = self._query(fields)
+        return list(self._groups.values())
+
+    def _query(self, fields: Sequence[str]) -> list[str]:
+        return [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits"]
+
+    def _probe(self) -> Report:
+        self._binary = shutil.which("nvidia-smi", path=self._environ.get("PATH", "")) or ""
+        if not self._binary:
+            return Report(self.name, State.ABSENT, "nvidia-smi was not found on the PATH.")
+        started_ns = self._clock.monotonic_ns()
+        rows, why = self._ask()
+        self._first_s = (self._clock.monotonic_ns() - started_ns) / NS
+        if why and not rows:
+            return self._refuse(why)
+        self._gpus = {int(row.numbers.get("index") or 0): (_identity(row), row) for row in rows}
+        gpus = self._with_migs([who.gpu for who, _ in self._gpus.values()])
+        selection = select(self._request.devices, gpus, self._environ.get("CUDA_DEVICE_ORDER"))
+        devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in self._gpus.items()]
+        missing = {"CUDA_VISIBLE_DEVICES": selection.note} if selection.note else {}
+        if why:
+            missing["gpu"] = why
+        if not selection.gpus:
+            why = selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
+            return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
+        groups = [SmiGroup(self, *self._gpus[index]) for index in selection.gpus]
+        for group in groups:
+            missing |= group.missing
+        usable = [group for group in groups if group.fields]
+        self._chosen = [group.gpu.index for group in usable]
+        if not usable:
+            why = f"nvidia-smi runs, but no GPU reports power: {missing[f'{groups[0].info.device}.power']}."
+            return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
+        samples = {name: value for group in usable for name, value in group.samples.items()}
+        cards = f"{len(usable)} GPU{'s' if len(usable) > 1 else ''}"
+        how = f"{cards}, one looping nvidia-smi, power integrated"
+        return Report(self.name, State.USABLE, how, None, samples, missing, devices)
+
+    def _ask(self) -> tuple[list[SmiRow], str | None]:
+        """One run: rows, and what went wrong. Fields that this driver does not know, and a lost GPU, are left out."""
+        self._fields = [*IDENTITY, *(field for _, _, fields in CHANNELS for field in fields)]
+        only: list[str] = []
+        trouble: str | None = None
+        deadline_ns = self._clock.monotonic_ns() + round(self._wait_s * NS)
+        while True:
+            left_s = (deadline_ns - self._clock.monotonic_ns()) / NS
+            try:
+                lines, code = run_once([*self._query(self._fields), *only], self._environ, max(left_s, LEAST_TIMEOUT_S))
+            except OSError as error:
+                return [], f"nvidia-smi cannot be run: {error.strerror}."
+            if code is None:
+                return [], f"nvidia-smi did not respond within {self._wait_s:g} s."
+            unknown = rejected_field("\n".join(lines))
+            if unknown in self._fields:
+                place = self._fields.index(unknown)
+                self._fields[place : place + 1] = NEWER.get(unknown, [])
+                continue
+            parser = Parser()
+            rows = [row for row in map(parser.feed, lines) if row is not None]
+            said = parser.failures[0] if parser.failures else None
+            if said and not rows and not only and (others := self._without(short_pci(said))):
+                only, trouble = ["--id=" + ",".join(others)], said
+                continue
+            if rows:
+                return rows, trouble or said
+            return [], said or (lines[0] if lines else f"nvidia-smi printed nothing and exited with {code}.")
+
+    def _without(self, lost: str | None) -> list[str]:
+        """Bus ids of the GPUs that the driver lists, without the one that is lost; none where no GPU was named."""
+        folder = self._request.machine.proc / "driver/nvidia/gpus"
+        return [path.name for path in entries(folder) if short_pci(path.name) != lost] if lost else []
+
+    def _with_migs(self, gpus: list[Gpu]) -> list[Gpu]:
+        if "MIG-" not in (self._request.devices or "").upper():
+            return gpus
+        lines, _ = run_once([self._binary, "-L"], self._environ, self._wait_s)
+        listed = mig_uuids(lines)
+        return [replace(gpu, migs=tuple(Mig(uuid, -1, -1) for uuid in listed.get(gpu.uuid, ()))) for gpu in gpus]
+
+    def _refuse(self, why: str) -> Report:
+        low = why.lower()
+        if "no devices" in low:
+            return Report(self.name, State.ABSENT, "nvidia-smi runs but finds no GPU.")
+        return Report(self.name, State.UNUSABLE, why, next((cure for word, cure in CURES.items() if word in low), None))
+
+    # The child of the groups.
 
     @property
     def pid(self) -> int | None:
@@ -226,11 +329,11 @@ class Feed:
         gpus = [group.gpu for group in self._groups.values() if group.lost is None]
         if not gpus:
             return
-        some = ["--id=" + ",".join(gpu.uuid or str(gpu.index) for gpu in gpus)] if len(gpus) < self._count else []
+        some = ["--id=" + ",".join(gpu.uuid or str(gpu.index) for gpu in gpus)] if len(gpus) < len(self._gpus) else []
         loop = [] if self.polling else [f"--loop-ms={max(1, round(self._period_s * 1000))}"]
         self._parser = Parser()
         try:
-            self._child = Child([*self._query, *loop, *some], self._environ, now_ns)
+            self._child = Child([*self._command, *loop, *some], self._environ, now_ns)
         except OSError as error:
             self._failure = f"{error.strerror}."
             self._start_ns = now_ns + round(BACKOFF_S * NS)
@@ -296,137 +399,6 @@ class Feed:
                 f"nvidia-smi --loop-ms={round(self._period_s * 1000)}, requested to print every "
                 f"{self._period_s:g} s, {why}; single polls are used instead."
             )
-
-
-class NvidiaSmi:
-    """The sensor. Options: `period_s`, how often a line is asked for (0.1 s); `patience_s`, how long the first answer
-    may take (2 s where a run waits for it, else 15 s)."""
-
-    name = "nvidia-smi"
-    after: Sequence[str] = ("nvml",)
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._environ = request.machine.environ
-        self._clock = request.machine.clock
-        options = request.options.get(self.name, {})
-        self._period_s = float(options.get("period_s", PERIOD_S))
-        self._wait_s = float(options.get("patience_s", request.patience_s or PROBE_TIMEOUT_S))
-        self._binary = ""
-        self._fields: list[str] = []  # that this driver knows
-        self._gpus: dict[int, tuple[Identity, SmiRow]] = {}
-        self._chosen: list[int] = []
-        self._report: Report | None = None
-        self._first_s = 0.0
-        self._feed: Feed | None = None
-
-    def probe(self) -> Report:
-        """What nvidia-smi really prints here, from one short run of it."""
-        if self._report is None:
-            self._report = self._probe()
-        return self._report
-
-    def groups(self) -> Sequence[SmiGroup]:
-        """One group for each selected GPU, all fed by one child."""
-        if not self.probe().usable:
-            return ()
-        groups = [SmiGroup(*self._gpus[index]) for index in self._chosen]
-        wanted = {field for group in groups for field in group.fields}
-        fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
-        feed = self._feed = Feed(
-            self._query(fields),
-            self._environ,
-            self._clock,
-            groups,
-            count=len(self._gpus),
-            period_s=self._period_s,
-            first_s=self._first_s,
-        )
-        for group in groups:
-            group.feed = feed
-        return groups
-
-    def _query(self, fields: Sequence[str]) -> list[str]:
-        return [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits"]
-
-    def _probe(self) -> Report:
-        self._binary = shutil.which("nvidia-smi", path=self._environ.get("PATH", "")) or ""
-        if not self._binary:
-            return Report(self.name, State.ABSENT, "nvidia-smi was not found on the PATH.")
-        started_ns = self._clock.monotonic_ns()
-        rows, why = self._ask()
-        self._first_s = (self._clock.monotonic_ns() - started_ns) / NS
-        if why and not rows:
-            return self._refuse(why)
-        self._gpus = {int(row.numbers.get("index") or 0): (_identity(row), row) for row in rows}
-        gpus = self._with_migs([who.gpu for who, _ in self._gpus.values()])
-        selection = select(self._request.devices, gpus, self._environ.get("CUDA_DEVICE_ORDER"))
-        devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in self._gpus.items()]
-        missing = {"CUDA_VISIBLE_DEVICES": selection.note} if selection.note else {}
-        if why:
-            missing["gpu"] = why
-        if not selection.gpus:
-            why = selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
-            return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
-        groups = [SmiGroup(*self._gpus[index]) for index in selection.gpus]
-        for group in groups:
-            missing |= group.missing
-        usable = [group for group in groups if group.fields]
-        self._chosen = [group.gpu.index for group in usable]
-        if not usable:
-            why = f"nvidia-smi runs, but no GPU reports power: {missing[f'{groups[0].info.device}.power']}."
-            return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
-        samples = {name: value for group in usable for name, value in group.samples.items()}
-        cards = f"{len(usable)} GPU{'s' if len(usable) > 1 else ''}"
-        how = f"{cards}, one looping nvidia-smi, power integrated"
-        return Report(self.name, State.USABLE, how, None, samples, missing, devices)
-
-    def _ask(self) -> tuple[list[SmiRow], str | None]:
-        """One run: rows, and what went wrong. Fields that this driver does not know, and a lost GPU, are left out."""
-        self._fields = [*IDENTITY, *(field for _, _, fields in CHANNELS for field in fields)]
-        only: list[str] = []
-        trouble: str | None = None
-        deadline_ns = self._clock.monotonic_ns() + round(self._wait_s * NS)
-        while True:
-            left_s = (deadline_ns - self._clock.monotonic_ns()) / NS
-            try:
-                lines, code = run_once([*self._query(self._fields), *only], self._environ, max(left_s, LEAST_TIMEOUT_S))
-            except OSError as error:
-                return [], f"nvidia-smi cannot be run: {error.strerror}."
-            if code is None:
-                return [], f"nvidia-smi did not respond within {self._wait_s:g} s."
-            unknown = rejected_field("\n".join(lines))
-            if unknown in self._fields:
-                place = self._fields.index(unknown)
-                self._fields[place : place + 1] = NEWER.get(unknown, [])
-                continue
-            parser = Parser()
-            rows = [row for row in map(parser.feed, lines) if row is not None]
-            said = parser.failures[0] if parser.failures else None
-            if said and not rows and not only and (others := self._without(short_pci(said))):
-                only, trouble = ["--id=" + ",".join(others)], said
-                continue
-            if rows:
-                return rows, trouble or said
-            return [], said or (lines[0] if lines else f"nvidia-smi printed nothing and exited with {code}.")
-
-    def _without(self, lost: str | None) -> list[str]:
-        """Bus ids of the GPUs that the driver lists, without the one that is lost; none where no GPU was named."""
-        folder = self._request.machine.proc / "driver/nvidia/gpus"
-        return [path.name for path in entries(folder) if short_pci(path.name) != lost] if lost else []
-
-    def _with_migs(self, gpus: list[Gpu]) -> list[Gpu]:
-        if "MIG-" not in (self._request.devices or "").upper():
-            return gpus
-        lines, _ = run_once([self._binary, "-L"], self._environ, self._wait_s)
-        listed = mig_uuids(lines)
-        return [replace(gpu, migs=tuple(Mig(uuid, -1, -1) for uuid in listed.get(gpu.uuid, ()))) for gpu in gpus]
-
-    def _refuse(self, why: str) -> Report:
-        low = why.lower()
-        if "no devices" in low:
-            return Report(self.name, State.ABSENT, "nvidia-smi runs but finds no GPU.")
-        return Report(self.name, State.UNUSABLE, why, next((cure for word, cure in CURES.items() if word in low), None))
 
 
 def mig_uuids(lines: Sequence[str]) -> dict[str, list[str]]:

@@ -16,7 +16,6 @@ from everywatt.sensors.base import State
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 NOT_FOUND = 6
 INSUFFICIENT_SIZE = 7
@@ -143,29 +142,25 @@ class Fields:
         self.ids = tuple(ids)
         self.errors: dict[FieldId, int] = {}
         self._function = pointer(nvml, "nvmlDeviceGetFieldValues")
-        self._layout: struct.Struct | None = None
         if self._function is not None:
             self._buffer = (nvml.c_nvmlFieldValue_t * len(self.ids))()
             self._address = ctypes.byref(self._buffer)
             self._count = ctypes.c_int32(len(self.ids))
             for entry, field_id in zip(self._buffer, self.ids, strict=True):
                 entry.fieldId, entry.scopeId = field_id if isinstance(field_id, tuple) else (field_id, 0)
-            if ctypes.sizeof(self._buffer) == len(self.ids) * _FIELD.size:
-                self._layout = _FIELD
+            if ctypes.sizeof(self._buffer) != len(self.ids) * _FIELD.size:
+                self._function = None  # another layout than the one that is unpacked here
 
     def read(self, handle: Any) -> list[float]:
         """The values in the order of `ids`, NaN where one failed (its error number is then in `errors`)."""
-        if self._function is None:
-            entries = self._nvml.nvmlDeviceGetFieldValues(handle, list(self.ids))
-        else:
+        self.errors.clear()
+        if self._function is not None:
             code = self._function(handle, self._count, self._address)
             if code:
                 raise self._nvml.NVMLError(code)
-            if self._layout is not None:
-                return self._unpack(self._layout)
-            entries = self._buffer
-        self.errors.clear()
+            return self._numbers(_FIELD.iter_unpack(self._buffer))
         values = []
+        entries = self._nvml.nvmlDeviceGetFieldValues(handle, list(self.ids))
         for field_id, entry in zip(self.ids, entries, strict=True):
             if entry.nvmlReturn:
                 self.errors[field_id] = entry.nvmlReturn
@@ -179,7 +174,7 @@ class Fields:
 
         It gives kind, code and value of each field, flat, for `values`; None where the call failed.
         """
-        if self._function is None or self._layout is None:
+        if self._function is None:
             return None
         function, count, address, buffer = self._function, self._count, self._address, self._buffer
         unpack = struct.Struct("<" + "24xIIQ" * len(self.ids)).unpack
@@ -195,13 +190,8 @@ class Fields:
             self.errors.clear()
         return self._numbers(zip(raw[::3], raw[1::3], raw[2::3], strict=True))
 
-    def _unpack(self, layout: struct.Struct) -> list[float]:
-        """The values straight from the buffer: attributes of ctypes structures cost as much as the rest of a read."""
-        if self.errors:
-            self.errors.clear()
-        return self._numbers(layout.iter_unpack(self._buffer))
-
     def _numbers(self, entries: Iterable[tuple[int, int, int]]) -> list[float]:
+        """Values straight from the buffer: attributes of ctypes structures cost as much as the rest of a read."""
         values = []
         for place, (kind, code, raw) in enumerate(entries):
             if code:

@@ -92,17 +92,8 @@ def _folder(by_controller: dict[str, tuple[str, str]], name: str, path: str) -> 
     return f"{controllers}{own}" if controllers and own == path else None
 
 
-def usage(root: Path, place: Place) -> dict[str, Any]:
-    """CPU seconds and bytes of a group below `root` (/sys/fs/cgroup), read once: see `Counted.read`."""
-    counted = Counted(root, place)
-    try:
-        return counted.read()
-    finally:
-        counted.close()
-
-
 class Counted:
-    """The files of one group that count. They stay open: opening one costs more than reading it."""
+    """The files of one group below `root` (/sys/fs/cgroup) that count; they stay open, since opening costs most."""
 
     def __init__(self, root: Path, place: Place) -> None:
         self._root = str(root)

@@ -113,10 +113,9 @@ def use_pct(before: Client | None, after: Client, seconds: float) -> dict[str, f
 
 @dataclass(slots=True)
 class _Process:
-    """Files of a process that are of graphics cards, since when it is known, and when its files were last listed."""
+    """Files of a process that are of graphics cards, and since when it is known."""
 
     first_ns: int
-    listed_ns: int
     files: tuple[str, ...] = ()
 
 
@@ -161,11 +160,10 @@ class DrmTable:
             known = self._processes.get(pid)
             if known is None:
                 born_ns = now_ns - YOUNG_NS if first else now_ns
-                known = self._processes[pid] = _Process(born_ns, now_ns)
+                known = self._processes[pid] = _Process(born_ns)
             elif not known.files and now_ns - known.first_ns >= YOUNG_NS and pid % ROUND != self._turn:
                 continue
             known.files = tuple(_card_files(self._proc / str(pid)))
-            known.listed_ns = now_ns
 
     def _rows_now(self, now_ns: int, since_ns: int | None) -> dict[tuple[int, int], dict[str, Any]]:
         clients: dict[tuple[str, str], tuple[int, Client]] = {}

@@ -69,27 +69,13 @@ class HostUse:
 
     def read(self) -> Sequence[Row]:
         """One row: busy, idle and stolen seconds, bytes in use."""
-        try:
-            raw = self.read_raw()
-        except OSError as error:
-            raise SensorError(f"/proc/stat cannot be read: {error}") from error
-        now_ns = self._clock.monotonic_ns()
-        return self.to_rows([(now_ns, now_ns, raw)])
-
-    def read_raw(self) -> tuple[bytes, bytes]:
-        """Both files as they are now, for `to_rows`."""
-        return self._stat.read(512), self._memory_bytes()
-
-    def to_rows(self, taken: Sequence[tuple[int, int, tuple[bytes, bytes]]]) -> list[Row]:
-        """The rows of what was read, each with when its read began and ended."""
         age_ns = round(_TICK_S * NS)  # the kernel adds to these counters once a tick, so they may be that much behind
         try:
-            return [
-                fresh(read_ns, (*procfs.parse_host_times(stat), _memory(meminfo)), age_ns)
-                for _, read_ns, (stat, meminfo) in taken
-            ]
-        except ValueError as error:
+            times = procfs.parse_host_times(self._stat.read(512))
+        except (OSError, ValueError) as error:
             raise SensorError(f"/proc/stat cannot be read: {error}") from error
+        memory = _memory(self._memory_bytes())
+        return [fresh(self._clock.monotonic_ns(), (*times, memory), age_ns)]
 
     def _memory_bytes(self) -> bytes:
         if self._meminfo is None:

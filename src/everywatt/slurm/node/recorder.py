@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
+from everywatt.core.machine import boot_id
 from everywatt.energy.sources import addable, sources, splittable
 from everywatt.ledger.use.account import PROCESSES
 from everywatt.slurm.node import scontrol
@@ -29,9 +30,8 @@ from everywatt.slurm.node.booking import (
 )
 from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
-from everywatt.slurm.node.record import record
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
-from everywatt.slurm.node.state import STATE, Account, State
+from everywatt.slurm.node.state import STATE, Account, State, record
 from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
@@ -375,7 +375,9 @@ class Node:
         try:
             with bridged(before, tape, start_s, end_ns, cpu_s) if before is not None else nullcontext() as bridge:
                 if bridge is None:
-                    hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
+                    seen_s = min(before.to_utc_ns(before.extent_ns()[1]) / NS, end_s) if before is not None else start_s
+                    hours = book(before, self.name, known, accounts, start_s, seen_s, self.state.idle) if before else []
+                    hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
                 else:
                     hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, learn=False)
                     unknown = [job for key, job in ended.items() if used_s[key] is None]
@@ -463,11 +465,3 @@ def _read_tries(spool: Path) -> dict[str, int]:
         return {str(name): int(count) for name, count in tries.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
-
-
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """This boot of the machine; "" where the kernel does not tell."""
-    try:
-        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from everywatt.slurm.lists import expand
+from everywatt.slurm.lists import duration_s, expand, number, size_bytes
 
 TIMEOUT_S: Final = 5.0
 TELLS: Final = frozenset(
@@ -30,7 +30,6 @@ TELLS: Final = frozenset(
 )  # facts of a job that are taken from scontrol, beside its state and restarts
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
-_UNITS: Final = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[int, dict[str, Any]]:
@@ -95,11 +94,7 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
 def total_cpu_s(job_id: int, conf: str = "") -> float | None:
     """CPU seconds of a job that has ended, of all its nodes, as accounting counts them; None where it does not say."""
     said = _ask(["-n", "-P", "-X", "-j", str(job_id), "-o", "TotalCPU"], conf, program="sacct")[1]
-    match = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+(?:\.\d+)?)", said.strip())
-    if match is None:
-        return None
-    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
-    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+    return duration_s(said.strip())
 
 
 def _ask(words: list[str], conf: str, lines: str = "", program: str = "scontrol") -> tuple[int, str]:
@@ -133,13 +128,13 @@ def parse_job(line: str, node: str = "") -> dict[str, Any]:
         reversed(_FIELD.findall(f"{ids} MCS_label={own}"))
     )  # of a field that is there twice the first is Slurm's
     facts: dict[str, Any] = {
-        "array_job_id": _number(fields.get("ArrayJobId")),
-        "array_task_id": _number(fields.get("ArrayTaskId")),
-        "het_job_id": _number(fields.get("HetJobId")),
-        "het_offset": _number(fields.get("HetJobOffset")),
-        "restart": _number(fields.get("Restarts")),
+        "array_job_id": number(fields.get("ArrayJobId")),
+        "array_task_id": number(fields.get("ArrayTaskId")),
+        "het_job_id": number(fields.get("HetJobId")),
+        "het_offset": number(fields.get("HetJobOffset")),
+        "restart": number(fields.get("Restarts")),
         "name": _text(name),
-        "submit_s": _number(fields.get("SubmitTime")),
+        "submit_s": number(fields.get("SubmitTime")),
         "state": _text(fields.get("JobState")),
         "suspended_s": _suspended_s(fields),
         "memory_bytes": _memory_bytes(own, node),
@@ -156,24 +151,19 @@ def _stdout(line: str) -> str | None:
 
 def _suspended_s(fields: Mapping[str, str]) -> float | None:
     """How long a job was suspended: its run time is without that."""
-    start, end = _number(fields.get("StartTime")), _number(fields.get("EndTime"))
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", fields.get("RunTime", ""))
-    if start is None or end is None or match is None or fields.get("SuspendTime", "None") in ("None", "Unknown"):
+    start, end = number(fields.get("StartTime")), number(fields.get("EndTime"))
+    ran_s = duration_s(fields.get("RunTime", ""))
+    if start is None or end is None or ran_s is None or fields.get("SuspendTime", "None") in ("None", "Unknown"):
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return float(max(end - start - (((days * 24 + hours) * 60 + minutes) * 60 + seconds), 0))
+    return max(end - start - ran_s, 0.0)
 
 
 def _memory_bytes(own: str, node: str) -> int | None:
     """The memory on this node, as `-d` tells it: `Nodes=n[1-2] CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
-    for nodes, number, unit in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=(\d{1,18})([KMGT]?)\s", own):
+    for nodes, size in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=(\d{1,17}[KMGT]?)\s", own):
         if not node or node in expand(nodes):
-            return int(number) * _UNITS[unit] or None
+            return size_bytes(size, 1 << 20) or None
     return None
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
 
 
 def _text(text: str | None) -> str | None:

@@ -23,6 +23,7 @@ from typing import Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.wire import own_folder
+from everywatt.slurm.lists import number
 from everywatt.slurm.locks import exclusive
 
 QUARANTINE: Final = "quarantine"
@@ -49,8 +50,7 @@ class Event:
 
     def number(self, key: str) -> int | None:
         """A value as a whole number, None where it is none."""
-        text = self.values.get(key, "")
-        return int(text) if text.isdecimal() and len(text) < 19 else None
+        return number(self.values.get(key))
 
     def text(self, key: str) -> str:
         """A value, empty where the hook did not know it."""
@@ -108,12 +108,13 @@ def forget(event: Event) -> None:
         pass  # it is taken again, which changes nothing
 
 
-def _read(path: Path, tasks: bool) -> Event | None:
+def read_values(path: Path) -> tuple[dict[str, str], os.stat_result | None]:
+    """The lines KEY=VALUE of a file that is no link, and its facts; nothing and None where it is no such file."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MOST_BYTES or facts.st_nlink != 1:
-            return None
+            return {}, None
         text = os.read(fd, MOST_BYTES).decode("utf-8", "replace")
     finally:
         os.close(fd)
@@ -122,14 +123,19 @@ def _read(path: Path, tasks: bool) -> Event | None:
         key, sign, value = line.partition("=")
         if sign and key not in values:  # what comes later may be the rest of a value with a newline
             values[key] = value
-    kind, job = values.get("event", ""), values.get("job_id", "")
+    return values, facts
+
+
+def _read(path: Path, tasks: bool) -> Event | None:
+    values, facts = read_values(path)
+    kind, job = values.get("event", ""), number(values.get("job_id"))
     if (kind == "task") != tasks or kind not in ("start", "end", "task") or values.get("whole") != "yes":
         return None
-    if not (job.isdecimal() and len(job) < 19):
+    if job is None or facts is None:
         return None
     if kind == "task":
         values = {key: value for key, value in values.items() if key in TASK_KEYS}
-    return Event(kind, int(job), facts.st_mtime, facts.st_uid, values, path)
+    return Event(kind, job, facts.st_mtime, facts.st_uid, values, path)
 
 
 def put_aside(path: Path, spool: Path) -> None:

@@ -1,47 +1,63 @@
-"""What a node knows of its jobs and has not recorded yet, what each owes included: one file, replaced whole."""
+"""What a node knows of its jobs: the account of each, the state file, replaced whole, and the record for the store."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.device import is_gpu
 from everywatt.core.energy import join_labels
 from everywatt.core.errors import EverywattError
 from everywatt.core.files import replace_text
+from everywatt.ledger.engine import UJ
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.schema import NodeHour
+from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
 
 STATE: Final = "node.json"
+
+
+def _zeros() -> defaultdict[str, float]:
+    return defaultdict(float)
 
 
 @dataclass(slots=True)
 class Account:
     """What one job owes so far on this node."""
 
-    own_uj: dict[str, int] = field(default_factory=dict)
-    idle_uj: dict[str, int] = field(default_factory=dict)
-    steps_uj: dict[str, int] = field(default_factory=dict)
+    own_uj: Counter[str] = field(default_factory=Counter)
+    idle_uj: Counter[str] = field(default_factory=Counter)
+    steps_uj: Counter[str] = field(default_factory=Counter)
     steps_s: dict[str, list[float]] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
     observed_s: float = 0.0
     covered_s: float = 0.0
-    unseen_s: dict[str, float] = field(default_factory=dict)  # by device, of the time that the job was there
+    unseen_s: defaultdict[str, float] = field(default_factory=_zeros)  # by device, of the time that the job was there
     cpu_s: float | None = None
     memory_peak_bytes: int | None = None
-    gpu_busy_s: dict[str, float] = field(default_factory=dict)
-    gpu_known_s: dict[str, float] = field(default_factory=dict)
+    gpu_busy_s: defaultdict[str, float] = field(default_factory=_zeros)
+    gpu_known_s: defaultdict[str, float] = field(default_factory=_zeros)
     gpu_memory_bytes: dict[str, int] = field(default_factory=dict)  # the most
     memory_byte_s: float | None = None  # bytes times seconds, for the mean
     gpu_memory_byte_s: dict[str, list[float]] = field(default_factory=dict)  # the same by GPU, and the seconds
     pedigree: str = ""
-    hours_uj: dict[str, int] = field(default_factory=dict)  # by hour and device; of a job that nothing is known of yet
+    hours_uj: Counter[str] = field(default_factory=Counter)  # by hour and device; of a job that nothing is known of yet
     charged_s: float = 0.0  # up to when (UTC) that was charged
+
+    def charge(self, device: str, uj: int, budget: Budget) -> None:
+        """Add what the job used of a device, with what is not sure of it."""
+        self.own_uj[device] += uj
+        self.doubt(device, budget)
+
+    def doubt(self, device: str, budget: Budget) -> None:
+        """Add what is not sure of what the job used of a device."""
+        self.budgets[device] = self.budgets.get(device, Budget()) + budget
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
@@ -58,8 +74,13 @@ class Account:
     @classmethod
     def of_dict(cls, data: Mapping[str, Any]) -> Account:
         """Back from plain data."""
-        known = {name: data[name] for name in cls.__slots__ if name in data and name != "budgets"}
-        account = cls(**known)
+        account = cls()
+        for name in (name for name in cls.__slots__ if name in data and name != "budgets"):
+            there = getattr(account, name)
+            if isinstance(there, dict):
+                there.update(data[name])
+            else:
+                setattr(account, name, data[name])
         for device, budget in data.get("budgets", {}).items():
             terms = tuple(Term(*term) for term in budget["terms"])
             account.budgets[device] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
@@ -67,14 +88,13 @@ class Account:
 
     def adopt(self, late: Account) -> None:
         """Take over what was charged before it was known whose it is."""
-        for mine, other in ((self.own_uj, late.own_uj), (self.steps_uj, late.steps_uj)):
-            for name, uj in other.items():
-                mine[name] = mine.get(name, 0) + uj
+        self.own_uj.update(late.own_uj)
+        self.steps_uj.update(late.steps_uj)
         for step, (start_s, end_s) in late.steps_s.items():
             there = self.steps_s.get(step, [start_s, end_s])
             self.steps_s[step] = [min(there[0], start_s), max(there[1], end_s)]
         for device, budget in late.budgets.items():
-            self.budgets[device] = self.budgets.get(device, Budget()) + budget
+            self.doubt(device, budget)
         if late.cpu_s is not None:
             self.cpu_s = (self.cpu_s or 0.0) + late.cpu_s
         self.memory_peak_bytes = max(self.memory_peak_bytes or 0, late.memory_peak_bytes or 0) or None
@@ -104,19 +124,14 @@ class State:
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(
-                [NodeJob(**job) for job in data["jobs"]],
-                {key: Account.of_dict(account) for key, account in data["accounts"].items()},
-                data["booked_s"],
-                [NodeHour(**hour) for hour in data["hours"]],
-                data["boot"],
-                data["seen_s"],
-                {label: Idle(**idle) for label, idle in data["idle"].items()},
-                data.get("uuids", {}),
-                data.get("folder", ""),
-                data.get("recorded", []),
-                {job_id: Account.of_dict(account) for job_id, account in data.get("late", {}).items()},
-            )
+            made = {
+                "jobs": [NodeJob(**job) for job in data["jobs"]],
+                "hours": [NodeHour(**hour) for hour in data["hours"]],
+                "idle": {label: Idle(**idle) for label, idle in data["idle"].items()},
+                "accounts": {key: Account.of_dict(account) for key, account in data["accounts"].items()},
+                "late": {key: Account.of_dict(account) for key, account in data.get("late", {}).items()},
+            }
+            return cls(**{name: data[name] for name in cls.__slots__ if name in data} | made)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -127,17 +142,142 @@ class State:
 
     def write(self, path: Path) -> None:
         """To disk, whole or not at all."""
-        data: dict[str, Any] = {
+        data = {name: getattr(self, name) for name in self.__slots__} | {
             "jobs": [job.to_dict() for job in self.jobs],
-            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
-            "booked_s": self.booked_s,
             "hours": [asdict(hour) for hour in self.hours],
-            "boot": self.boot,
-            "seen_s": self.seen_s,
             "idle": {label: asdict(idle) for label, idle in self.idle.items()},
-            "uuids": self.uuids,
-            "folder": self.folder,
-            "recorded": self.recorded,
-            "late": {job_id: account.to_dict() for job_id, account in self.late.items()},
+            "accounts": {key: account.to_dict() for key, account in self.accounts.items()},
+            "late": {key: account.to_dict() for key, account in self.late.items()},
         }
         replace_text(path, json.dumps(data), durable=True)
+
+
+# What a record has of its job as it is.
+TOLD: Final = tuple(
+    f.name for f in fields(JobOnNode) if f.name in NodeJob.__slots__ and f.name not in ("end_s", "gpus")
+)
+NOT_SEEN: Final = (
+    "none of its processes was observed, and it had no GPU: too short, recorded by nothing while it ran, "
+    "or its processes are not in a Slurm cgroup"
+)
+NOTHING: Final = "nothing was recorded while it ran"
+MOST_POWER: Final = 2.0  # of its mean while it was observed: what a job may have drawn while it was not
+
+
+def record(
+    job: NodeJob,
+    account: Account | None,
+    devices: Mapping[str, tuple[str, str]],
+    scope: str,
+    uuids: Mapping[str, str] | None = None,
+) -> JobOnNode:
+    """The row of a job that has ended. `devices` gives domain and source of each, `scope` what they cover.
+
+    `uuids` names GPUs; one whose UUID nobody told goes by its number.
+    """
+    uuids = uuids or {}
+    end_s = job.end_s if job.end_s is not None else job.start_s
+    length_s = max(end_s - job.start_s, 0.0)
+    account = _with_unseen(_without_suspension(job, account or Account()), length_s)
+    own_uj = sum(account.own_uj.values())
+    refused = None
+    if not account.observed_s and not own_uj:
+        refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
+    elif not account.own_uj:
+        refused = NOT_SEEN
+    budget = Budget.sum(account.budgets.values())
+    below_j, above_j = budget.sides()
+    cards = job.devices
+    gpus = tuple(
+        _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
+    )
+    facts: dict[str, Any] = {name: getattr(job, name) for name in TOLD}
+    return JobOnNode(
+        **facts,
+        end_s=end_s,
+        gpus=(*(uuids.get(card, card) for card in cards), *job.slices),
+        energy_uj=None if refused else own_uj,
+        low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
+        high_uj=None if refused else own_uj + round(above_j * UJ),
+        idle_uj=sum(account.idle_uj.values()) if account.observed_s else None,
+        coverage=min(account.covered_s / length_s, 1.0) if length_s else 0.0,
+        pedigree=account.pedigree,
+        scope=scope,
+        refused=refused,
+        devices=tuple(_device(name, account, devices) for name in sorted({*account.own_uj, *account.idle_uj})),
+        cpu_s=account.cpu_s,
+        memory_peak_bytes=account.memory_peak_bytes,
+        gpu_use=gpus,
+        steps=tuple(_step(step, uj, account.steps_s[step]) for step, uj in sorted(account.steps_uj.items())),
+        waste_uj=_waste_uj(job, account, gpus, length_s) if account.observed_s else None,
+        gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
+        memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
+        gpu_memory_mean_bytes=_gpu_mean_bytes(account),
+    )
+
+
+def running(state: State, now_s: float) -> list[JobOnNode]:
+    """Jobs of a node that run, as their records would be had they ended when the tape was last charged to them."""
+    as_of_s = now_s if state.booked_s is None else min(now_s, state.booked_s)
+    jobs = [replace(job, end_s=max(as_of_s, job.start_s)) for job in state.jobs if job.end_s is None]
+    return [record(job, state.accounts.get(job.key), {}, "") for job in jobs]
+
+
+def _mean(total: float | None, seconds: float) -> int | None:
+    return None if total is None or seconds <= 0 else round(total / seconds)
+
+
+def _gpu_mean_bytes(account: Account) -> int | None:
+    means = [_mean(*held) for held in account.gpu_memory_byte_s.values()]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) if known else None
+
+
+def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:
+    """Idle power of what was allocated and not used: of CPUs by the CPU time that they did not give, of GPUs by the
+    time that they stood still. Where use is not known nothing is called waste.
+    """
+    allocated_s = (job.cpus or 0.0) * length_s
+    unused = 1.0 - min(account.cpu_s / allocated_s, 1.0) if account.cpu_s is not None and allocated_s else 0.0
+    machine_uj = sum(uj for device, uj in account.idle_uj.items() if not is_gpu(device))
+    return round(machine_uj * unused + sum(gpu.idle_uj * gpu.idle_s for gpu in gpus) / max(length_s, 1e-9))
+
+
+def _device(name: str, account: Account, devices: Mapping[str, tuple[str, str]]) -> DeviceEnergy:
+    own_uj = account.own_uj.get(name, 0)
+    below_j, above_j = account.budgets.get(name, Budget()).sides()
+    domain, source = devices.get(name, ("", ""))
+    low_uj, high_uj = max(own_uj - round(below_j * UJ), 0), own_uj + round(above_j * UJ)
+    return DeviceEnergy(name, domain, source, own_uj, low_uj, high_uj, account.idle_uj.get(name, 0))
+
+
+def _step(step: str, own_uj: int, seen_s: list[float]) -> StepEnergy:
+    return StepEnergy(step, seen_s[0], seen_s[1], own_uj)
+
+
+def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
+    """How a card was used; what is known of a part of the time is taken for all of it."""
+    share = min(account.gpu_busy_s[name] / account.gpu_known_s[name], 1.0)
+    peak_bytes = account.gpu_memory_bytes.get(name)
+    return GpuUse(uuid, share, length_s * (1.0 - share), account.idle_uj.get(name, 0), peak_bytes)
+
+
+def _with_unseen(account: Account, length_s: float) -> Account:
+    """The account, its interval wide enough for what no sensor saw: none of it, or at twice the power of the rest."""
+    budgets = dict(account.budgets)
+    for device, own_uj in account.own_uj.items():
+        own_j, unseen_s = own_uj / UJ, account.unseen_s.get(device, 0.0) + max(length_s - account.observed_s, 0.0)
+        seen_s = length_s - unseen_s
+        if own_j > 0 and unseen_s > 0 and seen_s > 0:
+            bound = Bound("unseen", f"{device} unseen", 0.0, MOST_POWER * own_j / seen_s * unseen_s)
+            budgets[device] = budgets.get(device, Budget()) + Budget((), (bound,))
+    return replace(account, budgets=budgets)
+
+
+def _without_suspension(job: NodeJob, account: Account) -> Account:
+    """While a job is suspended its CPUs and GPUs are others' to use: their idle power is not the job's then."""
+    length_s = (job.end_s or job.start_s) - job.start_s
+    if not job.suspended_s or length_s <= 0:
+        return account
+    share = max(1.0 - job.suspended_s / length_s, 0.0)
+    return replace(account, idle_uj=Counter({device: round(uj * share) for device, uj in account.idle_uj.items()}))

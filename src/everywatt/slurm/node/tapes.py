@@ -19,7 +19,7 @@ from everywatt.core.channels import Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
-from everywatt.ledger.groups import grouper
+from everywatt.ledger.groups import Grouping
 from everywatt.ledger.owners import OwnerKind
 from everywatt.ledger.use.account import PROCESSES, tape_use
 from everywatt.ledger.use.usage import memory_held
@@ -186,7 +186,7 @@ def _jobs(tape: Tape, rows: Rows) -> dict[tuple[int, Any], int]:
     use = tape_use(tape).processes
     if use is None:
         return {}
-    own, found = grouper("step", [tape]), {}
+    own, found = Grouping.of("step", [tape]).owner, {}
     for pid, start in rows:
         numbers = [number for _, number in use.seen.get(pid, ()) if use.processes[number].start == start]
         owner = own(tape, use.processes[numbers[-1]]) if numbers else None
@@ -237,7 +237,7 @@ def memory_mean_bytes(tape: Tape, start_ns: int, end_ns: int) -> dict[str, float
     found: dict[str, float] = {}
     if processes is None or held is None:
         return found
-    own = grouper("step", [tape])
+    own = Grouping.of("step", [tape]).owner
     for number in np.flatnonzero(held.mean_bytes).tolist():
         owner = own(tape, processes.processes[number])
         if owner.kind is OwnerKind.JOB:
@@ -254,7 +254,7 @@ def step_times(tape: Tape, start_ns: int, end_ns: int) -> dict[str, tuple[float,
     low = int(np.searchsorted(processes.edges, start_ns, side="right")) - 1
     high = int(np.searchsorted(processes.edges, end_ns, side="left"))
     first, last = np.searchsorted(records.place, (low, high))
-    own = grouper("step", [tape])
+    own = Grouping.of("step", [tape]).owner
     found: dict[str, tuple[int, int]] = {}
     for number in np.unique(records.number[first:last]).tolist():
         owner = own(tape, processes.processes[number])

@@ -24,9 +24,9 @@ from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
-from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.figures import nodes_of
 from everywatt.slurm.site.monthly import plain
 from everywatt.slurm.site.store import Store, day_bounds_s
 from everywatt.slurm.site.totals import node_sums
@@ -103,8 +103,7 @@ def summed_up(table: Any, store: Store | None = None, day: date | None = None) -
         data[f"by_{by}"] = [{"group": row["group"], **plain(row)} for row in added_up(table, by)]
     if store is not None and day is not None:
         since_s, until_s = day_bounds_s(day)
-        nodes = node_sums(store, since_s + 3599, until_s)
-        data["nodes"] = {name.removesuffix("_uj") + "_j": uj / UJ for name, uj in nodes.items()}
+        data["nodes"] = nodes_of(node_sums(store, since_s + 3599, until_s))
     return data
 
 

@@ -21,7 +21,7 @@ from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.figures import COVERED, energy_of, percent, short
 from everywatt.slurm.site.store import FOREVER_S, Store
-from everywatt.slurm.site.totals import summed
+from everywatt.slurm.site.totals import sum_known, summed
 
 IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
 IDLE_GPU_S: Final = 60.0
@@ -48,7 +48,8 @@ class Detail:
     @property
     def energy_uj(self) -> int | None:
         """Own share of all nodes; None where one of them has no figure."""
-        return _sum(row.energy_uj for row in self.rows)
+        found: int | None = sum_known(row.energy_uj for row in self.rows)
+        return found
 
     @property
     def missing(self) -> int:
@@ -207,7 +208,7 @@ def _place(row: JobOnNode) -> int:
 def hints(job: Detail) -> list[str]:
     """What of the allocation was not used, and what is not sure about the figure; the costliest first."""
     found = [*_gpu_hints(job.rows), *_cpu_hints(job), *_memory_hints(job.rows)]
-    waste_uj = _sum(row.waste_uj for row in job.rows)
+    waste_uj = sum_known(row.waste_uj for row in job.rows)
     if found and waste_uj:
         found.append((0, f"{format_joules(waste_uj / UJ)} went into allocated hardware that was not used."))
     lines = [text for _, text in sorted(found, key=lambda pair: -pair[0])]
@@ -264,11 +265,6 @@ def _largest(pairs: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     return sorted(sums.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if not known or None in known else sum(value for value in known if value is not None)
-
-
 def slurm_difference(job: Detail) -> tuple[float, float | None] | None:
     """What Slurm counted (J), and our figure with its share of idle over that, less 1; None where it counted none.
 
@@ -277,7 +273,7 @@ def slurm_difference(job: Detail) -> tuple[float, float | None] | None:
     counted = [row.slurm_energy_j for row in job.rows if row.slurm_energy_j]
     if not counted:
         return None
-    ours_uj = _sum([job.energy_uj, _sum(row.idle_uj for row in job.rows)])
+    ours_uj = sum_known([job.energy_uj, sum_known(row.idle_uj for row in job.rows)])
     slurm_j = max(counted)
     return slurm_j, None if ours_uj is None else ours_uj / UJ / slurm_j - 1
 

@@ -8,7 +8,7 @@ is a part that is larger than the whole, or Slurm counting less than the chips o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ class Figure:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {"joules": self.joules, "low": self.low, "high": self.high, "scope": self.scope}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,6 @@ class NodeDay:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        findings = [
-            {name: getattr(one, name) for name in ("kind", "inner", "outer", "ratio", "low", "high", "text")}
-            for one in self.findings
-        ]
         slurm = None if self.slurm is None or self.ours is None else {**self.slurm.to_dict(), "jobs": self.jobs}
         return {
             "node": self.node,
@@ -108,7 +104,7 @@ class NodeDay:
             "hours": self.hours,
             "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
             "slurm": slurm and {**slurm, "chips": self.ours and self.ours.to_dict()},
-            "findings": findings,
+            "findings": [asdict(one) for one in self.findings],
         }
 
 

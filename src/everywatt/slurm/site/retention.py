@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import stat
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
 from everywatt.core.tables import Table
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.node.spool import MOST_BYTES, QUARANTINE, alone, holder
+from everywatt.slurm.node.spool import QUARANTINE, alone, holder, read_values
 from everywatt.slurm.node.state import STATE, State
 from everywatt.slurm.schema import JOB_KEY, arrow
 from everywatt.slurm.site.daily import LOCK
@@ -247,12 +246,4 @@ def _events(folder: Path, before_s: float) -> Iterator[tuple[Path, str]]:
                 facts = path.lstat()
                 if facts.st_mtime >= before_s or stat.S_ISDIR(facts.st_mode):
                     continue
-                yield path, _user_in(path) if stat.S_ISREG(facts.st_mode) else ""
-
-
-def _user_in(path: Path) -> str:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        text = file.read(MOST_BYTES).decode("utf-8", "replace")
-    names = (line.removeprefix("user=") for line in text.split("\n") if line.startswith("user="))
-    return next(names, "")
+                yield path, read_values(path)[0].get("user", "") if stat.S_ISREG(facts.st_mode) else ""

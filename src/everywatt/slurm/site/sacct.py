@@ -19,7 +19,7 @@ from everywatt.core.format import format_count
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.lists import expand
+from everywatt.slurm.lists import expand, size_bytes
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id
@@ -30,7 +30,6 @@ COLUMNS: Final = (
 )
 TIMEOUT_S: Final = 600.0
 NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
 
 
@@ -275,7 +274,7 @@ def _job(row: Mapping[str, str], job_id: int, joules: float | None) -> Accounted
         start_s=start_s,
         end_s=end_s,
         cpus=_count(row.get("alloccpus")) or _count(tres.get("cpu")),
-        memory_bytes=_bytes(tres.get("mem", "")),
+        memory_bytes=size_bytes(tres.get("mem", "")),
         gpus=int(_count(tres.get("gres/gpu")) or 0),
         nodes=() if nodes in ("", "None assigned") else tuple(expand(nodes)),
         energy_j=joules or None,
@@ -300,11 +299,6 @@ def _count(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if 0 <= value < 2**63 and value not in (_NEVER, 2**32 - 2, 2**32 - 1, 2**64 - 2) else None
-
-
-def _bytes(text: str) -> int | None:
-    match = re.fullmatch(r"([\d.]+)([KMGT]?)", text)
-    return int(float(match[1]) * _UNITS[match[2]]) if match else None
 
 
 def _moment(unix_s: float) -> str:

@@ -197,26 +197,27 @@ def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
     lengths_s = [row.end_s - row.start_s for row in rows]
     observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
     whole = all(row.energy_uj is not None for row in rows)
-    energies = {name: _all(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
+    energies = {name: sum_known(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
     busy = [row.gpu_utilisation for row in rows if row.gpu_utilisation is not None]
     return {
         **(energies if whole else dict.fromkeys(energies)),
-        "idle_uj": _all(row.idle_uj for row in rows),
-        "waste_uj": _all(row.waste_uj for row in rows),
-        "wall_uj": _all(row.wall_uj for row in rows),
+        "idle_uj": sum_known(row.idle_uj for row in rows),
+        "waste_uj": sum_known(row.waste_uj for row in rows),
+        "wall_uj": sum_known(row.wall_uj for row in rows),
         "coverage": observed_s / sum(lengths_s) if sum(lengths_s) else 0.0,
         "scope": first.scope,
         "pedigree": "+".join(sorted({row.pedigree for row in rows if row.pedigree})),
         "refused": next((row.refused for row in rows if row.refused), None),
         "note": "; ".join(sorted({row.note for row in rows if row.note})),
-        "cpus": _all(row.cpus for row in rows),
-        "cpu_s": _all(row.cpu_s for row in rows),
+        "cpus": sum_known(row.cpus for row in rows),
+        "cpu_s": sum_known(row.cpu_s for row in rows),
         "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
         "gpu_utilisation": sum(busy) / len(busy) if busy else None,
     }
 
 
-def _all(values: Iterable[Any]) -> Any:
+def sum_known(values: Iterable[Any]) -> Any:
+    """The sum; None where one of the values is not known."""
     known = list(values)
     return None if any(value is None for value in known) else sum(known)
 

@@ -9,7 +9,7 @@ system add up to the node's, and a job's wall is Σ over its hours of (own + idl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -24,12 +24,10 @@ from everywatt.core.tables import Column, Table
 from everywatt.energy.sources import sources
 from everywatt.ledger.engine import UJ
 from everywatt.meters.archive import read_archive
-from everywatt.meters.block import Block, Oddities
-from everywatt.meters.files import blocks_of
-from everywatt.meters.importing import GAIN_PCT
-from everywatt.meters.integrate import held
+from everywatt.meters.block import Block, Oddities, held
+from everywatt.meters.importing import GAIN_PCT, blocks_of
 from everywatt.meters.plugmap import load_map
-from everywatt.meters.power import meter_sources, single
+from everywatt.meters.wall import meter_sources, single
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import HOUR_S, over_hours
 from everywatt.slurm.site.store import Store
@@ -109,8 +107,7 @@ class NodeWall:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        names = ("node", "hours", "hours_left_out", "chips_j", "wall_j", "jobs_j", "jobs", "why")
-        return {**{name: getattr(self, name) for name in names}, "unexplained": self.unexplained, "rule": RULE}
+        return {**asdict(self), "unexplained": self.unexplained, "rule": RULE}
 
 
 @dataclass(frozen=True, slots=True)

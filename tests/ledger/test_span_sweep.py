@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.ledger.spans import span_sweep
-from everywatt.ledger.spans.span_sweep import Stretches, innermost, merged
+from everywatt.ledger import span_sweep
+from everywatt.ledger.span_sweep import Stretches, innermost, merged
 
 
 def ints(*values):

@@ -37,7 +37,7 @@ from everywatt.ledger.owners import (
     in_microjoules,
     in_order,
 )
-from everywatt.ledger.spans.span_sweep import (
+from everywatt.ledger.span_sweep import (
     Floats,
     Line,
     Pieces,

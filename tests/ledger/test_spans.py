@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.spans import Span
 from everywatt.energy.sources import sources
 from everywatt.ledger.owners import OwnerKind, Part
-from everywatt.ledger.spans.spans import span_ledger
+from everywatt.ledger.spans import span_ledger
 
 SECONDS = 20.0
 

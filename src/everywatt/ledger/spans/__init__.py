@@ -1,1 +1,0 @@
-"""Joules of spans that overlap."""
