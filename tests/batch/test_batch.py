@@ -12,6 +12,7 @@ from truths import holds
 from waiting import until
 
 import everywatt
+from everywatt.api.run import union
 from everywatt.batch.journal import read_journal
 
 NAP = 'echo "$1 $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER" >> seen; sleep 0.2'
@@ -154,6 +155,17 @@ def test_workers_of_the_cpu_see_no_gpu(place):
             assert item["energy"]["joules"] is None, "an item without a GPU owes nothing that a GPU drew"
             assert item["energy"]["refused"] == "no sensor measures the device it ran on"
     assert found["adds_up"]
+
+
+def test_a_device_is_busy_while_at_least_one_item_runs_on_it(place):
+    here = place(gpus=["constant:100W"])
+    found = here.found("--per-gpu", "4", here.items(*"abcd"), "--", "sleep", "0.8")
+    (device,) = found["by_device"]
+    spans = [
+        (span.start_ns, span.end_ns) for span in run_of(here, found).spans if span.attributes.get("role") == "item"
+    ]
+    assert device["busy_s"] == pytest.approx(sum(end - start for start, end in union(spans)) / 1e9)
+    assert device["busy_s"] <= found["duration_s"] < sum(item["runtime_s"] for item in found["items"])
 
 
 def test_without_a_gpu_items_run_on_the_cpu_with_its_joules(place):

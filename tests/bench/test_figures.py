@@ -176,7 +176,7 @@ def test_where_energy_is_modelled_cpu_time_leads_and_decides():
     found = figures(TWO, trials)
     assert found[1].decisive is found[1].cpu and found[1].cpu.ratio == pytest.approx(2.0, abs=1e-3)
     result = Result(Plan(), tuple(TWO), tuple(found), "decided", None)
-    assert result.verdicts()[0].startswith("B uses 100") and result.verdicts()[0].endswith("more CPU time")
+    assert result.verdicts()[0].startswith("B uses 100") and result.verdicts()[0].endswith("more CPU time than A")
     assert result.verdicts()[1].endswith("(modelled)")
     assert list(result.tables()[0].headers[3:6]) == ["CPU time", "ratio of CPU time", "energy"]
     measured = figures(TWO, series([10.0, 10.1, 9.9], [20.0, 20.1, 19.9]))
@@ -187,3 +187,13 @@ def test_where_energy_is_modelled_cpu_time_leads_and_decides():
 def test_a_mean_energy_is_never_below_zero():
     a = figures(candidates(["a"]), [trial(0, n, joules(v)) for n, v in enumerate([1.0, 9.0, 1.0])])[0]
     assert a.energy.low == 0.0
+
+
+@pytest.mark.parametrize(("gain", "digits"), [(0.0, "100.2"), (0.01, "100.2"), (0.1, "100"), (0.3, "100")])
+def test_verdicts_name_the_baseline_and_power_has_the_digits_of_the_energy(gain, digits):
+    found = figures(TWO, series([100.0, 100.4, 100.2, 100.3, 100.1], [201.0, 200.8, 201.2, 201.1, 200.9], gain=gain))
+    result = Result(Plan(), TWO, tuple(found), "trials", None)
+    assert result.verdicts()[0].endswith(" more energy than A")
+    (table,) = result.tables()
+    shown = dict(zip(table.headers, table.cells()[0], strict=True))
+    assert (shown["power"], shown["energy × time"]) == (f"{digits} W", f"{digits} J·s")

@@ -66,10 +66,20 @@ def test_an_undecided_choice_says_so():
     assert choice.best == "s1"
     assert (
         choice.why
-        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0, and is 10.0 % slower"
+        == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 10.0 % slower"
     )
     same = choose(measured([(100, 1.0), (99.95, 1.1)])).why
-    assert same == "no difference in energy larger than 2.0 % compared with s0, and is 10.0 % slower"
+    assert same == "no difference in energy larger than 2.0 % compared with s0; s1 is 10.0 % slower"
+
+
+def test_the_pace_has_a_subject_in_every_sentence():
+    noisy = measured([(100, 1.0), (99.95, 0.8)])
+    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
+    assert choose([noisy[0], open_]).why == (
+        "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 20.0 % faster"
+    )
+    assert choose(noisy).why == "no difference in energy larger than 2.0 % compared with s0; s1 is 20.0 % faster"
+    assert choose(measured([(100, 1.0), (60, 2.0)])).why.endswith(" less energy than s0; s1 is 100 % slower")
 
 
 def test_the_first_setting_may_be_the_best():

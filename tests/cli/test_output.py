@@ -157,6 +157,20 @@ def test_progress_on_a_terminal_rewrites_one_line_and_elsewhere_says_nothing():
     assert err.getvalue() == ""
 
 
+def test_what_is_printed_after_progress_takes_its_place():
+    screen = Screen()
+    speaker = Output(stdout=screen, stderr=screen, environ={"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "20"})
+    for end in (speaker.text, speaker.say, lambda line: speaker.table(Table.of(line, rows=[]))):
+        screen.seek(0)
+        screen.truncate()
+        speaker.progress()("5 trials, and no room for more than this")
+        assert screen.getvalue() == "\r\x1b[K5 trials, and no ro"
+        end("done")
+        assert "no ro\r\x1b[K" in screen.getvalue() and "done" in screen.getvalue()
+    end("again")
+    assert screen.getvalue().count("\x1b[K") == 2, "only once"
+
+
 @pytest.mark.parametrize("columns", [80, 99])
 def test_a_table_that_does_not_fit_a_narrow_terminal_becomes_cards(columns, monkeypatch):
     stream = Screen()

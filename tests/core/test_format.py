@@ -217,11 +217,18 @@ def test_bytes_for_people(count, text):
 
 
 def test_ranges_and_money():
-    assert fmt.format_range(99.8, 300.0, "W") == "99.8 … 300.0 W"
-    assert fmt.format_range(8000.0, 12_500.0, "J") == "8.00 … 12.50 kJ"
-    assert fmt.format_range(0.0, 0.0, "W") == "0 … 0 W"
+    assert fmt.format_rounded("W", 0.0, 99.8, 300.0) == "99.8 … 300.0 W"
+    assert fmt.format_rounded("J", 0.0, 8000.0, 12_500.0) == "8.00 … 12.50 kJ"
     assert fmt.format_watts(99.996) == "100.0 W"
     assert fmt.format_money(5.6e-12) == "< 0.000001" and fmt.format_money(1.2e-6, "EUR") == "0.0000012 EUR"
     assert [fmt.format_money(x, "EUR") for x in (12.4, 0.0, 0.0034, -3.5)] == [
         *("12.40 EUR", "0.00 EUR", "0.0034 EUR", "-3.50 EUR"),
     ]
+
+
+def test_values_have_the_digits_that_their_interval_leaves():
+    assert fmt.format_rounded("W", 0.0, 0.0, 0.0) == "0 W"
+    assert fmt.format_rounded("W", 2.6, 6.23) == "6.2 W"
+    assert fmt.format_rounded("W", 2.6, 6.02, 6.23) == "6.0 … 6.2 W"
+    assert fmt.format_rounded("W", 0.0009, 35.0) == "35.00 W"
+    assert fmt.format_rounded("W", 11_000.0, 12_500.0, 44_000.0) == "12 … 44 kW"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.core.machine import Machine
-from everywatt.doctor.checkup import check_home, check_recorder, check_up
-from everywatt.doctor.diagnose import Verdict
+from everywatt.doctor.diagnose import Verdict, check_home, check_recorder, check_up
 from everywatt.recorder.wire import SOCKET
 
 
@@ -58,7 +57,7 @@ def test_runs_go_to_the_state_folder_where_home_cannot_be_written(tmp_path) -> N
 
 def test_little_space_is_a_warning(tmp_path, monkeypatch) -> None:
     usage = type("Usage", (), {"free": 10 << 20})
-    monkeypatch.setattr("everywatt.doctor.checkup.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("everywatt.doctor.diagnose.shutil.disk_usage", lambda path: usage)
     assert check_home(tmp_path / "runs", {})[1].verdict is Verdict.WARN
 
 

@@ -13,10 +13,12 @@ import everywatt
 from everywatt.cli.main import main
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
+from everywatt.core.tables import Table
 from everywatt.report.html.data import report_document
+from everywatt.report.html.figures import table_document
 from everywatt.report.html.page import page as html_page
 from everywatt.report.html.page import trials_page
-from everywatt.report.html.precision import precision_document
+from everywatt.report.html.trials import precision_document
 from everywatt.tape.importing import write_utc_table
 
 pytestmark = IN_A_BROWSER
@@ -168,6 +170,14 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     assert found and found == {name: drawn[name] for name in found}
 
 
+@pytest.mark.parametrize("size", [None, PHONE])
+def test_the_share_of_a_flame_is_seen_beside_a_long_name(open_page, pages, size):
+    page = of(open_page, pages, "batch", **({} if size is None else {"viewport": size}))
+    page.eval_on_selector("#flame tbody th", "(one) => { one.textContent = 'python -m ' + 'a-long-word'.repeat(9); }")
+    wide = "all => all.map((one) => one.scrollWidth - one.clientWidth)"
+    assert max(page.eval_on_selector_all("#flame .scroll", wide)) == 0
+
+
 def test_a_batch_says_what_its_columns_of_energy_and_its_lanes_count(open_page, pages):
     page = of(open_page, pages, "batch")
     assert "the card and the item's share of the processors" in page.inner_text("#batch").replace("\n", " ")
@@ -307,3 +317,24 @@ def test_a_model_is_drawn(open_page, pages):
     for name in ("truth", "scatter"):
         page = of(open_page, pages, name)
         assert filled(page, "svg path") > 100
+
+
+def test_the_mean_of_a_window_has_the_digits_of_the_energy(open_page, pages):
+    page = of(open_page, pages, "batch")
+    wide = "everywatt.rounded(6.2271, 'W', {joules: 42, low: 14, high: 102})"
+    exact = "everywatt.rounded(99.97, 'W', {joules: 42, low: 42, high: 42})"
+    assert (page.evaluate(wide), page.evaluate(exact)) == ("6.2 W", "99.97 W")
+
+
+def test_a_page_of_tables_fits_a_desk(open_page, tmp_path):
+    names = ("rank", "model", "load", "accuracy", "correct/J", "accuracy/W", "J/token", "J/request", "TTFT", "run")
+    row = [
+        "1 tied",
+        "SmolLM2-135M-Instruct",
+        "concurrency 4",
+        *["≈ 0.26 (0.00 … 0.64)"] * 6,
+        "20261117-190606-llm-" + "x" * 30,
+    ]
+    (tmp_path / "tables.html").write_text(table_document(Table.of(*names, rows=[row], title="questions")))
+    page = open_page((tmp_path / "tables.html").as_uri(), still=True)
+    assert page.eval_on_selector(".scroll", "(one) => one.scrollWidth - one.clientWidth") == 0

@@ -62,11 +62,11 @@ def test_intervals_are_those_of_the_json_and_end_at_zero():
     )
     made = replace(made, entries=entries, total=replace(made.total, budget=wide))
     rows = {row[0]: row for row in ledger_table(made).cells()}
-    assert rows["idle"][1:3] == ["10.896 J", "0.000 … 34.396"]
-    assert rows["total"][1:3] == ["15.066 J", "0.000 … 38.566"]
-    assert rows["unattributed"][1:3] == ["0.000 J", ""]
+    assert rows["idle"][1:3] == ["10.9 J", "0.0 … 34.4"]
+    assert rows["total"][1:3] == ["15.1 J", "0.0 … 38.6"]
+    assert rows["unattributed"][1:3] == ["0.0 J", ""]
     assert made.entry("idle").to_dict()["energy"]["low"] == 0.0
-    assert owner_amounts(made.entries, 5)[1] == ("idle", "10.896 J (0.000 … 34.396)")
+    assert owner_amounts(made.entries, 5)[1] == ("idle", "10.9 J (0.0 … 34.4)")
 
 
 def test_a_json_ledger_is_bounded_and_its_rest_is_exact():

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 IDLE_ROLE = "idle"
 SAME_CLOCK_NS = 5 * NS  # clocks that were zero at instants so close are one; UTC may have been set a little
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
+# Verbs with an option --idle of their own: they need no `everywatt run --idle` around them.
+HAVE_IDLE = {"compare", "sweep", "bench", "stress"}
 
 
 class Run:
@@ -176,8 +178,9 @@ class Run:
         """What to do for an idle level that is accepted."""
         if self.meta.get("imported_from"):
             return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
-        command = shlex.join(str(word) for word in self.meta.get("command") or ())
-        typed = command and "\n" not in command
+        words = [str(word) for word in self.meta.get("command") or ()]
+        command = shlex.join(words)
+        typed = command and "\n" not in command and not (words[0] == "everywatt" and {*words[1:2]} & HAVE_IDLE)
         example = f": everywatt run --idle 10s -- {command}" if typed else " with --idle 10s"
         return f"stop other programs and record again{example}"
 

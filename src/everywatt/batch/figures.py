@@ -46,12 +46,16 @@ def range_of(during: During | None, unit: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFigures:
-    """An attempt with its energy, what its GPU did during it (None: no reading fell into it), and its memory curve."""
+    """An attempt with its energy, what its GPU did during it (None: no reading fell into it), and its memory curve.
+
+    `window_ns` is its time as recorded, UTC.
+    """
 
     attempt: Attempt
     energy: Energy
     use: Mapping[str, During | None] = field(default_factory=dict)
     memory_curve: tuple[tuple[float, float], ...] | None = None
+    window_ns: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -137,7 +141,10 @@ class ItemFigures(ToDict):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures(ToDict):
-    """All attempts that ran on one device. `idle` is what the device itself drew outside of items."""
+    """All attempts that ran on one device. `idle` is what the device itself drew outside of items.
+
+    `busy_s` is the time in which at least one item ran on it.
+    """
 
     JSON = (
         "device name=title done failed attempts retries busy_s energy microjoules energy_own=own energy_own_idle=idle "

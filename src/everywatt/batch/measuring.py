@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.api.run import Run
+from everywatt.api.run import Run, union
 from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, During, ItemFigures
 from everywatt.batch.journal import DONE, FAILED, Attempt, History
 from everywatt.core.clocks import NS
@@ -72,19 +72,20 @@ def _attempt(
     one: Attempt, entries: Mapping[str, Entry], spans: Mapping[str, tuple[Span, Watch]], ledger: Ledger
 ) -> AttemptFigures:
     found = spans.get(one.span or "")
-    entry = entries.get(one.span or "")
-    if found is None or entry is None:
+    if found is None:
         return AttemptFigures(one, Energy.refuse(ledger.total.refused or "it was not recorded"))
     span, watch = found
-    use: dict[str, During | None] = {}
-    curve = None
-    if is_gpu(one.device):
-        end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
-        use = watch.during(one.device, span.start_ns, end_ns)
-        curve = watch.memory_curve(one.device, span.start_ns, end_ns) if one.oom else None
+    end_ns = watch.extent_ns[1] if span.end_ns is None else span.end_ns
+    window_ns = watch.utc_ns(span.start_ns), watch.utc_ns(end_ns)
+    entry = entries.get(span.id)
+    if entry is None:
+        refused = Energy.refuse(ledger.total.refused or "it was not recorded")
+        return AttemptFigures(one, refused, window_ns=window_ns)
+    use = watch.during(one.device, span.start_ns, end_ns) if is_gpu(one.device) else {}
+    curve = watch.memory_curve(one.device, span.start_ns, end_ns) if is_gpu(one.device) and one.oom else None
     # A share of nothing that measures is no figure, and not zero.
     energy = entry.energy if entry.energy.parts else Energy.refuse(ledger.total.refused or NOT_MEASURED)
-    return AttemptFigures(one, energy, use, curve)
+    return AttemptFigures(one, energy, use, curve, window_ns)
 
 
 class Watch:
@@ -93,6 +94,7 @@ class Watch:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self.extent_ns = tape.extent_ns()
+        self.utc_ns = tape.to_utc_ns
         self._series: dict[str, Series | None] = {}
         self._ticks: dict[str, Ticks | None] = {}
         self._sources = {source.label: source for source in sources(tape)}
@@ -182,7 +184,7 @@ def _devices(
                 sum(item.state.status == FAILED for item in last),
                 len(mine),
                 sum(one.attempt.number > 1 for one in mine),
-                sum(one.attempt.runtime_s or 0.0 for one in mine),
+                sum(end - start for start, end in union([one.window_ns for one in mine if one.window_ns])) / NS,
                 added(known) if known else Energy.refuse(ledger.total.refused or "nothing ran there"),
                 sum(entry.microjoules for one in mine if (entry := entries.get(one.attempt.span or "")) is not None),
                 parts.get(name),

@@ -98,17 +98,17 @@ class Result(ToDict):
 
     def verdicts(self) -> list[str]:
         """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
-        lines = []
+        lines, first = [], self.found[0].candidate.label
         for one in self.found[1:]:
             label = one.candidate.label
             if one.modelled and one.cpu is not None and not one.failures:
-                found = one.cpu.text(label, "CPU time")
+                found = one.cpu.text(label, first, "CPU time")
                 lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
             lines.append(of_candidate(label, one.verdict))
             if one.modelled:
                 lines[-1] += " (modelled)"
             if one.above_idle is not None and not one.failures:
-                lines.append(f"   above idle: {one.above_idle.text(one.candidate.label)}")
+                lines.append(f"   above idle: {one.above_idle.text(label, first)}")
         return lines
 
     @property
@@ -135,7 +135,7 @@ class Result(ToDict):
             if modelled:
                 row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
             row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
-            rows.append([*row, one.power_w, one.max_rss_bytes, one.edp_js])
+            rows.append([*row, one.rounded(one.power_w, "W"), one.max_rss_bytes, one.rounded(one.edp_js, "J·s")])
         return [Table.of(*columns, rows=rows, notes=[line.strip() for line in self.verdicts()])]
 
     def to_csv(self) -> str:
@@ -367,7 +367,7 @@ def compare_runs(runs: Sequence[Run], *, target: float = 0.02, force: bool = Fal
         else:
             note = ""
         gross, above_idle = _ratio(one.energy, first.energy), _ratio(one.net, first.net)
-        words = _verdict(one.name, gross, target)
+        words = _verdict(one.name, first.name, gross, target)
         if gross is None and None not in (one.energy.joules, first.energy.joules):
             words = f"no verdict: the interval of {first.name} holds zero"
         found[place] = replace(one, gross=gross, above_idle=above_idle, verdict="; ".join(filter(None, (words, note))))
@@ -384,12 +384,12 @@ def _ratio(one: Energy, first: Energy) -> Ratio | None:
         return None
 
 
-def _verdict(name: str, ratio: Ratio | None, target: float) -> str:
+def _verdict(name: str, first: str, ratio: Ratio | None, target: float) -> str:
     if ratio is None:
         return "no verdict: energy is not available for both"
     if ratio.low >= 1 - target and ratio.high <= 1 + target:
-        return f"no difference in energy larger than {format_percent(target)}"
+        return f"no difference in energy larger than {format_percent(target)} compared with {first}"
     if ratio.high < 1 or ratio.low > 1:
         word = "less" if ratio.high < 1 else "more"
-        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy"
+        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy than {first}"
     return f"undecided: {ratio}"

@@ -10,6 +10,7 @@ from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
 from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
+from everywatt.core.format import format_rounded
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
@@ -120,6 +121,14 @@ class Figures(ToDict):
             return f"trial {places} is an outlier; kept"
         return f"trials {places} are outliers; kept" if places else ""
 
+    def rounded(self, value: float | None, unit: str) -> str | None:
+        """A figure that follows from the energy, with the digits that the interval of the energy leaves it."""
+        if value is None or self.energy is None:
+            return None
+        half = self.energy.high - self.energy.low
+        share = half / 2 / abs(self.energy.value) if math.isfinite(half) and self.energy.value else 0.0
+        return format_rounded(unit, share * abs(value), value)
+
     def ratio_beside(self, first: Figures) -> Cell:
         """The ratio to the first candidate, which is 1 to itself; None where there is none."""
         if self.gross is not None:
@@ -151,7 +160,7 @@ def figures(
     for candidate in candidates:
         one = _alone(candidate, own[candidate.index], anytime)
         if candidate is not candidates[0]:
-            one = _beside(one, first, target, ignore_failure, anytime)
+            one = _beside(one, candidates[0].label, first, target, ignore_failure, anytime)
         found.append(one)
     return found
 
@@ -210,7 +219,9 @@ def shared(energy: Energy) -> Energy:
     return replace(energy, budget=energy.budget.repeated(shared=True), parts=())
 
 
-def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure: bool, anytime: bool) -> Figures:
+def _beside(
+    one: Figures, name: str, first: Sequence[Trial], target: float, ignore_failure: bool, anytime: bool
+) -> Figures:
     failures = one.failures + sum(trial.failed for trial in first)
     gross = _paired(first, one.trials, lambda t: t.energy, target, anytime)
     above_idle = _paired(first, one.trials, lambda t: t.net, target, anytime)
@@ -227,7 +238,7 @@ def _beside(one: Figures, first: Sequence[Trial], target: float, ignore_failure:
     elif gross is None:
         verdict = "no verdict: energy is not available for both"
     else:
-        verdict = gross.text(one.candidate.label)
+        verdict = gross.text(one.candidate.label, name)
     return replace(one, gross=gross, above_idle=above_idle, time=time, cpu=cpu, verdict=verdict)
 
 

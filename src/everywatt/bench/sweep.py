@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.trials import Candidate
-from everywatt.bench.verdict import Answer, Comparison
+from everywatt.bench.verdict import Answer
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
@@ -54,7 +54,8 @@ class Sweep:
         rows = [
             [
                 *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
-                *(one.seconds.time, one.power_w, one.ratio_beside(found[0]), words.get(one.candidate.label, "")),
+                *(one.seconds.time, one.rounded(one.power_w, "W"), one.ratio_beside(found[0])),
+                words.get(one.candidate.label, ""),
             ]
             for one in found
         ]
@@ -115,17 +116,10 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
-    words = _words(best.gross, best.candidate.label, first.candidate.label)
-    than = f" than {first.candidate.label}" if best.gross.answer in (Answer.LESS, Answer.MORE) else ""
-    return Choice(best_ones, best.candidate.label, f"{words}{than}, and is {pace}")
-
-
-def _words(found: Comparison, name: str, other: str) -> str:
-    """What a comparison says of a setting with the lowest mean beside another."""
-    words = found.text(name)
-    if found.answer is Answer.UNDECIDED:
-        return f"lowest mean, but {words} to distinguish it from {other}"
-    return f"{words} compared with {other}" if found.answer is Answer.SAME else words
+    words = best.gross.text(best.candidate.label, first.candidate.label)
+    if best.gross.answer is Answer.UNDECIDED:
+        words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
+    return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
 
 
 def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
@@ -136,7 +130,9 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
-    return _words(gross, label, label)
+    if gross.answer is Answer.UNDECIDED:
+        return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
+    return gross.text(label, label if gross.answer is Answer.SAME else best.candidate.label)
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:

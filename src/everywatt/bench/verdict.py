@@ -144,16 +144,18 @@ class Comparison(ToDict):
         """Whether further trials are needless."""
         return self.answer is not Answer.UNDECIDED
 
-    def text(self, name: str, what: str = "energy") -> str:
-        """The verdict as a sentence without its full stop, e.g. `B uses 18 % ± 3 % less energy`."""
+    def text(self, name: str, other: str = "", what: str = "energy") -> str:
+        """The verdict as a sentence without its full stop, e.g. `B uses 18 % ± 3 % less energy than A`."""
         if self.answer is Answer.SAME:
-            return f"no difference in {what} larger than {format_percent(self.target)}"
+            beside = f" compared with {other}" if other else ""
+            return f"no difference in {what} larger than {format_percent(self.target)}{beside}"
         if self.answer is Answer.UNDECIDED:
             why = "undecided" if math.isfinite(self.high) else f"not decidable with n = {self.trials}"
             if self.more_trials is None:
                 return why
             return f"{why}: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
-        return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}"
+        beside = f" than {other}" if other else ""
+        return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}{beside}"
 
     @property
     def cell(self) -> Ratio:

@@ -19,7 +19,16 @@ from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
 from everywatt.cli.common.metering import meter_of, start, stop, terminable
-from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.common.options import (
+    DURATION,
+    RUN,
+    Verb,
+    cooldown_option,
+    idle_option,
+    out_option,
+    output_options,
+    settings_options,
+)
 from everywatt.cli.common.output import Output, program
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.core.clocks import NS
@@ -49,22 +58,21 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         return share
 
 
+target_option = click.option(
+    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
+)
+
+
 @click.command(cls=Verb)
 @click.argument("commands", nargs=-1, required=True, metavar="'CMD A' 'CMD B'... | RUN RUN...")
 @click.option("--trials", type=click.IntRange(1), help="Run exactly this many trials of each, without a target.")
-@click.option(
-    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
-)
+@target_option
 @click.option(
     "--max-time", "max_s", type=DURATION, default=600.0, help="Start no trials after this long.  [default: 10 min]"
 )
 @click.option("--warmup", type=click.IntRange(0), default=1, help="Warm-up trials of each, not counted.  [default: 1]")
-@click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
-)
-@click.option(
-    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
-)
+@idle_option
+@cooldown_option
 @click.option(
     "--param", nargs=2, multiple=True, metavar="NAME VALUES", help="Values of {NAME} in the commands: 1,2,4 or 1..9:2."
 )

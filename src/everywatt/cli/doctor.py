@@ -11,19 +11,19 @@ from typing import Any
 import click
 
 from everywatt.api.provenance import user_name
-from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
+from everywatt.cli.common.options import DURATION, Verb, estimate_option, output_options, sensors_option, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
-from everywatt.doctor.checkup import check_up
-from everywatt.doctor.coverage import report_row, shown
-from everywatt.doctor.diagnose import Diagnosis, Verdict, domain_text
+from everywatt.doctor.coverage import SensorList, probe_all, report_row, shown
+from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up, domain_text
 from everywatt.doctor.permissions import by_hand, counters, fix
-from everywatt.sensors.base import Report, State
+from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.registry import known
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 
 
@@ -214,3 +214,29 @@ def _characterise(
     columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
     output.table(Table.of(*columns, rows=rows))
     return 0
+
+
+@click.command(cls=Verb)
+@click.option("--all", "everything", is_flag=True, help="Also list absent sensors and channels of sensors not in use.")
+@sensors_option
+@estimate_option
+@output_options
+def sensors_command(everything: bool, sensors: str | None, estimate: bool | None, output: Output) -> int:
+    """List the sensors of this machine: what a total will contain, which sensors work, and a value of each channel.
+
+    The exit code is 4 if no sensor delivers power and --no-estimate rules out the modelled sensor.
+    """
+    settings = settings_here({"sensors": sensors, "estimate": estimate}, quiet=output.quiet)
+    request = Request(
+        devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        estimate=settings.estimate,
+        options=settings.options,
+        sensors=settings.sensors,
+    )
+    reports, covered = probe_all(known(), request, settings.sensors)
+    found = SensorList(reports, covered, everything or settings.sensors is not None)
+    output.result("sensors", found)
+    if found.power or settings.estimate:
+        return 0
+    output.error("No sensor on this machine delivers power, and estimates are disabled.")
+    return NoSensor.exit_code

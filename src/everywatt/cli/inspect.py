@@ -24,8 +24,7 @@ from everywatt.footprint.carbon import factors_of, footprint
 from everywatt.ledger.groups import KINDS
 from everywatt.ledger.owners import POLICIES
 from everywatt.report.ledger_text import LedgerReport
-from everywatt.report.text import RunList, RunReport, readable, sums_by_tag
-from everywatt.report.why import Why, causes
+from everywatt.report.text import RunList, RunReport, Why, causes, readable, sums_by_tag
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 

@@ -296,8 +296,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
                 break
             due_s = max(due_s + plan.interval_s, time.monotonic())
     finally:
-        if face == "quiet" and style_of(output.stderr).rich and not output.quiet:
-            output.stderr.write("\r\x1b[K")
+        output.clear()
         if table is not None:
             table.close()
         if lines is not None and lines is not sys.stdout:

@@ -1,4 +1,4 @@
-"""`everywatt report RUN…`: runs as one HTML file."""
+"""A run as files: `everywatt report` (one HTML page), `everywatt plot` (PNG, SVG, PDF), `everywatt export` (tables)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, output_options
+from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, output_options, run_argument
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
+from everywatt.core.plugins import EXPORTERS, load_plugin, registered
+from everywatt.core.tables import Table
 from everywatt.footprint.carbon import factors_of
+from everywatt.tape.exporting import KINDS, export
 
 
 @click.command(cls=Verb)
@@ -80,3 +83,74 @@ def command(
     output.detail(f"{format_bytes(size)}, {len(opened)} runs" if len(opened) > 1 else format_bytes(size))
     if open_it and click.launch(str(target.resolve())) != 0:
         output.warn(f"no browser could be started; open {target} in one.")
+
+
+WHAT = ("power", "ledger", "spans", "energy-by-device", "llm-tokens", "llm-density")
+
+
+@click.command(cls=Verb)
+@run_argument
+@click.option("--what", type=click.Choice(WHAT), default="power", help="What to plot; power by default.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Metric to plot over time; may be repeated.")
+@click.option("--second-axis", "second", multiple=True, metavar="NAME", help="Metric to plot on a second axis.")
+@click.option("--list", "list_them", is_flag=True, help="List the metrics that can be plotted.")
+@out_option
+@output_options
+def plot_command(
+    run: str,
+    what: str,
+    metrics: tuple[str, ...],
+    second: tuple[str, ...],
+    list_them: bool,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Plot a run to a file. Requires `pip install 'everywatt[plots]'`.
+
+    The extension of --out selects the format: .png, .svg or .pdf; by default `NAME-WHAT.png` in the working directory.
+    --metric and --second-axis take names that --list prints, such as "gpu.0 temperature".
+    """
+    from everywatt.report.plots import metrics_of, plot
+
+    opened = load(run)
+    if list_them:
+        found = metrics_of(opened)
+        output.json("metrics", {"name": opened.name, "metrics": [{"name": n, "unit": u or None} for n, u in found]})
+        output.table(Table.of("METRIC", "UNIT", rows=[[name, unit or None] for name, unit in found]))
+        return
+    target = out or Path(f"{opened.name}-{what}.png")
+    with task(output, "plot"):
+        plot(opened, what, target, metrics=metrics, second=second)
+    output.json("plot", {"name": opened.name, "what": what, "path": str(target)})
+    output.text(str(target))
+
+
+@click.command(cls=Verb)
+@run_argument
+@click.option("--to", "kind", type=click.Choice([*KINDS, *registered(EXPORTERS)]), required=True, help="Output format.")
+@click.option(
+    "--neutral", is_flag=True, help="In CSV, put an apostrophe before anything that a spreadsheet would execute."
+)
+@out_option
+@output_options
+def export_command(run: str, kind: str, neutral: bool, out: Path | None, output: Output) -> None:
+    """Write all ticks, spans and points of a run to files of another format.
+
+    --out is the file of ticks; by default `NAME.KIND` in the working directory. Spans, points and channel metadata are
+    written beside it. Existing files are replaced. For aipowermeter, --out is the folder of the recording.
+
+    Jobs of a Slurm site have their own export (labia-csv): `everywatt slurm export`.
+
+    ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset and
+    summary.json.
+    """
+    opened = load(run)
+    if kind in KINDS:
+        with task(output, "export") as tell:
+            target = out or Path(f"{opened.name}.{kind}")
+            files = export([tape.path for tape in opened.tapes], kind, target, tell, neutral=neutral)
+    else:
+        files = load_plugin(EXPORTERS, kind)(opened, out)
+    output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
+    for file in files:
+        output.text(str(file))

@@ -182,7 +182,6 @@ def _played(
             stop=lambda: signal.Signals(arrived[0]).name if arrived else None,
             **choices,
         )
-        show("")
     return results, arrived[0] if arrived else None
 
 

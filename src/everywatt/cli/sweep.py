@@ -15,7 +15,15 @@ from everywatt.bench.sweep import Sweep, choose, parse_watts
 from everywatt.bench.sweep import settings as limits_of
 from everywatt.bench.trials import Candidate, candidates, parse_values
 from everywatt.cli.common.metering import terminable
-from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options
+from everywatt.cli.common.options import (
+    RUN,
+    Verb,
+    cooldown_option,
+    idle_option,
+    out_option,
+    output_options,
+    settings_options,
+)
 from everywatt.cli.common.output import Output, program
 from everywatt.cli.common.results import check_ending, write_result
 from everywatt.cli.compare import compare, refusal, trials_html, warn_of_failures
@@ -32,12 +40,8 @@ from everywatt.core.errors import UsageError
 @click.option(
     "--warmup", type=click.IntRange(0), default=1, help="Warm-up trials at each setting, not counted.  [default: 1]"
 )
-@click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
-)
-@click.option(
-    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
-)
+@idle_option
+@cooldown_option
 @click.option("--ignore-failure", is_flag=True, help="Count trials whose command failed.")
 @click.option("--show-output", is_flag=True, help="Show the output of the command.")
 @click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted sweep.")

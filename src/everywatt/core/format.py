@@ -84,12 +84,18 @@ def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 
     return str(print_quantity(value, unit, below, above, signed=signed))
 
 
-def format_range(low: float, high: float, unit: str) -> str:
-    """`99.8 … 300.0 W`: two ends in one unit with the same digits, four of the larger one."""
-    size = max(abs(low), abs(high))
+def format_rounded(unit: str, half: float, *values: float) -> str:
+    """`6.2 W`, `99.8 … 300.0 W`: values in one unit, with the digits that an interval leaves which is not printed.
+
+    At most four digits of the largest one; where all are printed alike, once.
+    """
+    size = max(map(abs, values))
     factor, prefix = _prefix(size) if size >= NOTHING and _prefixed(unit) else (1.0, "")
     place = min(_last_place(_significant(size / factor), SIGNIFICANT), 0)
-    return f"{_number(low / factor, place)} … {_number(high / factor, place)} {prefix}{unit}".rstrip()
+    if half > NEGLIGIBLE * size:
+        place = max(place, _rounded_up(half / factor)[1])
+    shown = dict.fromkeys(_number(value / factor, place) for value in values)
+    return f"{' … '.join(shown)} {prefix}{unit}".rstrip()
 
 
 def format_energy(energy: Energy, *, level: str = "") -> str:

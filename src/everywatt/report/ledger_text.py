@@ -52,7 +52,7 @@ def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = 
     """The `top` most expensive owners, the others together, the special ones, and the total."""
     folded = fold(ledger.entries, top)
     amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
-    amounts, unit, decimals = printed(amounts_uj)
+    amounts, unit, decimals = printed(amounts_uj, ledger.total.budget)
     intervals = [
         _interval(_budget(group), uj, sum(amounts_uj), decimals)
         for (_, group), uj in zip(folded, amounts_uj, strict=True)
@@ -93,12 +93,18 @@ def short_label(entry: Entry) -> str:
     return (label if len(label) <= room else f"{label[: room - 1]}…") + end
 
 
-def printed(amounts_uj: Sequence[int]) -> tuple[list[str], str, int]:
-    """Amounts in one unit with one number of decimals, such that what is printed adds up; the unit; the decimals."""
+def printed(amounts_uj: Sequence[int], budget: Budget | None = None) -> tuple[list[str], str, int]:
+    """Amounts in one unit with one number of decimals, such that what is printed adds up; the unit; the decimals.
+
+    They have one digit more than the interval of their sum leaves it, so that small owners are not all 0.
+    """
     whole_uj = sum(amounts_uj)
     factor, unit = shared_unit(whole_uj / UJ, "J")
     size = abs(whole_uj) / UJ / factor
     decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 else 0
+    half = max(budget.sides()) / factor if budget is not None else 0.0
+    if half > 0:
+        decimals = min(decimals, max(0, 2 - math.floor(math.log10(half))))
     decimals = 0 if unit == "µJ" else decimals
     steps = round(whole_uj / UJ / factor * 10**decimals)
     if whole_uj <= 0 or min(amounts_uj) < 0:
@@ -121,7 +127,7 @@ def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
     """
     folded = fold(entries, top)
     amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
-    amounts, unit, decimals = printed(amounts_uj)
+    amounts, unit, decimals = printed(amounts_uj, _budget(entries))
     width, found = max(map(len, amounts)), []
     for (label, group), amount, uj in zip(folded, amounts, amounts_uj, strict=True):
         ends = _interval(_budget(group), uj, sum(amounts_uj), decimals)

@@ -10,7 +10,7 @@ from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Answer, Journal, Record, read_records, score_entry
 from everywatt.bench.llm.result import knee, over_all_repeats
-from everywatt.bench.llm.rows import LlmResult, write_query_parquet
+from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 
@@ -137,6 +137,12 @@ def test_what_nobody_judged_is_neither_right_nor_wrong():
     assert found.verdicts == {"right": 3, "unevaluated": 5}
     # Joules per right answer are those of the three that were judged.
     assert found.figures["energy_per_correct_answer"].value == pytest.approx(10.0)
+
+
+def test_accuracy_without_a_verdict_names_only_the_failed():
+    asked = replace(record(0, status="failed"), asked={"scorer": "exact"})
+    rows = figure_rows(metrics("concurrency 1", [asked], bill(1)))
+    assert rows[0][-1] == "correct / scored queries (1 failed); Wilson"
 
 
 def test_perplexity_is_of_the_tokens_that_have_a_probability():

@@ -17,7 +17,7 @@ from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.variants import WorkerFailed
 from everywatt.formats.quantization import old_csv
-from everywatt.report.html.precision import precision_document
+from everywatt.report.html.trials import precision_document
 
 BATCH_S = {"fp32": 0.04, "bf16": 0.03, "int8": 0.02, "mixed": 0.03}
 WEIGHTS = {"fp32": "float32", "bf16": "bfloat16", "int8": "qint8", "mixed": "qint8"}

@@ -7,7 +7,7 @@ from precisions import EVIL, precision_result
 
 from everywatt.bench.precision.result import Row
 from everywatt.report.html.page import trials_page
-from everywatt.report.html.precision import precision_document
+from everywatt.report.html.trials import precision_document
 
 
 def test_verdicts_first_and_a_precision_that_failed_is_told():

@@ -184,6 +184,19 @@ def test_the_command_asks_for_what_keeps_jobs_private(store: Store, capsys: pyte
     assert "token" in capsys.readouterr().err
 
 
+def test_every_page_has_a_way_back(open_: TestClient, behind: TestClient) -> None:
+    job = open_.get("/slurm/job/2", headers=BEARER).text
+    assert '<a href="/">Runs</a>' in job and '<a href="/slurm/jobs" aria-current="page">Jobs</a>' in job
+    for name, value in (("user", "ada"), ("account", "phys"), ("node", "n1"), ("node", "n2")):
+        link = f"/slurm/jobs?month=2026-11&amp;{name}={value}"
+        assert f'<a href="{link}">{value}</a>' in job
+        assert "/slurm/job/2" in open_.get(link.replace("&amp;", "&"), headers=BEARER).text
+    for view in VIEWS:
+        assert '<a class="skip" href="#main">' in open_.get(view, headers=BEARER).text
+    mine = behind.get("/slurm/job/2", headers=as_user("ada")).text
+    assert 'href="/"' not in mine and "user=ada" not in mine, "a user sees no runs, and no choice of users"
+
+
 def test_a_browser_gets_a_page_for_what_is_not_there_and_a_program_a_line(open_: TestClient) -> None:
     asked = {**BEARER, "Accept": "text/html,application/xhtml+xml"}
     page = open_.get("/slurm/job/99999", headers=asked)

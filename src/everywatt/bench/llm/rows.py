@@ -194,14 +194,14 @@ def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
 def figure_rows(one: Metrics) -> list[Row]:
     """Every figure of a load: accuracy, energies, what follows from them, and times."""
     rows: list[Row] = []
-    of = ", ".join(f"{count} {name}" for name, count in one.verdicts.items())
+    counts = [f"{count} {name}" for name, count in one.verdicts.items()]
     judged = sum(count for verdict, count in one.verdicts.items() if verdict != "unevaluated")
     if (share := one.accuracy) is not None:
         shown = Figure(100 * share.value, 100 * share.low, 100 * share.high, "%", "").printed()
-        failed = f", {share.n - judged} failed" if judged < share.n else ""
-        rows.append(row_of("accuracy", shown, f"correct / scored queries ({of}{failed}); Wilson"))
-    elif of:
-        rows.append(("accuracy", "refused", "", f"no answer was scored ({of})"))
+        counts += [f"{share.n - judged} failed"] if judged < share.n else []
+        rows.append(row_of("accuracy", shown, f"correct / scored queries ({', '.join(counts)}); Wilson"))
+    elif counts:
+        rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
     reasons = "; ".join(f"{told['queries']} {told['status']}: {told['reason']}" for told in one.failures)
     rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
     for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):

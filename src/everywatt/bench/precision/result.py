@@ -226,7 +226,7 @@ class Result:
             Table.of(*COST, rows=map(_cost, rows)),
             Table.of(*WORTH, rows=[_worth(row, row.precision in best) for row in rows]),
             Table.of(
-                "% of the baseline",
+                "of the baseline, %",
                 *(Column(name, "") for name in SHARES),
                 rows=[[precision, *(found[key] for key in SHARES.values())] for precision, found in shares],
                 notes=notes,

@@ -27,7 +27,6 @@ from everywatt.cli.batch.common import (
     WORDS,
     apart,
     batch_meter,
-    clear_line,
     find_batch,
     given_options,
     gpus_option,
@@ -302,7 +301,6 @@ def run_batch(
             watch=_watcher(output, log),
             ready=ready,
         )
-    clear_line(output)
     if outcome.trouble:
         output.warn(outcome.trouble)
     code, found = show_batch(outcome.folder, output)

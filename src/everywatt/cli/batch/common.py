@@ -19,7 +19,7 @@ from everywatt.batch.journal import JOURNAL
 from everywatt.batch.runner import FINISH
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import Verb
-from everywatt.cli.common.output import Output, style_of
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.tape.run_store import find_run, list_runs
@@ -173,10 +173,3 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
 
 def _seconds(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".") + "s"
-
-
-def clear_line(output: Output) -> None:
-    """Take the progress line away before a table is printed."""
-    if style_of(output.stderr, output.environ).rich and not output.quiet:
-        output.stderr.write("\r\x1b[K")
-        output.stderr.flush()

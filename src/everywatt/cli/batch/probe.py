@@ -15,7 +15,6 @@ from everywatt.batch.runner import Settings as RunnerSettings
 from everywatt.cli.batch.common import (
     WithCommand,
     batch_meter,
-    clear_line,
     gpus_option,
     stopping,
     wanted_gpus,
@@ -103,7 +102,6 @@ def command(
         run = meter.stop()
     if run is None:
         raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
-    clear_line(output)
     result = probe.result(run)
     output.json("batch-probe", result.to_dict())
     output.table(*(replace(table, notes=()) for table in result.tables()))

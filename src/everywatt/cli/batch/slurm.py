@@ -17,7 +17,7 @@ from everywatt.batch.collecting import collect
 from everywatt.batch.journal import Journal, read_journal
 from everywatt.batch.plan import Pace
 from everywatt.batch.session import Work
-from everywatt.cli.batch.common import clear_line, option_words
+from everywatt.cli.batch.common import option_words
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.output import Output, program
 from everywatt.core.clocks import SystemClock
@@ -144,13 +144,11 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     try:
         _watch(part, job, output)
     except KeyboardInterrupt:
-        clear_line(output)
         output.say(
             f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: {program()} batch --resume "
             f"{run.name}"
         )
         return INTERRUPTED
-    clear_line(output)
     for note in collect(run, part):
         output.warn(note)
     return None

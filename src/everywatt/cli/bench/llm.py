@@ -33,6 +33,7 @@ from everywatt.cli.common.options import (
     RUN,
     Verb,
     country_option,
+    idle_option,
     intensity_option,
     out_option,
     output_options,
@@ -129,9 +130,7 @@ ELSEWHERE = f"the server is on another host, whose energy is not measured here: 
     default=2,
     help="Warm-up queries that are not counted; they use prompts of their own.  [default: 2]",
 )
-@click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
-)
+@idle_option
 @click.option(
     "--server-pid", type=click.IntRange(1), multiple=True, help="PID of the server, if it cannot be found by port."
 )

@@ -28,10 +28,19 @@ from everywatt.bench.precision.plan import (
 from everywatt.bench.precision.result import Result, layer_table, sensitivity_table
 from everywatt.bench.precision.variants import read_journal
 from everywatt.cli.common.metering import meter_of, terminable
-from everywatt.cli.common.options import DURATION, RUN, Verb, out_option, output_options, settings_options_beside_model
+from everywatt.cli.common.options import (
+    DURATION,
+    RUN,
+    Verb,
+    cooldown_option,
+    idle_option,
+    out_option,
+    output_options,
+    settings_options_beside_model,
+)
 from everywatt.cli.common.output import Output, program, write_text
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
-from everywatt.cli.compare import Share
+from everywatt.cli.compare import target_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
 from everywatt.core.tables import Cell, Column, Table
@@ -63,9 +72,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
     "--warmup", type=click.IntRange(2), default=3, help="Warm-up batches before the first loop.  [default: 3]"
 )
 @click.option("--trials", type=click.IntRange(1), help="Run exactly this many loops of each, ignoring --target.")
-@click.option(
-    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
-)
+@target_option
 @click.option(
     "--max-time", "max_s", type=DURATION, default=1800.0, help="Start no trials after this long.  [default: 30 min]"
 )
@@ -77,12 +84,8 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option(
     "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
 )
-@click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
-)
-@click.option(
-    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
-)
+@idle_option
+@cooldown_option
 @click.option("--layers", is_flag=True, help="Also measure energy by layer.")
 @click.option(
     "--sensitivity",
@@ -245,7 +248,7 @@ def show(result: Result, output: Output) -> None:
 def page_of(result: Result, settings: Settings) -> str:
     """The HTML page of a result."""
     from everywatt.report.html.page import trials_page
-    from everywatt.report.html.precision import precision_document
+    from everywatt.report.html.trials import precision_document
 
     return trials_page(precision_document(result, run=run_of(result.run, settings), command=own_words()))
 

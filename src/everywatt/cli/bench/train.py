@@ -10,7 +10,13 @@ import click
 from everywatt.bench.precision.plan import parse_precisions, require_torch
 from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.cli.common.metering import meter_of, terminable
-from everywatt.cli.common.options import DURATION, Verb, out_option, output_options, settings_options_beside_model
+from everywatt.cli.common.options import (
+    Verb,
+    idle_option,
+    out_option,
+    output_options,
+    settings_options_beside_model,
+)
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, own_words, write_result
 from everywatt.core.config import Settings
@@ -36,9 +42,7 @@ ENDINGS = (".json", ".csv", ".md")
 @click.option(
     "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
 )
-@click.option(
-    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
-)
+@idle_option
 @click.option(
     "--trials", type=click.IntRange(1), default=1, help="Training runs of each precision, interleaved.  [default: 1]"
 )

@@ -232,6 +232,12 @@ _POWER_MODEL: dict[str, Any] = {
 }
 model_option = click.option("--model", "--power-model", "power_model", **_POWER_MODEL)
 power_model_option = click.option("--power-model", **_POWER_MODEL)
+idle_option = click.option(
+    "--idle", "idle_s", type=DURATION, default=2.0, help="Record idle power for this long first.  [default: 2s]"
+)
+cooldown_option = click.option(
+    "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
+)
 note_option = click.option("--note", metavar="TEXT", help="Store a note with the run.")
 
 

@@ -122,6 +122,7 @@ class Output:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    _open: list[str] = field(default_factory=list)  # the line of progress that is on the terminal
 
     def text(self, line: str = "") -> None:
         """A line of data on stdout; nothing where stdout belongs to the JSON object."""
@@ -149,6 +150,7 @@ class Output:
         if self.json_to == STDOUT:
             return
         style = style_of(self.stdout, self.environ)
+        self.clear()
         for table in tables:
             fitted = _fitted(table, style.encoding)
             if not style.rich:
@@ -207,17 +209,28 @@ class Output:
                 return
             last[:] = [now]
             if live:
-                self.stderr.write(f"\r\x1b[K{fitting(text, style_of(self.stderr, self.environ).encoding)}")
+                line = fitting(text, style_of(self.stderr, self.environ).encoding)
+                columns = _columns(self.stderr, self.environ)
+                self._open[:] = [line if columns is None else line[: columns - 1]]  # a folded line could not be cleared
+                self.stderr.write(f"\r\x1b[K{self._open[0]}")
                 self.stderr.flush()
             else:
                 self._err(text)
 
         return show
 
+    def clear(self) -> None:
+        """Take the line of progress from the terminal, so that what follows stands in its place."""
+        if self._open:
+            self._open.clear()
+            self.stderr.write("\r\x1b[K")
+            self.stderr.flush()
+
     def _err(self, text: str) -> None:
         self._print(text, self.stderr)
 
     def _print(self, text: str, stream: TextIO) -> None:
+        self.clear()
         style = style_of(stream, self.environ)
         shown = fitting(text, style.encoding)
         print(_wrapped(shown, _columns(stream, self.environ)) if style.rich else shown, file=stream)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from everywatt.cli.common.output import PROGRESS_EVERY_S, Output, fitting, style_of
+from everywatt.cli.common.output import PROGRESS_EVERY_S, Output, style_of
 from everywatt.core.format import format_duration
 
 QUIET_S = 2.0
@@ -73,9 +73,7 @@ def _follow(output: Output, work: Task, done: threading.Event, live: bool) -> No
         return
     if done.wait(QUIET_S):
         return
-    encoding = style_of(output.stderr, output.environ).encoding
+    show = output.progress()
     while not done.wait(LOOK_S):
-        output.stderr.write(f"\r\x1b[K{fitting(work.line(), encoding)}")
-        output.stderr.flush()
-    output.stderr.write("\r\x1b[K")
-    output.stderr.flush()
+        show(work.line())
+    output.clear()

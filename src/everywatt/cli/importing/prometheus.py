@@ -11,7 +11,7 @@ import click
 from everywatt.cli.common.options import DURATION, TIME, Verb, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
-from everywatt.cli.importing.imported import imported
+from everywatt.cli.importing.command import imported
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet.imports import targets, write_run

@@ -9,7 +9,7 @@ import click
 
 from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.importing.imported import imported
+from everywatt.cli.importing.command import imported
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.formats.sage import parts_of, query
 from everywatt.meters.series import write_parts

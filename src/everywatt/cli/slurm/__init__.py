@@ -8,8 +8,8 @@ PARTS: dict[str, tuple[str, str]] = {
     "jobs": ("everywatt.cli.slurm.jobs:jobs", "List jobs with their energy, or add them up."),
     "job": ("everywatt.cli.slurm.jobs:job", "Show one job in full, and what it did not use of its allocation."),
     "top": ("everywatt.cli.slurm.jobs:top", "List the jobs that run now, by power."),
-    "summary": ("everywatt.cli.slurm.report:summary", "Print a few lines about your jobs, for a login message."),
-    "report": ("everywatt.cli.slurm.report:report", "Report a month of a site as a page or a table."),
+    "summary": ("everywatt.cli.slurm.jobs:summary", "Print a few lines about your jobs, for a login message."),
+    "report": ("everywatt.cli.slurm.jobs:report", "Report a month of a site as a page or a table."),
     "daily": (
         "everywatt.cli.slurm.daily:daily",
         "Do the daily work of a site: compact, join sacct, carbon, users' folders.",

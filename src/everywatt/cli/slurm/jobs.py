@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from everywatt.cli.common.options import TIME, Verb, output_options
-from everywatt.cli.common.output import Output
+from everywatt.cli.common.options import TIME, Verb, carbon_options, out_option, output_options
+from everywatt.cli.common.output import Output, write_text
+from everywatt.cli.common.results import check_ending
 from everywatt.cli.slurm.common import (
     WEEK_S,
     period_options,
@@ -20,11 +22,15 @@ from everywatt.cli.slurm.common import (
     store_option,
 )
 from everywatt.core.clocks import NS
+from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
+from everywatt.core.platforms import user_name
+from everywatt.footprint.carbon import factors_of
 from everywatt.slurm.node.state import STATE, State, running
 from everywatt.slurm.site.detail import Details, find
 from everywatt.slurm.site.figures import JobList, JobSums, RunningJobs, running_row
 from everywatt.slurm.site.from_series import jobs_of_series, running_in_series
+from everywatt.slurm.site.monthly import month_of, month_of_site, month_of_user, period_of_site
 from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, node_sums, sums
 from everywatt.slurm.site.totals import jobs as jobs_of_store
 from everywatt.slurm.site.users import Pseudonyms, read_key
@@ -138,3 +144,63 @@ def top(url: str | None, limit: int | None, spool: Path | None, output: Output) 
             (running_row(one, now_s) for one in running(state, now_s)), key=lambda row: -(row["power_w"] or 0.0)
         )
     output.result("slurm-top", RunningJobs(rows[:limit], url, as_of_s))
+
+
+LAST_S = 30 * 86_400.0
+
+
+@click.command(cls=Verb)
+@click.option("--monthly", is_flag=True, help="Current calendar month, instead of the last 30 days.")
+@click.option("--month", metavar="YYYY-MM", help="Calendar month to report.")
+@out_option
+@pseudonyms_option
+@store_option
+@carbon_options
+@output_options
+def report(
+    monthly: bool,
+    month: str | None,
+    out: Path | None,
+    key_file: Path | None,
+    store: Path | None,
+    settings: Settings,
+    output: Output,
+) -> None:
+    """Report a month (or 30 days) of a site by user, account, state, partition and day, with carbon and cost.
+
+    --out is FILE.html (one self-contained page) or FILE.csv; without it a short table is printed. Carbon and cost are
+    included if their factors are set; --intensity-file adds carbon from the grid's intensity at each time.
+    """
+    check_ending(out, (".html", ".htm", ".csv"))
+    pseudonyms = None if key_file is None else read_key(key_file)
+    factors = factors_of(settings)
+    opened, now_s = readable_store(store), time.time()
+    if monthly or month is not None:
+        found = month_of_site(opened, month or month_of(now_s), factors)
+    else:
+        found = period_of_site(opened, (now_s - LAST_S, now_s), "the last 30 days", factors)
+    found = found if pseudonyms is None else pseudonyms.month(found)
+    if out is None:
+        output.result("slurm-report", found, file=None)
+        return
+    from everywatt.report.html.site import site_page
+
+    page = out.suffix.lower() != ".csv"
+    write_text(out, site_page(found, factors.lines(), factors.currency) if page else found.csv())
+    output.facts("slurm-report", {**found.to_dict(), "file": str(out)}, str(out))
+
+
+@click.command(cls=Verb)
+@click.option("--user", default="me", help="User whose jobs to summarise.  [default: you]")
+@click.option("--last", type=click.IntRange(min=0), default=3, help="Number of recent jobs to list.  [default: 3]")
+@store_option
+@carbon_options
+@output_options
+def summary(user: str, last: int, store: Path | None, settings: Settings, output: Output) -> None:
+    """Summarise a user's jobs in a few lines: this month's energy, carbon and cost if factors are set, recent jobs.
+
+    Meant as a login message, called from /etc/profile.d. A user without jobs gets one line.
+    """
+    name = user_name(os.geteuid()) if user == "me" else user
+    found = month_of_user(readable_store(store), name, factors_of(settings), time.time(), last)
+    output.result("slurm-summary", found)

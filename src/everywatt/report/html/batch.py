@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.api.run import Run, union
+from everywatt.api.run import Run
 from everywatt.batch.figures import (
     AttemptFigures,
     BatchFigures,
@@ -26,7 +26,6 @@ from everywatt.core.format import format_duration, format_energy, format_number
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.usage import find_series
 from everywatt.report.html.figures import table_view
-from everywatt.report.html.lines import offset_ns_of
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10
@@ -60,11 +59,12 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     """What the page shows of a batch; None if the run is not one."""
     if found is None:
         return None
-    windows, placed = _busy(run), _placed(run)
+    first = run.tapes[0]
+    start_ns = first.to_utc_ns(first.extent_ns()[0])
     late = found.stragglers()[:MOST_ROWS]
     lost = found.unfinished()
     items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
-    rows = [_device(one, found, windows.get(one.device, [])) for one in found.devices]
+    rows = [_device(one, found) for one in found.devices]
     devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
     return {
         "headline": found.headline,
@@ -77,13 +77,13 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "failures": items["rows"][len(late) :],
         "more_failures": max(0, len(lost) - MOST_ROWS),
         "causes": _causes(found),
-        "items": [_item(one, placed) for one in found.items[:MOST_ITEMS]],
+        "items": [_item(one, start_ns) for one in found.items[:MOST_ITEMS]],
         "more_items": max(0, len(found.items) - MOST_ITEMS),
         "notes": [*found.notes, *found.repeated()],
     }
 
 
-def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+def _item(one: ItemFigures, start_ns: int) -> dict[str, Any]:
     """An item of the cockpit: what it came to, and each of its attempts."""
     last = one.last
     use = {} if last is None else last.use
@@ -102,14 +102,16 @@ def _item(one: ItemFigures, placed: Mapping[str, tuple[float, float]]) -> dict[s
         "memory_bytes": None if memory is None else memory.high,
         "power": None if power is None else {"min": power.low, "mean": power.mean, "max": power.high},
         "why": one.why,
-        "attempts": [_attempt(attempt, placed) for attempt in one.attempts],
+        "attempts": [_attempt(attempt, start_ns) for attempt in one.attempts],
     }
 
 
-def _attempt(one: AttemptFigures, placed: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+def _attempt(one: AttemptFigures, start_ns: int) -> dict[str, Any]:
     attempt, ended = one.attempt, one.attempt.ended
     device = f"{attempt.host}/{attempt.device}" if attempt.host else attempt.device
-    said, window_s = str(ended.get("stderr") or ended.get("error") or ""), placed.get(attempt.span or "")
+    said = str(ended.get("stderr") or ended.get("error") or "")
+    # On the axis of the charts.
+    window_s = None if one.window_ns is None else [round((at_ns - start_ns) / NS, 4) for at_ns in one.window_ns]
     return {
         "number": attempt.number,
         "status": attempt.status,
@@ -125,18 +127,6 @@ def _attempt(one: AttemptFigures, placed: Mapping[str, tuple[float, float]]) -> 
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else format_duration(seconds)
-
-
-def _placed(run: Run) -> dict[str, tuple[float, float]]:
-    """Start and end of the spans of items on the axis of the charts."""
-    found: dict[str, tuple[float, float]] = {}
-    for tape in run.tapes:
-        offset_ns, high_ns = offset_ns_of(run, tape), tape.extent_ns()[1]
-        for span in tape.spans():
-            if span.attributes.get("role") == "item":
-                end_ns = high_ns if span.end_ns is None else span.end_ns
-                found[span.id] = (round((span.start_ns - offset_ns) / NS, 4), round((end_ns - offset_ns) / NS, 4))
-    return found
 
 
 def _causes(found: BatchFigures) -> list[list[str]]:
@@ -180,30 +170,16 @@ def _each(one: BatchFigures) -> dict[str, Any] | None:
     return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(replace(each, parts=()))}
 
 
-def _busy(run: Run) -> dict[str, list[tuple[int, int]]]:
-    """When an item ran on each device, on the clock of its tape."""
-    several = len({_host(tape) for tape in run.tapes}) > 1
-    found: dict[str, list[tuple[int, int]]] = {}
-    for tape in run.tapes:
-        for span in tape.spans():
-            if span.attributes.get("role") == "item" and span.end_ns is not None:
-                device = str(span.attributes.get("device", ""))
-                name = f"{_host(tape)}/{device}" if several else device
-                found.setdefault(name, []).append((span.start_ns, span.end_ns))
-    return {name: union(windows) for name, windows in found.items()}
-
-
 def _host(tape: Tape) -> str:
     return str(tape.meta.get("host", {}).get("name", ""))
 
 
-def _device(one: DeviceFigures, found: BatchFigures, busy: Sequence[tuple[int, int]]) -> list[Cell]:
-    """The device's row of every table, with rates and waiting in place of its summed runtime."""
+def _device(one: DeviceFigures, found: BatchFigures) -> list[Cell]:
+    """The device's row of every table, with rates and waiting beside the time in which it was busy."""
     name, done, failed, retries, _, *used, idle = one.row()
-    busy_s = sum(end - start for start, end in busy) / NS
-    rates: list[Cell] = [one.done / found.duration_s, busy_s / found.duration_s] if found.duration_s else [None, None]
+    rates: list[Cell] = [one.done / found.duration_s, one.busy_s / found.duration_s] if found.duration_s else [None] * 2
     each = one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None
-    return [name, done, failed, retries, *rates, max(found.duration_s - busy_s, 0.0), *used, each, idle]
+    return [name, done, failed, retries, *rates, max(found.duration_s - one.busy_s, 0.0), *used, each, idle]
 
 
 def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:

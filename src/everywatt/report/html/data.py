@@ -25,9 +25,8 @@ from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, flames, phases_of
 from everywatt.report.ledger_text import method_words
-from everywatt.report.text import certain_cpu_s, warnings
+from everywatt.report.text import causes, certain_cpu_s, warnings, watts_text
 from everywatt.report.wall import fitted, wall_of
-from everywatt.report.why import causes
 
 # Packed ticks of a whole report; base64 makes them a third larger.
 MOST_BYTES = 560_000
@@ -183,14 +182,14 @@ def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, 
                 "share": share,
                 "in_total": line.in_total,
                 "power": (power := power_statistics(line.watts, part, line.seconds)),
-                "power_shown": [_watts(power[name]) for name in ("mean", "min", "median", "max")],
+                "power_shown": [_watts(part, power["mean"], power[name]) for name in ("mean", "min", "median", "max")],
             }
         )
     return rows
 
 
-def _watts(value: float | None) -> str:
-    return MISSING if value is None else format_watts(value)
+def _watts(energy: Energy, mean: float | None, watts: float | None) -> str:
+    return MISSING if mean is None or watts is None else watts_text(energy, mean, watts)
 
 
 def charts_of(lines: Sequence[Line], most_bytes: float | None) -> list[dict[str, Any]]:
@@ -351,7 +350,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
             "name": run.name,
             "energy": shown_energy(replace(energy, parts=())),
             "duration_shown": format_duration(run.duration_s),
-            "mean_shown": _watts(mean_w(energy, run.duration_s)),
+            "mean_shown": _watts(energy, mean := mean_w(energy, run.duration_s), mean),
             "ratio": None,
             "why": "",
         }

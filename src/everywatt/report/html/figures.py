@@ -50,7 +50,9 @@ def _linked(text: str, link: str) -> str:
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; white-space: nowrap; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; vertical-align: top; }
+thead th, .number { white-space: nowrap; }
+td { overflow-wrap: anywhere; min-width: 4.5em; }
 .number { text-align: right; }
 .scroll { overflow-x: auto; }
 @media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }

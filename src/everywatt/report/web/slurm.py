@@ -225,8 +225,8 @@ class SlurmPages:
         found = [job for job in find(self.store, text) if user in (None, job.first.user)]
         if not found:
             raise Refused(404, f"There is no job {text[:40]}.")  # also for a job of another user
-        content = "".join(_detail(job) for job in found[:LISTED])
-        return self._page("", f"Job {text}", {}, viewer, content)
+        content = "".join(_detail(job, viewer) for job in found[:LISTED])
+        return self._page("jobs", f"Job {text}", {}, viewer, content)
 
     def _api_jobs(self, request: Request, viewer: Viewer) -> Response:
         wanted = self._wanted(request, viewer)
@@ -259,7 +259,8 @@ class SlurmPages:
         links = [_link(name, f"/slurm/{key}{_query(period)}", key == place) for key, name in PLACES.items()]
         who = f"{viewer.name}{' (administrator)' if viewer.admin else ''}" if viewer.name else "all jobs"
         choices = _choices(words, "period", PERIODS, USUAL if place != "months" else "365d")
-        times = f"<p>{choices}</p>" if place in PLACES and "month" not in words else ""
+        times = f"<p>{choices}</p>" if place in PLACES and title == PLACES[place] and "month" not in words else ""
+        links += [_link("Runs", "/")] if viewer.admin else []  # others are sent back to their jobs
         text = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -272,6 +273,7 @@ class SlurmPages:
 <link rel="stylesheet" href="/static/serve.css">
 </head>
 <body>
+<a class="skip" href="#main">To the content</a>
 <header class="top served">
 <a class="brand" href="/slurm"><span class="mark"></span>everywatt</a>
 <nav class="places" aria-label="Pages">{"".join(links)}</nav>
@@ -367,14 +369,27 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
     shown, links = [], []
     for row in rows:
         name = str(row["group"] or "")
-        href = f"/slurm/month/{quote(name)}" if by == "month" else f"/slurm/jobs{_query({**words, by: name})}"
+        href = f"/slurm/month/{quote(name)}" if by == "month" else _jobs_of({**words, by: name})
         links.append(href if name else "")
         shown.append([name or "(none)", *cells(row, heads)])
     named = (replace(one, name="without energy") if one.name == "refused" else one for one in columns(*heads))
     return table_html(Table.of(by, *named, rows=shown), links)
 
 
-def _detail(job: Detail) -> str:
+def _others(job: Detail, viewer: Viewer) -> str:
+    """Links to the other jobs of the month in which it ended, by what they have in common with it."""
+    first, month = job.first, f"{datetime.fromtimestamp(job.first.end_s, UTC):%Y-%m}"
+    same = [("user", first.user)] if viewer.admin else []
+    same += [("account", first.account), ("partition", first.partition), *(("node", row.node) for row in job.rows)]
+    links = [f"{name} {_link(value, _jobs_of({'month': month, name: value}))}" for name, value in same if value]
+    return f'<p class="notes">Other jobs of {_link(month, _jobs_of({"month": month}))}: {", ".join(links)}</p>'
+
+
+def _jobs_of(words: Mapping[str, str]) -> str:
+    return f"/slurm/jobs{_query(words)}"
+
+
+def _detail(job: Detail, viewer: Viewer) -> str:
     first, whole = job.first, summed(job.rows)
     energy = short(whole) if whole["energy_uj"] is not None else f"refused: {whole['refused'] or 'no figure'}"
     facts: list[list[str | float | None]] = [
@@ -397,6 +412,6 @@ def _detail(job: Detail) -> str:
         if len(pairs) > 1 or (pairs and title != "node"):
             rows = [[name, format_joules(uj / UJ)] for name, uj in pairs]
             parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
-    parts += [f"<p>{html.escape(hint)}</p>" for hint in hints(job)]
+    parts += [*(f"<p>{html.escape(hint)}</p>" for hint in hints(job)), _others(job, viewer)]
     again = f" (run {first.restart + 1})" if first.restart else ""
     return card(f"{first.shown_id}{again} {first.name}", "".join(parts))

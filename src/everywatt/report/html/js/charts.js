@@ -47,6 +47,15 @@ everywatt.number = function (value, unit) {
   return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
 };
 
+// A figure that follows from an energy, with the digits that the interval of the energy leaves it.
+everywatt.rounded = function (value, unit, energy) {
+  const half = energy.joules ? Math.abs(value * (energy.high - energy.low) / 2 / energy.joules) : 0;
+  const digits = half > 1e-6 * Math.abs(value) ? Math.max(0, 1 - Math.floor(Math.log10(half))) : Infinity;
+  const shown = everywatt.number(value, unit), now = (shown.split(" ")[0].split(".")[1] || "").length;
+  if (digits >= now) return shown;
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + " " + unit;
+};
+
 // The window of time that all charts of a run show, and who wants to know when it moves.
 everywatt.Window = class {
   // From low to high is all there is; home is what is shown at first.

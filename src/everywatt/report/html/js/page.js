@@ -224,8 +224,8 @@ everywatt.Page = class {
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
-    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.number(joules, "J"));
-    if (counted.length) words.push("mean " + everywatt.number(joules / span, "W"), figure);
+    const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
+    if (counted.length) words.push("mean " + everywatt.rounded(joules / span, "W", run.energy), figure);
     if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
