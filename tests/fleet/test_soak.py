@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,11 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
     lab = sim_machine(gpus=["square:100W,300W,2s", "telegraph:80W,250W,0.4s,7"], packages=["constant:60W"])
     env = {**home_of(tmp_path, lab.environment()), "EVERYWATT_HOME": str(tmp_path / "runs")}
     words = ["--state", str(tmp_path / "s"), "--period", "1s", "--rotate", "10m", "--retention", "30m"]
-    with Receiver() as receiver, AgentProcess(env, *words, "--remote-write", receiver.url) as agent:
+    with (
+        Receiver() as receiver,
+        AgentProcess(env, *words, "--remote-write", receiver.url) as agent,
+        ExitStack() as leaving,
+    ):
         values = agent.wait_for(series("gpu.0"))
         started_s = time.monotonic()
         recorded = subprocess.Popen(
@@ -60,6 +65,7 @@ def soak(sim_machine, tmp_path, seconds: float) -> str:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        leaving.callback(recorded.terminate)
         first, began_ns = values, time.monotonic_ns()
         early, slowest_s, scrapes = None, 0.0, 0
         deadline = time.monotonic() + seconds
