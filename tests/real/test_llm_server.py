@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from agents import AgentProcess
 from browsing import CHROMIUM
+from ports import free_port
 from waiting import until
 
 from everywatt.bench.llm.packaged_model import weights
@@ -36,9 +36,7 @@ def server(tmp_path_factory):
         weights()
     except UsageError as error:
         missing(str(error))
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    port = free_port()
     log = (tmp_path_factory.mktemp("server") / "server.log").open("w")
     process = subprocess.Popen(
         [sys.executable, "-m", "everywatt.bench.llm.packaged_model", str(port)], stdout=log, stderr=log

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 from agents import SRC, AgentProcess, home_of
-from engines import MARKS, free_port, prometheus, victoria
+from engines import MARKS, prometheus, victoria
+from ports import free_port
 
 from everywatt.sim.machine import SimMachine
 

@@ -2,7 +2,8 @@
 
 import pytest
 from agents import AgentProcess, home_of, told_on
-from engines import MARKS, NEEDED, Engine, free_port
+from engines import MARKS, NEEDED, Engine
+from ports import free_port
 from waiting import until
 
 from everywatt.fleet.segments import segments

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from engines import MARKS, free_port
+from engines import MARKS
+from ports import free_port
 from stored_series import T0
 
 from everywatt.cli.main import main

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -14,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 NEEDED = ("prometheus", "victoria-metrics")
 MISSING = [name for name in (*NEEDED, "promtool") if shutil.which(name) is None]
@@ -23,12 +23,6 @@ MARKS = [
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed (make system-packages)"),
     pytest.mark.timeout(300),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 class Engine:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import AgentProcess, home_of
-from engines import Engine, free_port, prometheus, victoria
+from engines import Engine, prometheus, victoria
+from ports import free_port
 
 from everywatt.sim.jetson import Board
 from everywatt.sim.machine import SimMachine

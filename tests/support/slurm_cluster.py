@@ -41,6 +41,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ports import free_port
 from waiting import LIMIT_S
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "setpriv")
@@ -108,7 +109,7 @@ class SlurmCluster:
         if len(os.fsencode(socket)) >= SOCKET_BYTES:
             raise ValueError(f"{folder} is too long: steps of jobs could not make {socket}, and jobs would be held")
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        ports = free_ports(options.nodes + 3)
+        ports = [free_port() for _ in range(options.nodes + 3)]
         self._ctld_port, self._dbd_port, self._sql_port, *self._node_ports = ports
 
     @property
@@ -461,18 +462,6 @@ def pretend_device(path: Path) -> None:
         os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     except PermissionError:
         path.touch()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that the kernel has free on 127.0.0.1."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def listens(port: int) -> bool:
