@@ -182,7 +182,6 @@ def test_a_sleeping_card_is_a_gap_of_its_own(tree):
     assert math.isnan(first) and second == 6_000_000.0
 
 
-@pytest.mark.xfail(strict=True, reason="the chip that takes over a number is read in place of the one that left")
 def test_a_chip_that_left_is_a_gap_although_another_one_takes_its_number(tree):
     """The kernel gives a free number to the next chip: a supply of 900 W is not the card of 150 W."""
     tree.write("sys/devices/pci0000:00/0000:04:00.0/hwmon/hwmon3/name", "amdgpu")
