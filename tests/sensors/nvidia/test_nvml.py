@@ -341,7 +341,6 @@ def test_without_a_counter_power_is_integrated_and_said_so():
     assert channels[0].mirror_of is None and channels[1].mirror_of == "gpu.0.power"
 
 
-@pytest.mark.xfail(strict=True, reason="a counter that fails is taken for one that moved")
 def test_a_counter_that_fails_after_its_first_value_was_not_seen_to_move():
     card = Card()
     sensor, fake, _ = _sensor([card])
