@@ -215,6 +215,7 @@ _MACHINE: dict[str, tuple[str, Parse]] = {
     "smi": ("smi", _names),
 }
 GPU_KEYS, PACKAGE_KEYS, MACHINE_KEYS = tuple(_GPU), tuple(_PACKAGE), tuple(_MACHINE)
+GPU_FIELDS = {key: name for key, (name, _) in _GPU.items()}
 
 
 @dataclass(frozen=True, slots=True)
