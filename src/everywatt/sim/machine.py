@@ -396,7 +396,7 @@ def _text(value: Any) -> str:
 def _instance(card: uuid.UUID, place: int, profile: str) -> str:
     """`1g.5gb` as a line: UUID, profile, slices, bytes."""
     slices, dot, size = profile.partition("g.")
-    if not dot or not slices.isdigit() or not size.endswith("gb") or not size[:-2].isdigit():
+    if not dot or not slices.isdecimal() or not size.endswith("gb") or not size[:-2].isdecimal():
         raise UsageError(f"'{profile}' is not a MIG profile.", cure="mig=1g.5gb+3g.20gb")
     return f"MIG-{uuid.uuid5(card, str(place))} {profile} {slices} {int(size[:-2]) * 2**30}"
 

@@ -366,7 +366,6 @@ def test_absent_says_why(tree):
     assert "no RAPL zone" in report.why
 
 
-@pytest.mark.xfail(strict=True, reason="str.isdigit takes signs for numbers that int does not")
 def test_a_cpuinfo_with_odd_digits_costs_no_counter(tree):
     tree.write("proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : ²\nmodel : ③")
     tree.zone("intel-rapl:0", "package-0", watts=50)
