@@ -85,6 +85,8 @@ BETWEEN = 0.1
 SHARP = 1.5
 # Steps from one reading to the next, as a part of those that a beat makes at most, up to which it may be a beat.
 RAMP = 2.0
+# Where a load begins or ends its three looks are a mean over 0.6 s that may lie 0.1 s beside it.
+BEGINS = 1 / 6
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
 
@@ -220,6 +222,12 @@ def around(values: Array, cells: int) -> npt.NDArray[np.float64]:
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
 
 
+def weights(flags: Flags | Array, cells: int) -> npt.NDArray[np.float64]:
+    """Rows of 1 for each flag `cells` to either side of each and 0 for the others; beyond the first and last is none."""
+    padded = np.pad(flags.astype(np.float64), (cells, cells))
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
+
+
 def recurring(y: Array, sd: Array) -> Array:
     """95 % half-width of each cell's energy that comes back with the load, in joules, from the sd of each cell alone.
 
@@ -305,17 +313,22 @@ def otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float,
     busy = state.share >= BUSY
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
     beside = max(1, round(3 * WITNESS_S / period))
-    for flags in (busy, state.sure):
+    # There a busy device that beats draws what its share says, between idle and the beat's mean.
+    begins = state.maybe & ~state.sure & (sliding(np.maximum, busy.astype(np.float64), beside) > 0)
+    least = float(y.min())
+    for flags, cells in ((busy, busy | begins), (state.sure, state.sure)):
         inner = sliding(np.minimum, flags.astype(np.float64), beside) > 0
-        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(flags), period):
+        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(cells), period):
             plain, plain_sd, beats = _plain(rows, weight)
             _, size = _range(rows, weight)
             step = (np.abs(np.diff(rows)) * weight[:, 1:] * weight[:, :-1]).max(axis=1)
             beating = step <= RAMP * size * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
             if flags is busy:
                 maybe = beating & (beats >= 1) & (size > LEVEL * plain)
-                found[part] = np.where(maybe, plain, found[part])
-                half[part] = np.where(maybe, Z95 * plain_sd, 0.0)
+                share = np.where(busy[part], 1.0, state.share[part])
+                unsure = np.where(busy[part], 0.0, BEGINS * np.maximum(plain - least, 0.0))
+                found[part] = np.where(maybe, least + share * (plain - least), found[part])
+                half[part] = np.where(maybe, np.hypot(Z95 * share * plain_sd, unsure), 0.0)
             else:
                 found[part] = np.where(beating, found[part], own[part])
     return found, half
@@ -326,7 +339,7 @@ def _surroundings(
 ) -> Iterator[tuple[npt.NDArray[np.intp], Array, Array]]:
     """Readings of SLOW_BEAT_S to either side of these cells, some cells at a time, and weight 1 for those flagged."""
     reach = max(1, round(SLOW_BEAT_S / period))
-    rows, weight = around(y, reach), around(flags.astype(np.float64), reach)
+    rows, weight = around(y, reach), weights(flags, reach)
     for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
         if len(part):
             yield part, rows[part], weight[part]
@@ -351,9 +364,9 @@ def hidden_levels(
     reach = max(1, round(SLOW_BEAT_S / period))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
     flags = state.sure.astype(np.float64)
-    among = around(flags, reach)
+    among = weights(flags, reach)
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
-    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
+    inner = weights(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
