@@ -223,7 +223,7 @@ def around(values: Array, cells: int) -> npt.NDArray[np.float64]:
 
 
 def weights(flags: Flags | Array, cells: int) -> npt.NDArray[np.float64]:
-    """Rows of 1 for each flag `cells` to either side of each and 0 for the others; beyond the first and last is none."""
+    """Rows of 1 for each flag `cells` to either side of each, 0 for the others; there is none beyond the ends."""
     padded = np.pad(flags.astype(np.float64), (cells, cells))
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
 
