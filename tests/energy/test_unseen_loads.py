@@ -41,7 +41,6 @@ def test_pulses_of_a_busy_device_that_beat_with_the_readings(product, tmp_path, 
     assert not hold(asked(product, tmp_path, make, product.Sensor(period_s=0.05, window_s=0.0125)))
 
 
-@pytest.mark.xfail(strict=True, reason="steps of readings that stray are taken for a slow load's")
 def test_pulses_that_beat_with_a_sensor_whose_publications_stray(product, tmp_path):
     make = product.pulses(0.046, 0.0946, 60.0, 206.0, always_busy=True)
     sensor = product.Sensor(window_s=0.02, jitter_s=0.015)

@@ -51,6 +51,8 @@ BUSY_SWING = 0.4
 # Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three
 # cells of a short window partly add up.
 BEATING = 1.3
+# Publications stray from their period by no more, this often.
+OFTEN = 0.95
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
 UNSEEN_SWING = 0.5
@@ -242,7 +244,8 @@ def _partial(
         beside = replace(beside, state=state)
         toggle = _toggle(mean, beside)
         found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen)
-        other, other_half = otherwise(found.mean, mean, y, state, period, seen)
+        strays = np.sort(np.abs(length - period))[round(OFTEN * (len(length) - 1))]
+        other, other_half = otherwise(found.mean, mean, y, state, period, seen, float(strays) / window)
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(state.maybe, found.toggle, toggle)
         common = np.where(state.sure, found.doubt, common)

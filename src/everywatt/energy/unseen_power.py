@@ -302,12 +302,15 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
     return found
 
 
-def otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float) -> tuple[Array, Array]:
+def otherwise(
+    mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float, jitter: float
+) -> tuple[Array, Array]:
     """What cells draw by the other explanation of their readings, and its 95 % half-width; `mean` where there is none.
 
     Readings that rise and fall as slowly as the sensor's look passes over a pulse may be of pulses near the sensor's
     period (or a part of it): then a cell draws what all of a beat do, also that of a device that is always busy.
     Readings that step at once may be of a slow load: then those of a toggling device, too, are its `own` course.
+    `jitter` is what publications stray by, as a share of the sensor's look: so much of its swing a beat may step too.
     """
     found, half = mean.copy(), np.zeros(len(y))
     busy = state.share >= BUSY
@@ -322,7 +325,8 @@ def otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float,
             plain, plain_sd, beats = _plain(rows, weight)
             _, size = _range(rows, weight)
             step = (np.abs(np.diff(rows)) * weight[:, 1:] * weight[:, :-1]).max(axis=1)
-            beating = step <= RAMP * size * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            ramp = RAMP * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            beating = step <= (ramp + jitter) * size
             if flags is busy:
                 maybe = beating & (beats >= 1) & (size > LEVEL * plain)
                 share = np.where(busy[part], 1.0, state.share[part])
