@@ -67,3 +67,11 @@ def test_a_counter_of_a_card_that_is_not_in_the_table(product, tmp_path, load):
     facts = Facts(max_w=500.0, gain_pct=0.01, offset_w=0.01, cards="Z900")
     sensor = product.Sensor(counter=True, facts=facts, seen_s=0.025)
     assert not hold(asked(product, tmp_path, product.LOADS[load], sensor))
+
+
+@pytest.mark.xfail(strict=True, reason="readings show nothing of the load, and what utilisation shows is not asked")
+@pytest.mark.parametrize(("every_s", "busy"), [(1.0, False), (0.5, False), (1.1, True)])
+def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
+    """An average over a second does not show a square of one, or hardly; where utilisation does not move, a ripple."""
+    make = product.pulses(every_s / 2, every_s, 90.0, 330.0, always_busy=busy)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), runs=4))
