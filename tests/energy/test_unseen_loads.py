@@ -69,7 +69,6 @@ def test_a_counter_of_a_card_that_is_not_in_the_table(product, tmp_path, load):
     assert not hold(asked(product, tmp_path, product.LOADS[load], sensor))
 
 
-@pytest.mark.xfail(strict=True, reason="readings show nothing of the load, and what utilisation shows is not asked")
 @pytest.mark.parametrize(("every_s", "busy"), [(1.0, False), (0.5, False), (1.1, True)])
 def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
     """An average over a second does not show a square of one, or hardly; where utilisation does not move, a ripple."""

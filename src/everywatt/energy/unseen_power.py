@@ -118,15 +118,16 @@ class Witness:
 class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
-    `slow` where the share changes from look to look, all around: readings can follow such a load. `pulsed` where it is
-    busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside the cell for levels
-    one watt apart.
+    `change` of the share from look to look; `slow` where it changes all around: readings can follow such a load.
+    `pulsed` where it is busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside
+    the cell for levels one watt apart.
     """
 
     share: Array
     swing: Array
     sure: Flags
     maybe: Flags
+    change: Array
     slow: Flags
     pulsed: Flags
     paused: Flags
@@ -157,7 +158,7 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     pulsed = between.any(axis=0) & (top < np.where(bottom <= IDLE, PULSED_APART, PULSED))
     paused = between.any(axis=0) & (bottom > 1 - np.where(top >= BUSY, PULSED_APART, PULSED))
     sure = np.asarray(between.all(axis=0) | pulsed | paused)
-    share = looks.mean(axis=0)
+    share, change = looks.mean(axis=0), np.ptp(looks, axis=0)
     return Toggling(
         share,
         np.where(
@@ -167,7 +168,8 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         ),
         sure,
         np.asarray(between.any(axis=0)),
-        sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
+        change,
+        sliding(np.minimum, (sure & (change > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
         pulsed,
         paused,
     )
