@@ -19,6 +19,7 @@ from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.records import OK, Answer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import NetworkError
+from everywatt.net.client import Response
 from everywatt.net.http1 import Head, retry_after_s
 from everywatt.net.streaming import BodySink, Sink, StreamClient
 
@@ -183,66 +184,25 @@ def _apart(text: str) -> tuple[str, str]:
     return thought, rest.lstrip()
 
 
-class Refused(Exception):
-    """The server answered with an error. `again` is True if a retry makes sense."""
-
-    def __init__(self, head: Head, text: str) -> None:
-        code, where = head.status, head.headers.get("location")
-        text = f"redirected to {where}" if where and code < 400 else text
-        super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
-        self.again = code in AGAIN
-        self.status = "failed" if code >= 500 or code == 429 else "refused"
-        self.after_s = retry_after_s(head.headers.get("retry-after"))
-
-
-@dataclass(slots=True)
-class Reply(Sink):
-    """A small document, as a whole."""
-
-    head: Head = field(default_factory=lambda: Head(0))
-    data: bytearray = field(default_factory=bytearray)
-    most: int = MOST_BYTES
-
-    @property
-    def status(self) -> int:
-        """The code of HTTP."""
-        return self.head.status
-
-    @property
-    def text(self) -> str:
-        """What it says."""
-        return self.data.decode("utf-8", "replace")
-
-    def json(self) -> Any:
-        """The body as JSON; ValueError if it is not JSON."""
-        try:
-            return json.loads(self.text)
-        except RecursionError:
-            raise ValueError("the response is nested too deeply") from None
-
-    def sent(self, at_ns: int) -> None:
-        """The request goes out."""
-
-    def begin(self, head: Head) -> None:
-        """The head is there."""
-        self.head = head
-
-    def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece came."""
-        self.data += data[: self.most - len(self.data)]
-        return len(self.data) >= self.most
-
-    def end(self, at_ns: int) -> None:
-        """It is complete."""
-
-
 @dataclass(slots=True)
 class Reading(Sink):
-    """An answer on its way into its stream; what a server says that refuses is kept in a few words."""
+    """A response on its way. An answer goes into its stream; a small document (there is no reader), and what a server
+    says that refuses, is kept."""
 
-    reader: BodySink
-    got: Stream
-    refusal: Reply | None = None
+    reader: BodySink | None = None
+    got: Stream = field(default_factory=Stream)
+    head: Head = field(default_factory=lambda: Head(0))
+    kept: bytearray = field(default_factory=bytearray)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server answers with an error."""
+        return self.head.status >= 300
+
+    @property
+    def response(self) -> Response:
+        """The document, or the refusal, as a whole."""
+        return Response(self.head.status, self.head.headers, bytes(self.kept))
 
     def sent(self, at_ns: int) -> None:
         """The request goes out."""
@@ -250,20 +210,21 @@ class Reading(Sink):
 
     def begin(self, head: Head) -> None:
         """The head is there."""
-        if head.status >= 300:
-            self.refusal = Reply(head, most=MOST_ERROR_BYTES)
-        else:
+        self.head = head
+        if self.reader is not None and not self.refused:
             self.reader.begin(head)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """A piece came."""
-        if self.refusal is not None:
-            return self.refusal.feed(at_ns, data)
-        return self.reader.feed(at_ns, data)
+        if self.reader is not None and not self.refused:
+            return self.reader.feed(at_ns, data)
+        most = MOST_BYTES if self.reader is None else MOST_ERROR_BYTES
+        self.kept += data[: most - len(self.kept)]
+        return len(self.kept) >= most
 
     def end(self, at_ns: int) -> None:
         """It is complete."""
-        if self.refusal is None:
+        if self.reader is not None and not self.refused:
             self.reader.end(at_ns)
 
 
@@ -285,15 +246,15 @@ class Http:
             )
         return self._client
 
-    async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
+    async def get(self, path: str, timeout_s: float = 10.0) -> Response:
         """A small document; NetworkError if it cannot be fetched."""
-        reply = Reply()
+        reply = Reading()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._exchange("GET", path, None, reply)
         except TimeoutError:
             raise NetworkError("timeout", self._root, f"no response within {timeout_s:g} s") from None
-        return reply
+        return reply.response
 
     async def close(self) -> None:
         """Close all connections."""
@@ -335,10 +296,8 @@ class Http:
         try:
             async with asyncio.timeout(left_s):
                 await self._exchange("POST", path, data, into)
-            if into.refusal is not None:
-                raise Refused(into.refusal.head, into.refusal.text.strip())
-        except Refused as error:
-            return error.status, str(error), error.again, error.after_s
+            if into.refused:
+                return _refusal(into.response)
         except (NetworkError, TimeoutError, ValueError) as error:
             if not got.done:
                 return (*_trouble(error, got, self._of.total_s), None)
@@ -352,6 +311,14 @@ class Http:
         """Ask, and wait for the end of the answer."""
         if await self.client.request(method, path, data, sink, linger_s=self._linger_s):
             self._linger_s = 0.0
+
+
+def _refusal(said: Response) -> tuple[str, str, bool, float | None]:
+    """The same of an answer with an error."""
+    code, where = said.status, said.headers.get("location")
+    text = f"redirected to {where}" if where and code < 400 else said.text.strip()
+    status = "failed" if code >= 500 or code == 429 else "refused"
+    return status, f"HTTP {code}: {text}".rstrip(": "), code in AGAIN, retry_after_s(said.headers.get("retry-after"))
 
 
 def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, bool]:

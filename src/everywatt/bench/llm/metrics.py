@@ -82,7 +82,8 @@ class Metrics(ToDict):
 
     JSON = (
         "level queries answered statuses failures verdicts accuracy accuracy_by_group=subjects input_tokens "
-        "output_tokens tokens_counted_by=counted duration_s=seconds energy=gross energy_net=net energy_others=others"
+        "output_tokens tokens_counted_by=counted duration_s=bill.seconds energy=bill.gross energy_net=bill.net "
+        "energy_others=bill.others"
     )
 
     level: str
@@ -93,12 +94,7 @@ class Metrics(ToDict):
     input_tokens: int | None
     output_tokens: int | None
     counted: str | None
-    seconds: float
-    gross: Energy
-    net: Energy
-    others: Energy
-    boundary: str
-    about: str
+    bill: Bill
     figures: Mapping[str, Figure]
     latency: Mapping[str, Any]
     regressions: Mapping[str, Any]
@@ -116,7 +112,7 @@ class Metrics(ToDict):
         """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
             **super().to_dict(),
-            "boundary": {"name": self.boundary, "about": self.about},
+            "boundary": {"name": self.bill.boundary, "about": self.bill.about},
             **as_data(self.figures),
             "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
             "regression": dict(self.regressions),
@@ -173,12 +169,7 @@ def metrics(
         inputs,
         outputs,
         " and ".join(sorted(str(one) for one in pooled)) if pooled != {None} and pooled else None,
-        bill.seconds,
-        bill.gross,
-        bill.net,
-        bill.others,
-        bill.boundary,
-        bill.about,
+        bill,
         found,
         latencies(records),
         _regressions(bill, answered),

@@ -74,7 +74,7 @@ class LlmResult:
                 *HEADERS,
                 rows=[*figure_rows(one), *(() if footprint is None else _carbon_rows(footprint))],
                 title=f"{self.subject}, {one.level}: {', '.join(f'{n} {name}' for name, n in one.statuses.items())}",
-                notes=[f"boundary: {one.about}"],
+                notes=[f"boundary: {one.bill.about}"],
             )
             for one, footprint in zip_longest(self.found, self.footprints)
         ]
@@ -204,7 +204,8 @@ def figure_rows(one: Metrics) -> list[Row]:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
     reasons = "; ".join(f"{told['queries']} {told['status']}: {told['reason']}" for told in one.failures)
     rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
-    for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):
+    bill = one.bill
+    for name, energy in (("energy, gross", bill.gross), ("energy, net", bill.net), ("other processes", bill.others)):
         if energy.joules is None:
             rows.append((name, "refused", "", energy.refused or ""))
         else:
@@ -241,7 +242,7 @@ LOADS = (
 def load_row(one: Metrics) -> tuple[str, ...]:
     """A load in one line."""
     figures = one.figures
-    energy = "refused" if one.gross.joules is None else format_energy(one.gross)
+    energy = "refused" if one.bill.gross.joules is None else format_energy(one.bill.gross)
     return (
         one.level,
         f"{one.answered} of {one.queries}",

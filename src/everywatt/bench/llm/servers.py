@@ -14,11 +14,12 @@ from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
 from everywatt.bench.llm.figure import parse_count
-from everywatt.bench.llm.http import Events, Http, Lines, Reply, Stream, count, document, numbers, part, parts, words
+from everywatt.bench.llm.http import Events, Http, Lines, Stream, count, document, numbers, part, parts, words
 from everywatt.bench.llm.records import Answer, Ask
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 from everywatt.core.plugins import library
 from everywatt.fleet.metrics import samples
+from everywatt.net.client import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class OpenAI:
         if reply.status >= 500:
             raise MeasurementRefused(f"{self._root} is not ready: HTTP {reply.status}.", cure="wait until it is ready")
         if 300 <= reply.status < 400:
-            where = self._of.without_key(reply.head.headers.get("location", "elsewhere"))
+            where = self._of.without_key(reply.headers.get("location", "elsewhere"))
             raise MeasurementRefused(
                 f"{self._root} redirects to {where} (HTTP {reply.status}).", cure="pass that server as --base-url"
             )
@@ -209,7 +210,7 @@ def _logprobs(found: Any) -> list[Any]:
     return [token.get("logprob") for token in tokens]
 
 
-def _models(reply: Reply) -> dict[str, int | None] | None:
+def _models(reply: Response) -> dict[str, int | None] | None:
     """The models that a server has, with how many parameters each has where it tells (llama.cpp does); None where it
     lists none."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.jsonio import ToDict
+from everywatt.sensors.surroundings import file_text, parse_cpuinfo
 
 INT8_DTYPES = ("qint8", "quint8", "int8", "uint8")
 INT8_OPERATORS = (
@@ -136,12 +137,5 @@ def int8_note(flags: Sequence[str]) -> str | None:
 
 def cpu_flags(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """The instruction sets that the CPU says it has; none where it does not say."""
-    try:
-        text = (proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    for line in text.split("\n"):
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return tuple(value.split())
-    return ()
+    first = next(iter(parse_cpuinfo(file_text(proc / "cpuinfo"))), {})
+    return tuple((first.get("flags") or first.get("Features") or "").split())

@@ -20,6 +20,7 @@ from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.trials import Trial, let_go
 from everywatt.core.errors import UsageError
+from everywatt.sensors.procfs import parse_meminfo
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
@@ -228,13 +229,9 @@ class Arm:
 def available_bytes() -> int | None:
     """Memory that programs can still get; None where the kernel does not say."""
     try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
+        return parse_meminfo(Path("/proc/meminfo").read_bytes()).get("MemAvailable")
     except OSError:
         return None
-    for line in text.split("\n"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def crowded(arms: list[Arm], available: int | None) -> bool:
