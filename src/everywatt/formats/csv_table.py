@@ -1,4 +1,4 @@
-"""Tables of other meters become tapes: CSV, TSV and the like, told which column is what."""
+"""Tables of other meters become tapes: CSV, TSV and the like, with a description of their columns."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from everywatt.bench.precision.backend import Unsupported, make
-from everywatt.bench.precision.computed import Computed, cast, refusal
+from everywatt.bench.precision.computed import Computed, refusal, widened
 from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
@@ -251,7 +251,7 @@ def test_onnxruntime_is_what_its_label_says(job, precision):
     assert any(operator in name for name in seen.operators), seen.operators
     exact = made(job, "fp32")
     assert model.answers(batch)["outputs"] == pytest.approx(exact[0].answers(exact[1])["outputs"], abs=0.05)
-    said = cast(precision, seen)
+    said = widened(precision, seen)
     if precision == "fp16":
         assert said == "emulated: weights are float16, but products are computed in float32"
     else:

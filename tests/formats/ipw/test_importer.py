@@ -62,7 +62,7 @@ def test_joules_tokens_and_verdicts_are_those_of_the_profile(place):
     assert run.energy(span="query").value == pytest.approx(150.0)
     plan, (found,) = evaluate_folder(run)
     assert (plan["model"], plan["dataset"]["name"], found.queries) == ("tiny", "own", 3)
-    assert found.gross.value == pytest.approx(150.0) and found.gross.scope == "gpu"
+    assert found.bill.gross.value == pytest.approx(150.0) and found.bill.gross.scope == "gpu"
     assert found.accuracy.value == pytest.approx(2 / 3)
     assert found.figures["energy_per_output_token"].value == pytest.approx(0.5)
     assert found.figures["accuracy_per_joule_mean"].value == pytest.approx(2 / 3 / 50)

@@ -183,8 +183,8 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
             else:
                 without.append(place)
     if len(asked) > 1:
-        told = "; ".join(f"{run}: {name} ({which})" for (name, which), run in asked.items())
-        raise ScopeError(f"The runs used different items: {told}.", cure="rank the runs of each group separately")
+        listed = "; ".join(f"{run}: {name} ({which})" for (name, which), run in asked.items())
+        raise ScopeError(f"The runs used different items: {listed}.", cure="rank the runs of each group separately")
     scope, boundary = next(iter(tables), ("", ""))
     tables.setdefault((scope, boundary), []).extend(
         replace(place, scope=scope, boundary=boundary) for place in without
@@ -230,13 +230,13 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
     the run of a name, or raises EverywattError."""
     found = []
     runs: dict[str, Run] = {}
-    for told in data.get("places", ()):
-        name = str(told.get("run"))
+    for published in data.get("places", ()):
+        name = str(published.get("run"))
         try:
             runs.setdefault(name, find(name))
         except EverywattError as error:
             found.append((name, "run", error.message))
-    known = [told for told in data.get("places", ()) if str(told.get("run")) in runs]
+    known = [published for published in data.get("places", ()) if str(published.get("run")) in runs]
     if not known or found:
         return found
     try:
@@ -244,25 +244,25 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
     except EverywattError as error:
         return [("", "places", error.message)]
     mine = {(place.run, place.metrics.level): place.to_dict() for place in board.places}
-    for told in known:
-        key = (runs[str(told["run"])].name, str(told.get("level")))
+    for published in known:
+        key = (runs[str(published["run"])].name, str(published.get("level")))
         place = mine.pop(key, None)
         if place is None:
             found.append((", ".join(key), "level", "the run has no such load"))
             continue
-        told = {"boundary": data.get("boundary"), **told}  # older tables have one for all
-        wrong = [field for field, value in plain(place).items() if not _same(told.get(field), value)]
+        published = {"boundary": data.get("boundary"), **published}  # older tables have one for all
+        wrong = [field for field, value in plain(place).items() if not _same(published.get(field), value)]
         found += [(", ".join(key), field, "differs from what the run's tape and records give") for field in wrong]
     found += [(", ".join(key), "level", "this load of the run is not in the table") for key in mine]
     return found
 
 
-def _same(told: Any, value: Any) -> bool:
+def _same(published: Any, value: Any) -> bool:
     if isinstance(value, Mapping):
-        return isinstance(told, Mapping) and all(_same(told.get(name), one) for name, one in value.items())
-    if isinstance(value, float) and isinstance(told, int | float):
-        return math.isclose(told, value, rel_tol=TOLERANCE, abs_tol=1e-12)
-    return bool(told == value)
+        return isinstance(published, Mapping) and all(_same(published.get(name), one) for name, one in value.items())
+    if isinstance(value, float) and isinstance(published, int | float):
+        return math.isclose(published, value, rel_tol=TOLERANCE, abs_tol=1e-12)
+    return bool(published == value)
 
 
 def hardware_name(run: Run) -> str:

@@ -21,13 +21,17 @@ REFUSED = "refused"  # by the server: 4xx
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(ToDict):
     """One question. `answer` is what the scorer compares with; None where there is nothing to score.
 
     `id` is unique in its data set and the same in every run of it. `rules` are what the scorer has to know beside the
     answer: the letters of a multiple choice, a pattern, a schema, constraints. `group` is what clusters items (a
     subject), `meta` the other columns of its row in the data set.
+
+    Its JSON form is what a record keeps of it: all that is needed to score its answer again without the data set.
     """
+
+    JSON = "prompt reference=answer scorer rules columns=meta"
 
     id: str
     prompt: str
@@ -36,16 +40,6 @@ class Item:
     group: str = ""
     rules: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-    def asked(self) -> dict[str, Any]:
-        """What a record keeps of the item: all that is needed to score its answer again without the data set."""
-        return {
-            "prompt": self.prompt,
-            "reference": self.answer,
-            "scorer": self.scorer,
-            "rules": dict(self.rules),
-            "columns": dict(self.meta),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +181,18 @@ class Record(ToDict):
 
     def item(self) -> Item | None:
         """The item as it was asked, for scoring it again; None where the record does not have it, or hides it."""
-        told = self.asked
-        if told is None or not isinstance(told.get("prompt"), str) or str(told["prompt"]).startswith(MASK):
+        asked = self.asked
+        if asked is None or not isinstance(asked.get("prompt"), str) or str(asked["prompt"]).startswith(MASK):
             return None
-        reference, scorer = told.get("reference"), told.get("scorer")
+        reference, scorer = asked.get("reference"), asked.get("scorer")
         return Item(
             self.id,
-            told["prompt"],
+            asked["prompt"],
             None if reference is None else str(reference),
             None if scorer is None else str(scorer),
             self.group,
-            told.get("rules") or {},
-            told.get("columns") or {},
+            asked.get("rules") or {},
+            asked.get("columns") or {},
         )
 
     def masked(self) -> Record:

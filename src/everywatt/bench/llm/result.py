@@ -24,7 +24,7 @@ from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refu
 from everywatt.bench.llm.figure import Facts, Figure, Share, over_repeats, peak_of
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
-from everywatt.bench.llm.phases import PREFILL_OF_LOAD, told_prefill_s
+from everywatt.bench.llm.phases import PREFILL_OF_LOAD, reported_prefill_s
 from everywatt.bench.llm.records import SERVER_PHASES, Answer, Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
 from everywatt.core.budget import Bound, Budget
@@ -180,7 +180,7 @@ def with_prefill(record: Record, own: Sequence[Record], phases: Mapping[str, tup
 
     As it is where the server said nothing, or said it of this very query.
     """
-    if "prefill" not in phases or told_prefill_s(record.answer.server) is not None:
+    if "prefill" not in phases or reported_prefill_s(record.answer.server) is not None:
         return record
     seconds, requests = phases["prefill"]
     tokens = [one.answer.input_tokens for one in own if one.answer.input_tokens]
@@ -318,19 +318,14 @@ def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
             for device, name, line in lines:
                 values = line.inside([one.edges[span]])
                 if len(values):
-                    told = {
-                        "min": values.min(),
-                        "mean": values.mean(),
-                        "max": values.max(),
-                        "median": np.median(values),
-                    }
-                    numbers = {key: float(value) for key, value in told.items()}
+                    least, mean_, most = float(values.min()), float(values.mean()), float(values.max())
+                    numbers = {"min": least, "mean": mean_, "max": most, "median": float(np.median(values))}
                     mine.setdefault(device, {})[name] = {**numbers, "samples": len(values)}
     return found
 
 
 def _state_lines(tape: Tape) -> list[tuple[str, str, PowerLine]]:
-    """Everything that is told of a query: the device, the quantity, and its values over time."""
+    """Everything that is reported of a query: the device, the quantity, and its values over time."""
     found = [(one.label, "power_w", line) for one in addable(sources(tape)) if (line := power_line(one)) is not None]
     for group in tape.groups:
         chosen = [

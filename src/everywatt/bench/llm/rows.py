@@ -163,8 +163,8 @@ def _flat(item: Mapping[str, Any]) -> dict[str, Any]:
     row |= item["phases"]
     row |= {f"server.{name}": value for name, value in item["server"].items()}
     row |= {f"dataset.{name}": _cell(value) for name, value in item["columns"].items()}
-    for device, told in item["devices"].items():
-        for name, value in told.items():
+    for device, quantities in item["devices"].items():
+        for name, value in quantities.items():
             parts = value.items() if isinstance(value, Mapping) else ()
             row |= {f"{device}.{name}.{part}": one for part, one in parts}
             if not parts:
@@ -202,7 +202,7 @@ def figure_rows(one: Metrics) -> list[Row]:
         rows.append(row_of("accuracy", shown, f"correct / scored queries ({', '.join(counts)}); Wilson"))
     elif counts:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
-    reasons = "; ".join(f"{told['queries']} {told['status']}: {told['reason']}" for told in one.failures)
+    reasons = "; ".join(f"{why.queries} {why.status}: {why.reason}" for why in one.failures)
     rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
     bill = one.bill
     for name, energy in (("energy, gross", bill.gross), ("energy, net", bill.net), ("other processes", bill.others)):
@@ -251,7 +251,7 @@ def load_row(one: Metrics) -> tuple[str, ...]:
         figure_text(figures["energy_per_request"]),
         figure_text(figures["energy_per_output_token"]),
         *(
-            MISSING if (told := one.latency[name]) is None else format_duration(told["p50"])
+            MISSING if (found := one.latency[name]) is None else format_duration(found["p50"])
             for name in ("ttft_s", "e2e_s")
         ),
         MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),

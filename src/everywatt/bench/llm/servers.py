@@ -214,11 +214,11 @@ def _models(reply: Response) -> dict[str, int | None] | None:
     """The models that a server has, with how many parameters each has where it tells (llama.cpp does); None where it
     lists none."""
     try:
-        told = {str(one["id"]): one.get("meta") for one in reply.json()["data"]}
+        listed = {str(one["id"]): one.get("meta") for one in reply.json()["data"]}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return {
-        name: count(meta.get("n_params")) or None if isinstance(meta, dict) else None for name, meta in told.items()
+        name: count(meta.get("n_params")) or None if isinstance(meta, dict) else None for name, meta in listed.items()
     }
 
 

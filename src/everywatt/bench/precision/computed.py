@@ -53,9 +53,9 @@ class Computed(ToDict):
     visible: bool = True
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Computed:
+    def of(cls, report: Mapping[str, Any]) -> Computed:
         """From what a worker said."""
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__ if name in told})
+        return cls(**{name: report[name] for name in cls.__dataclass_fields__ if name in report})
 
     @property
     def int8_operators(self) -> list[str]:
@@ -120,7 +120,7 @@ def emulated(label: str, *, flags: Sequence[str] = (), capability: tuple[int, in
     return f"emulated: this CPU has no {label} instructions ({', '.join(wanted_flags)})"
 
 
-def cast(label: str, seen: Computed) -> str | None:
+def widened(label: str, seen: Computed) -> str | None:
     """Why a float precision is one of storage only: the runtime widens its weights before every product."""
     wanted = FLOATS.get(label)
     if wanted is None or not seen.compute or wanted in seen.compute:

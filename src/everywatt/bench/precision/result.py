@@ -243,8 +243,8 @@ class Result:
         for row in self.rows:
             for number, trial in enumerate(row.trials, start=1):
                 seen = trial.power
-                told = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
-                rows.append([row.precision, number, trial.seconds, trial.joules, *told])
+                readings = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
+                rows.append([row.precision, number, trial.seconds, trial.joules, *readings])
         return Table.of(*TRIALS, rows=rows)
 
     def failures(self) -> list[str]:
@@ -297,10 +297,10 @@ class Result:
         """A line for each precision, plain numbers."""
         records = []
         for row in self.rows:
-            told = row.to_dict()
-            flat = {key: value for key, value in told.items() if not isinstance(value, dict | list)}
+            data = row.to_dict()
+            flat = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
             for name in ("energy_per_batch", "energy_per_sample", "energy_net_per_batch", "ratio", "score", "latency"):
-                flat |= {f"{name}_{key}": value for key, value in (told[name] or {}).items()}
+                flat |= {f"{name}_{key}": value for key, value in (data[name] or {}).items()}
             flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline).items()}
             seen = row.computed
             flat |= {"disk_bytes": seen and seen.disk_bytes, "memory_bytes": seen and seen.memory_bytes}

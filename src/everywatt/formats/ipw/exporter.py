@@ -114,7 +114,7 @@ def _row(
     about: Mapping[str, Any],
     during: Conditions,
 ) -> dict[str, Any]:
-    asked = record.asked or ({} if item is None else item.asked())
+    asked = record.asked or ({} if item is None else item.to_dict())
     return {
         "problem": asked.get("prompt"),
         "answer": asked.get("reference"),
@@ -221,11 +221,11 @@ def _block(
     during: Conditions, kind: str, name: str, scale: float = 1.0, *, together: bool = True
 ) -> dict[str, float | None]:
     """That tool's block of statistics over some devices: their sum, or, for what does not add up, their mean."""
-    told = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
+    readings = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
     found: dict[str, float | None] = dict.fromkeys(("avg", "max", "median", "min"))
-    if told:
-        share = scale if together else scale / len(told)
-        found = {key: share * sum(one[mine] for one in told) for key, mine in _STATISTICS.items()}
+    if readings:
+        share = scale if together else scale / len(readings)
+        found = {key: share * sum(one[mine] for one in readings) for key, mine in _STATISTICS.items()}
     return found
 
 

@@ -126,11 +126,11 @@ def _joules(query: Query, columns: Sequence[tuple[str, str, str, Domain]]) -> li
 
 def _written(summary: Mapping[str, Any]) -> int:
     """UTC nanoseconds at which the summary was made; now where it does not say."""
-    told = summary.get("generated_at")
-    if isinstance(told, int | float) and 0 < told < 1e11:
-        return int(told) * NS
+    at = summary.get("generated_at")
+    if isinstance(at, int | float) and 0 < at < 1e11:
+        return int(at) * NS
     try:
-        when = datetime.fromisoformat(str(told))
+        when = datetime.fromisoformat(str(at))
     except ValueError:
         when = datetime.now(UTC)
     when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
@@ -174,8 +174,8 @@ def _laid_out(
         sums = [a + b for a, b in zip(sums, owed, strict=True)] if owed else ([float(done)] if not columns else sums)
         places.append((at_ns - start_ns + NS, at_ns + length - start_ns + NS))
         # Everything that the tool filled in, under its own names: `latency_metrics.median_itl_ms`.
-        told = {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
-        spans.append(("query", at_ns, at_ns + length, told))
+        attributes = {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
+        spans.append(("query", at_ns, at_ns + length, attributes))
         at_ns += length
         table.add(at_ns, sums)
         at_ns += PAUSE_NS
@@ -241,19 +241,19 @@ def _asked(query: Query) -> dict[str, Any]:
 
 
 def _score(query: Query) -> dict[str, Any] | None:
-    told = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
-    if not isinstance(told, bool):
+    right = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
+    if not isinstance(right, bool):
         return None
-    return {"verdict": "right" if told else "wrong", "found": None, "how": "Intelligence per Watt"}
+    return {"verdict": "right" if right else "wrong", "found": None, "how": "Intelligence per Watt"}
 
 
 def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str]:
     """Whether the buffer of readings was shorter than queries were."""
     config = summary.get("profiler_config") or {}
-    told = number(config.get("telemetry_buffer_seconds"))
+    kept_s = number(config.get("telemetry_buffer_seconds"))
     if "everywatt" in (summary.get("versions") or {}):
         return []
-    buffer_s = OLD_BUFFER_S if told is None or told <= 0 else told
+    buffer_s = OLD_BUFFER_S if kept_s is None or kept_s <= 0 else kept_s
     longer = [query for query in queries if (query.seconds or 0.0) > buffer_s]
     if not longer:
         return []

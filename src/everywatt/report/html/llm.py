@@ -46,9 +46,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].bill.about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
-        "failures": [
-            [one.level, str(why["queries"]), why["status"], why["reason"]] for one in found for why in one.failures
-        ],
+        "failures": [[one.level, str(why.queries), why.status, why.reason] for one in found for why in one.failures],
         "subjects": _subjects(found),
         "levels": [_level(one) for one in found],
         "ttft": _histogram([item["ttft_s"] for item in items]),
