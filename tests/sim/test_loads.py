@@ -212,9 +212,9 @@ print(json.dumps([os.getpid(), ended - began, time.monotonic() - before]))
 
 @pytest.mark.parametrize(("mask", "card"), [(None, 0), ("", 0), ("2", 2), ("3,1", 3), ("GPU-abc", 0), ("all", 0)])
 def test_a_program_is_on_the_first_card_that_it_may_see(monkeypatch, mask, card):
-    from everywatt.sim.loads import _first_visible
+    from everywatt.sim.loads import first_visible
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if mask is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-    assert _first_visible() == card
+    assert first_visible() == card

@@ -11,7 +11,7 @@ from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.variants import load_data_without_torch
-from everywatt.bench.precision.worker import _calls
+from everywatt.bench.precision.worker import count_calls
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml
@@ -144,7 +144,7 @@ def test_a_layer_pass_leaves_a_batch_as_it_was(gpt2):
     _, model, prepared, _ = gpt2
 
     def functions():
-        return min(_calls(lambda: model.run(prepared)) for _ in range(3))
+        return min(count_calls(lambda: model.run(prepared)) for _ in range(3))
 
     functions()  # the first batches fill caches
     before = functions()

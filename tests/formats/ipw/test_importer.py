@@ -8,7 +8,7 @@ from everywatt.api.run import load
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import UsageError
 from everywatt.formats.ipw.exporter import export_ipw
-from everywatt.formats.ipw.importer import _told
+from everywatt.formats.ipw.importer import certainty
 from everywatt.tape.importing import import_files
 
 pa = pytest.importorskip("pyarrow")
@@ -125,7 +125,7 @@ def test_no_profile_and_several_models_are_said(place):
     ],
 )
 def test_how_sure_our_own_joules_were_comes_back(told, pedigree, gain_pct):
-    found, facts = _told({} if told is None else {"energy": told})
+    found, facts = certainty({} if told is None else {"energy": told})
     assert found == pedigree
     assert facts.gain_pct == (None if gain_pct is None else pytest.approx(gain_pct, abs=0.05))
 

@@ -429,7 +429,7 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
 
 
 def _perplexity(answered: Sequence[Record]) -> dict[str, Figure]:
-    """How sure the model was of its tokens, where the server reports log-probabilities; no figure where it reports none."""
+    """How sure the model was of its tokens, where the server reports log-probabilities; else no figure."""
     known = [record for record in answered if record.answer.logprob_sum is not None and record.answer.logprob_tokens]
     if not known:
         return {}

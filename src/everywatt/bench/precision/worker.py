@@ -108,7 +108,7 @@ class Lab:
         The least of three: now and then the collector of garbage calls some too.
         """
         return {
-            "calls": min(_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
+            "calls": min(count_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
             "hooks": self.model.hooks(),
         }
 
@@ -128,7 +128,8 @@ class Lab:
         return [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
 
 
-def _calls(work: Callable[[], Any]) -> int:
+def count_calls(work: Callable[[], Any]) -> int:
+    """How many functions a piece of work calls."""
     counted = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:

@@ -47,7 +47,7 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     if not queries:
         raise UsageError(f"{folder} contains no queries.")
     columns = _columns(queries, summary)
-    part, places = _laid_out(queries, columns, _written(summary), *_told(summary))
+    part, places = _laid_out(queries, columns, _written(summary), *certainty(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
     journal = Journal(tape.parent)
@@ -137,7 +137,7 @@ def _written(summary: Mapping[str, Any]) -> int:
     return int(when.timestamp()) * NS
 
 
-def _told(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
+def certainty(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
     """What `export --to ipw` wrote down of how sure its joules are; of that tool's own profiles nothing is known."""
     found = summary.get("energy")
     if not isinstance(found, Mapping):
