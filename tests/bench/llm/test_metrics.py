@@ -9,7 +9,7 @@ from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import SCORES, Answer, Journal, Record, read_records, score_entry
-from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.bench.llm.result import knee, repeats_data
 from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -197,7 +197,7 @@ def test_repeats_tell_how_much_a_figure_varies():
     found = [
         replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(swept((10, 12, 14), (1.0, 2.0, 3.0)))
     ]
-    (figures,) = over_all_repeats(found).values()
+    (figures,) = repeats_data(found).values()
     cost = figures["energy_per_output_token"]
     # Student: 4.303 × 1 / √3.
     assert (cost["mean"], cost["sd"], cost["n"]) == pytest.approx((2.0, 1.0, 3))

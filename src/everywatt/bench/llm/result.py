@@ -11,6 +11,7 @@ bill.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,9 +20,10 @@ import numpy as np
 
 from everywatt.api.power import PowerLine, held_line, power_line
 from everywatt.api.run import Run, load, union
+from everywatt.bench.figures import Mean, mean_of
 from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
-from everywatt.bench.llm.figure import Facts, Figure, Share, over_repeats, peak_of
+from everywatt.bench.llm.figure import Facts, Figure, Share, peak_of
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.phases import PREFILL_OF_LOAD, reported_prefill_s
@@ -33,6 +35,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
+from everywatt.core.jsonio import declared
 from everywatt.core.stats import mean
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import windows_energy
@@ -278,24 +281,30 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     }
 
 
-def over_all_repeats(found: Sequence[Metrics]) -> dict[str, Any]:
+def over_all_repeats(found: Sequence[Metrics]) -> dict[str, dict[str, Mean]]:
     """For each load that was repeated, its figures over the repetitions: how much they vary from run to run."""
-    kinds: dict[str, list[Metrics]] = {}
+    values: dict[str, dict[str, list[float]]] = {}
     for one in found:
-        kinds.setdefault(kind_of(one.level), []).append(one)
-    data: dict[str, Any] = {}
-    for kind, same in kinds.items():
-        if len(same) < 2:
-            continue
-        values: dict[str, list[float]] = {}
-        for one in same:
-            if one.accuracy is not None:
-                values.setdefault("accuracy", []).append(one.accuracy.value)
-            for name, figure in one.figures.items():
-                if figure.value is not None:
-                    values.setdefault(name, []).append(figure.value)
-        data[kind] = {name: over_repeats(all_of_them) for name, all_of_them in values.items() if len(all_of_them) > 1}
-    return data
+        same = values.setdefault(kind_of(one.level), {})
+        if one.accuracy is not None:
+            same.setdefault("accuracy", []).append(one.accuracy.value)
+        for name, figure in one.figures.items():
+            if figure.value is not None:
+                same.setdefault(name, []).append(figure.value)
+    repeats = Counter(kind_of(one.level) for one in found)
+    return {
+        kind: {name: mean_of(several, anytime=False) for name, several in same.items() if len(several) > 1}
+        for kind, same in values.items()
+        if repeats[kind] > 1
+    }
+
+
+def repeats_data(found: Sequence[Metrics]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The same for JSON."""
+    return {
+        kind: {name: declared(one, "mean=value sd low high n") for name, one in same.items()}
+        for kind, same in over_all_repeats(found).items()
+    }
 
 
 # The last part of a channel's name, and what it is called in a record. Utilisation is in percent.

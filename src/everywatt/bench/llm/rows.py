@@ -12,7 +12,7 @@ from typing import Any
 from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.records import dataset_name, model_name
-from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.bench.llm.result import knee, over_all_repeats, repeats_data
 from everywatt.core.energy import Energy
 from everywatt.core.files import replacing
 from everywatt.core.format import (
@@ -85,10 +85,8 @@ class LlmResult:
         for kind, figures in over_all_repeats(self.found).items() if len(self.found) > 1 else ():
             rows = []
             for name, one in ((name, figures[name]) for name in REPEATED if name in figures):
-                shown = Figure(one["mean"], one["low"], one["high"], "", "").printed()
-                rows.append(
-                    (name.replace("_", " "), shown.value, shown.interval, format_number(one["sd"]), str(one["n"]))
-                )
+                shown = Figure(one.value, one.low, one.high, "", "").printed()
+                rows.append((name.replace("_", " "), shown.value, shown.interval, format_number(one.sd), str(one.n)))
             found.append(Table.of(*REPEAT_HEADERS, rows=rows, title=f"{kind}, from run to run"))
         return found
 
@@ -129,7 +127,7 @@ class LlmResult:
             data["notes"] = list(dict.fromkeys([*self.notes, *found[0].notes]))
         data["levels"] = [one.to_dict() for one in found]
         if len(found) > 1:
-            data |= {"knee": knee(found), "repeats": over_all_repeats(found)}
+            data |= {"knee": knee(found), "repeats": repeats_data(found)}
         return data
 
 

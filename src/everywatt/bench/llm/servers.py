@@ -54,29 +54,45 @@ def counter(path: str | None) -> Counter | None:
         raise UsageError(f"{file} is not a tokenizer: {error}.") from None
 
 
-class OpenAI:
+class _Server:
+    """What clients of servers share."""
+
+    where = "server"
+    parameters: float | None = None  # of the model, where the server says
+
+    def __init__(self, connection: Connection, root: str) -> None:
+        self._of, self._root = connection, root
+        self._http = Http(connection, root)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+
+def _messages(ask: Ask) -> list[dict[str, str]]:
+    """A question as the messages of a chat."""
+    system = [{"role": "system", "content": ask.system}] if ask.system else []
+    return [*system, {"role": "user", "content": ask.prompt}]
+
+
+class OpenAI(_Server):
     """Streams `/v1/chat/completions`, or `/v1/completions` with the parameter endpoint=completions.
 
     Usage is asked for; where the server gives none, the parameter `tokenizer` (a folder or file of the tokenizers
     library) counts, and without one the counts are None.
     """
 
-    where = "server"
-
     def __init__(self, connection: Connection) -> None:
         connection.only("endpoint", "tokenizer", "usage")
         if not connection.base_url:
             raise UsageError("The client 'openai' requires --base-url.", cure="--base-url http://127.0.0.1:8000")
-        self._of = connection
-        self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
-        self._http = Http(connection, self._root)
+        super().__init__(connection, f"{connection.base_url.removesuffix('/v1')}/v1")
         self._beside_api = Http(connection, self._root.removesuffix("/v1"))
         self._endpoint = connection.params.get("endpoint", "chat")
         if self._endpoint not in ("chat", "completions"):
             raise UsageError(f"endpoint={self._endpoint} is not one of chat, completions.")
         self._ask_usage = connection.params.get("usage", "yes") == "yes"
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
-        self.parameters: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -121,8 +137,7 @@ class OpenAI:
         if self._ask_usage:
             body["stream_options"] = {"include_usage": True}
         if self._endpoint == "chat":
-            system = [{"role": "system", "content": ask.system}] if ask.system else []
-            body["messages"] = [*system, {"role": "user", "content": ask.prompt}]
+            body["messages"] = _messages(ask)
             answer = await self._http.stream("/chat/completions", body, _Events)
         else:
             body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
@@ -145,7 +160,7 @@ class OpenAI:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.close()
+        await super().close()
         await self._beside_api.close()
 
 
@@ -225,17 +240,12 @@ def _models(reply: Response) -> dict[str, int | None] | None:
 USUAL_URL = "http://127.0.0.1:11434"
 
 
-class Ollama:
+class Ollama(_Server):
     """Streams `/api/chat`: JSON lines. Sampling settings go into `options`."""
-
-    where = "server"
 
     def __init__(self, connection: Connection) -> None:
         connection.only()
-        self._of = connection
-        self._root = connection.base_url or USUAL_URL
-        self._http = Http(connection, self._root)
-        self.parameters: float | None = None
+        super().__init__(connection, connection.base_url or USUAL_URL)
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -262,18 +272,8 @@ class Ollama:
 
     async def ask(self, ask: Ask) -> Answer:
         """One question, streamed."""
-        system = [{"role": "system", "content": ask.system}] if ask.system else []
-        body = {
-            "model": self._of.model,
-            "messages": [*system, {"role": "user", "content": ask.prompt}],
-            "stream": True,
-            "options": dict(ask.settings),
-        }
+        body = {"model": self._of.model, "messages": _messages(ask), "stream": True, "options": dict(ask.settings)}
         return await self._http.stream("/api/chat", body, _OllamaLines)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.close()
 
 
 class _OllamaLines(Lines):

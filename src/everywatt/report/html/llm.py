@@ -16,7 +16,7 @@ from everywatt.bench.llm.energy import SERVER
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import OK, dataset_name, model_name
-from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
+from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
 from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
@@ -56,7 +56,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "tokens": _points(items),
         "curve": [point for one in found if (point := _curve(one)) is not None],
         "knee": knee(found) if len(found) > 1 else None,
-        "repeats": over_all_repeats(found) if len(found) > 1 else {},
+        "repeats": repeats_data(found) if len(found) > 1 else {},
         "worst": _worst(items),
     }
 
