@@ -10,7 +10,6 @@ import asyncio
 import json
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -228,6 +227,76 @@ class Reading(Sink):
             self.reader.end(at_ns)
 
 
+MOST_LINE_BYTES = 1 << 26
+BOM = b"\xef\xbb\xbf"
+
+
+Take = Callable[[str, int, Stream], None]
+"""What is to be done with a text that came, and when (ns), for an answer."""
+
+
+class Lines:
+    """Takes a stream of lines apart: `take` gets each."""
+
+    def __init__(self, got: Stream, take: Take) -> None:
+        self._got, self._take = got, take
+        self._rest = bytearray()
+
+    def begin(self, head: Head) -> None:
+        """The head is there: lines come under many types."""
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece came. True: no more is wanted."""
+        if b"\n" not in data:
+            self._rest += data
+            if len(self._rest) > MOST_LINE_BYTES:
+                raise ValueError("a line does not end")
+            return False
+        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in lines:
+            self._line(at_ns, line.removesuffix(b"\r"))
+            if self._got.over:
+                return True
+        return False
+
+    def end(self, at_ns: int) -> None:
+        """All has come: the last line may lack its end."""
+        if self._rest:
+            self._line(at_ns, bytes(self._rest))
+
+    def _line(self, at_ns: int, line: bytes) -> None:
+        self._take(line.decode("utf-8", "replace"), at_ns, self._got)
+
+
+class Events(Lines):
+    """Server-sent events: `take` gets the data of each."""
+
+    def __init__(self, got: Stream, take: Take) -> None:
+        super().__init__(got, take)
+        self._data: list[bytes] = []
+        self._first = True
+
+    def begin(self, head: Head) -> None:
+        """The head is there: it must say that events follow."""
+        kind = head.headers.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != "text/event-stream":
+            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
+
+    def _line(self, at_ns: int, line: bytes) -> None:
+        """A field of an event, its end, or a comment."""
+        if self._first:
+            self._first, line = False, line.removeprefix(BOM)
+        if line.startswith(b"data"):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+        elif not line and self._data:
+            text = b"\n".join(self._data).decode("utf-8", "replace")
+            self._data.clear()
+            self._take(text, at_ns, self._got)
+
+
 class Http:
     """Requests to one server."""
 
@@ -262,7 +331,7 @@ class Http:
             self._client.close()
             self._client = None
 
-    async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], BodySink]) -> Answer:
+    async def stream(self, path: str, body: Mapping[str, Any], kind: type[Lines], take: Take) -> Answer:
         """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived.
 
         All attempts and the waits between them share the total time: a wait that would outlast it is not begun.
@@ -275,7 +344,7 @@ class Http:
             attempts += 1
             got, asked_ns = Stream(), time.monotonic_ns()
             left_s = self._of.total_s - (asked_ns - began_ns) / NS
-            status, error, again, after_s = await self._attempt(path, data, Reading(reader(got), got), left_s)
+            status, error, again, after_s = await self._attempt(path, data, Reading(kind(got, take), got), left_s)
             wait_s = next(waits, None) if again and not got.piece_ns else None
             if wait_s is None:
                 break
@@ -331,74 +400,3 @@ def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, b
         return "timeout", f"no complete answer within {total_s:g} s", False
     why = error.reason if isinstance(error, NetworkError) else error
     return "broken", f"the response of the server cannot be read: {why}", False
-
-
-MOST_LINE_BYTES = 1 << 26
-BOM = b"\xef\xbb\xbf"
-
-
-class Lines(ABC):
-    """Takes a stream of lines apart; who inherits says what a line is."""
-
-    def __init__(self, got: Stream) -> None:
-        self.got = got
-        self._rest = bytearray()
-
-    def begin(self, head: Head) -> None:  # noqa: B027 - lines come under many types
-        """The head is there."""
-
-    def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece came. True: no more is wanted."""
-        if b"\n" not in data:
-            self._rest += data
-            if len(self._rest) > MOST_LINE_BYTES:
-                raise ValueError("a line does not end")
-            return False
-        *lines, rest = (bytes(self._rest) + data).split(b"\n")
-        self._rest = bytearray(rest)
-        for line in lines:
-            self.line(at_ns, line.removesuffix(b"\r"))
-            if self.got.over:
-                return True
-        return False
-
-    def end(self, at_ns: int) -> None:
-        """All has come: the last line may lack its end."""
-        if self._rest:
-            self.line(at_ns, bytes(self._rest))
-
-    @abstractmethod
-    def line(self, at_ns: int, line: bytes) -> None:
-        """One line."""
-
-
-class Events(Lines):
-    """Server-sent events; who inherits says what an event is."""
-
-    def __init__(self, got: Stream) -> None:
-        super().__init__(got)
-        self._data: list[bytes] = []
-        self._first = True
-
-    def begin(self, head: Head) -> None:
-        """The head is there: it must say that events follow."""
-        kind = head.headers.get("content-type", "")
-        if kind.partition(";")[0].strip().lower() != "text/event-stream":
-            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
-
-    def line(self, at_ns: int, line: bytes) -> None:
-        """A field of an event, its end, or a comment."""
-        if self._first:
-            self._first, line = False, line.removeprefix(BOM)
-        if line.startswith(b"data"):
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                self._data.append(value.removeprefix(b" "))
-        elif not line and self._data:
-            text = b"\n".join(self._data).decode("utf-8", "replace")
-            self._data.clear()
-            self.event(at_ns, text)
-
-    @abstractmethod
-    def event(self, at_ns: int, text: str) -> None:
-        """The data of one event."""

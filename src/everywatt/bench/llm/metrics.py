@@ -42,7 +42,7 @@ OUTCOME = (
     "output_tokens=answer.output_tokens ttft_s=answer.ttft_s e2e_s=answer.e2e_s"
 )
 COST = "joules=energy.joules low=energy.low high=energy.high net_joules=net_j"
-TEXTS = "attempts=answer.attempts finish=answer.finish prompt=asked.prompt reference=asked.reference answer=answer.text"
+TEXTS = "attempts=answer.attempts finish=answer.finish prompt=asked.prompt reference=asked.answer answer=answer.text"
 BOUNDS = ("ttft", "tpot", "e2e")
 Conditions = Mapping[str, Mapping[str, Any]]
 """By device and quantity: `{"gpu.0": {"power_w": {"min": …, "mean": …, "max": …, "samples": …}}}`."""
@@ -180,7 +180,7 @@ def metrics(
         level,
         len(records),
         dict(Counter(record.answer.status for record in records)),
-        dict(Counter(str(record.score["verdict"]) for record in answered if record.score is not None)),
+        dict(Counter(record.score.verdict for record in answered if record.score is not None)),
         accuracy,
         inputs,
         outputs,
@@ -226,7 +226,7 @@ def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
         **declared(record, OUTCOME),
         **declared(owed, COST),
         **declared(record, TEXTS),
-        "columns": dict((record.asked or {}).get("columns") or {}),
+        "columns": {} if record.asked is None else dict(record.asked.meta),
         "phases": {f"{name}_j": found if seen else None for name, (found, seen) in phases.items()},
         "devices": devices,
         "server": dict(record.answer.server),

@@ -240,9 +240,10 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
 
 def _said(record: Record) -> str:
     """What an answer comes down to: what its scorer read out of it, else its words."""
-    score = record.score or {}
-    extracted = score.get("found") if score.get("how") not in ("constraints", "JSON schema") else None
-    return str(extracted) if extracted is not None else plain_words(record.answer.text)
+    score = record.score
+    if score is None or score.found is None or score.how in ("constraints", "JSON schema"):
+        return plain_words(record.answer.text)
+    return str(score.found)
 
 
 def evaluate_folder(run: Run) -> tuple[dict[str, Any], list[Metrics]]:

@@ -24,6 +24,7 @@ from everywatt.bench.llm.records import (
     Item,
     Journal,
     Record,
+    Score,
     read_records,
     score_entry,
     update_plan,
@@ -263,7 +264,7 @@ class Bench:
                 self._watch("judging", done, len(open_ones))
                 score = await self._scoring.later(record.answer, items[record.id])
                 if score is not None:
-                    journal.write(score_entry(record, score.to_dict()))
+                    journal.write(score_entry(record, score))
         finally:
             self._closed(journal)
 
@@ -364,17 +365,16 @@ class Bench:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise
         mark = recording.mark()
-        found = self._scoring.at_once(answer, item)
-        score = None if found is None else found.to_dict()
+        score = self._scoring.at_once(answer, item)
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
-        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item.to_dict())
+        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item)
         return record.masked() if self._plan.mask else record
 
 
-def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
+def _attributes(answer: Answer, score: Score | None) -> dict[str, Any]:
     """Attributes of a query's span on the tape; the raw times are in the record."""
     known = declared(answer, "status input_tokens output_tokens ttft_s attempts")
-    return {**known, "pieces": len(answer.piece_ns), "verdict": None if score is None else score["verdict"]}
+    return {**known, "pieces": len(answer.piece_ns), "verdict": None if score is None else score.verdict}
 
 
 def grown(before: PhaseCounters, after: PhaseCounters) -> dict[str, list[float]]:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from everywatt.bench.llm.records import Item
+from everywatt.bench.llm.records import RIGHT, UNPARSED, WRONG, Item, Score
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import ToDict
 from everywatt.core.plugins import LLM_SCORERS, library, load_plugin, registered
 
 SPECIFICATION = "https://json-schema.org/draft/2020-12/schema"
@@ -76,19 +74,7 @@ def broken_constraints(text: str, constraints: Iterable[Mapping[str, Any]]) -> l
     return broken
 
 
-RIGHT, WRONG, UNPARSED, UNEVALUATED = "right", "wrong", "unparsed", "unevaluated"
 MOST_TEXT = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class Score(ToDict):
-    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
-
-    verdict: str
-    found: str | None = None
-    how: str = ""
-
-
 Scorer = Callable[[str, Item], Score]
 
 

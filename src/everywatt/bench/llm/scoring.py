@@ -28,8 +28,8 @@ from typing import Any
 
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.records import OK, Answer, Ask, Item
-from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG, Score, schema_validator, scorer
+from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item, Score
+from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 
 MOST_SECONDS = 10.0

@@ -138,10 +138,10 @@ class OpenAI(_Server):
             body["stream_options"] = {"include_usage": True}
         if self._endpoint == "chat":
             body["messages"] = _messages(ask)
-            answer = await self._http.stream("/chat/completions", body, _Events)
+            answer = await self._http.stream("/chat/completions", body, Events, _openai_event)
         else:
             body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
-            answer = await self._http.stream("/completions", body, _Events)
+            answer = await self._http.stream("/completions", body, Events, _openai_event)
         if answer.output_tokens is None and self._counter is not None:
             asked = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
             counts = self._counter.count(asked), self._counter.count(answer.reasoning + answer.text)
@@ -185,16 +185,13 @@ def _phase_counters(text: str) -> dict[str, tuple[float, float]]:
     }
 
 
-class _Events(Events):
-    def event(self, at_ns: int, text: str) -> None:
-        """A piece of the answer, or its end."""
-        if text == "[DONE]":
-            self.got.end(at_ns)
-        elif text:
-            _take(document(text), at_ns, self.got)
-
-
-def _take(data: dict[str, Any], at_ns: int, got: Stream) -> None:
+def _openai_event(text: str, at_ns: int, got: Stream) -> None:
+    """A piece of the answer, or its end."""
+    if text == "[DONE]":
+        got.end(at_ns)
+    if text in ("", "[DONE]"):
+        return
+    data = document(text)
     if data.get("error"):
         error = data["error"]
         got.error = str(error.get("message", error)) if isinstance(error, dict) else str(error)
@@ -273,22 +270,21 @@ class Ollama(_Server):
     async def ask(self, ask: Ask) -> Answer:
         """One question, streamed."""
         body = {"model": self._of.model, "messages": _messages(ask), "stream": True, "options": dict(ask.settings)}
-        return await self._http.stream("/api/chat", body, _OllamaLines)
+        return await self._http.stream("/api/chat", body, Lines, _ollama_line)
 
 
-class _OllamaLines(Lines):
-    def line(self, at_ns: int, line: bytes) -> None:
-        """A piece of the answer, or its end."""
-        if not line.strip():
-            return
-        got, data = self.got, document(line.decode("utf-8", "replace"))
-        if data.get("error"):
-            got.error = str(data["error"])
-            return
-        message = part(data, "message")
-        got.piece(at_ns, words(message, "content"), words(message, "thinking"))
-        if data.get("done"):
-            got.finish = words(data, "done_reason") or "stop"
-            got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
-            got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
-            got.end(at_ns)
+def _ollama_line(text: str, at_ns: int, got: Stream) -> None:
+    """A piece of the answer, or its end."""
+    if not text.strip():
+        return
+    data = document(text)
+    if data.get("error"):
+        got.error = str(data["error"])
+        return
+    message = part(data, "message")
+    got.piece(at_ns, words(message, "content"), words(message, "thinking"))
+    if data.get("done"):
+        got.finish = words(data, "done_reason") or "stop"
+        got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
+        got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
+        got.end(at_ns)

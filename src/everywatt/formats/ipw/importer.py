@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import OK, Answer, Journal, Record, write_plan
+from everywatt.bench.llm.records import OK, RIGHT, WRONG, Answer, Item, Journal, Record, Score, write_plan
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
@@ -227,24 +227,24 @@ def _record(query: Query, place: tuple[int, int], columns: Sequence[tuple[str, s
     )
 
 
-def _asked(query: Query) -> dict[str, Any]:
+def _asked(query: Query) -> Item:
     """What was asked, as a record keeps it; that tool's own scorers are not here."""
-    meta = query.row.get("dataset_metadata")
-    reference = query.row.get("answer")
-    return {
-        "prompt": query.row.get("problem"),
-        "reference": None if reference is None else str(reference),
-        "scorer": None if _score(query) is None else "exact",
-        "rules": {},
-        "columns": dict(meta) if isinstance(meta, Mapping) else {},
-    }
+    meta, reference = query.row.get("dataset_metadata"), query.row.get("answer")
+    return Item(
+        _id(query),
+        str(query.row.get("problem") or ""),
+        None if reference is None else str(reference),
+        None if _score(query) is None else "exact",
+        str(query.row.get("subject") or ""),
+        meta=dict(meta) if isinstance(meta, Mapping) else {},
+    )
 
 
-def _score(query: Query) -> dict[str, Any] | None:
+def _score(query: Query) -> Score | None:
     right = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
     if not isinstance(right, bool):
         return None
-    return {"verdict": "right" if right else "wrong", "found": None, "how": "Intelligence per Watt"}
+    return Score(RIGHT if right else WRONG, None, "Intelligence per Watt")
 
 
 def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str]:
