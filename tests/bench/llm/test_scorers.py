@@ -6,7 +6,8 @@ from fractions import Fraction
 import pytest
 
 from everywatt.bench.llm.records import Item
-from everywatt.bench.llm.scorers import boxed, broken_constraints, find_number, number, scorer
+from everywatt.bench.llm.scorers import boxed, broken_constraints, find_number, number, schema_validator, scorer
+from everywatt.bench.llm.scoring import Scoring
 from everywatt.core.errors import UsageError
 
 
@@ -122,6 +123,24 @@ def test_json_schema_of_answers():
     assert verdict("json-schema", "Here you are", schema=SCHEMA) == "unparsed"
     with pytest.raises(UsageError, match="minimun"):
         verdict("json-schema", '{"age": 3}', schema={"properties": {"age": {"minimun": 3}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"items": {"minimun": 3}}, "minimun"),
+        ({"type": "whole number"}, "whole number"),
+        ({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}, "does not match"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_found_before_the_run(schema, why):
+    with pytest.raises(UsageError, match=why):
+        Scoring().check([Item("1", "", None, "json-schema", rules={"schema": schema})])
+
+
+def test_a_schema_is_checked_once():
+    """Answers are scored while others arrive: whatever takes milliseconds was done before."""
+    assert schema_validator(SCHEMA) is schema_validator(dict(SCHEMA))
 
 
 @pytest.mark.parametrize(
