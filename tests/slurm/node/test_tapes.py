@@ -145,7 +145,6 @@ def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_pat
     assert set(found) == set(JOBS)
 
 
-@pytest.mark.xfail(strict=True, reason="what ended in the gap is spread over all of it")
 def test_a_job_that_began_after_another_gave_its_card_back_in_the_gap_has_its_joules(tmp_path, monkeypatch) -> None:
     """The gap is cut where a card was handed over, and the third job was there in the second part only."""
     monkeypatch.setitem(JOBS, 1, (3.0, 12.0))
