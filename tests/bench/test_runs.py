@@ -62,7 +62,6 @@ def test_a_verdict_names_its_run_once(tmp_path):
     assert result.tables()[0].notes == tuple(result.verdicts())
 
 
-@pytest.mark.xfail(strict=True, reason="a factor of 10 is printed as 900 % more")
 def test_a_run_of_ten_times_the_energy_is_that(tmp_path):
     first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 10), ("b", 100)))
     verdict = compare_runs([first, second]).verdicts()[0]

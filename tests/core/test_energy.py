@@ -87,7 +87,6 @@ def test_it_prints_as_promised():
     assert (energy / 2).half_width == pytest.approx(3.05)
 
 
-@pytest.mark.xfail(strict=True, reason="a plain prompt shows the fields of a dataclass")
 def test_a_prompt_shows_the_line_that_is_printed():
     energy = figure(412.3, Term("gain", "g", 6.1), scope="cpu+gpu")
     assert repr(energy) == str(energy)
