@@ -8,7 +8,6 @@ from everywatt.batch.measuring import Watch
 from everywatt.core.channels import Domain
 
 
-@pytest.mark.xfail(strict=True, reason="joules of the observed time are divided by all of the time")
 @pytest.mark.parametrize("kind", ["counter", "gauge"])
 def test_mean_power_is_of_the_time_in_which_it_was_observed(tmp_path, kind):
     """As on a busy machine: the last readings of an item are missing."""

@@ -272,7 +272,6 @@ def test_a_file_of_another_ending_or_without_folder_is_refused(tmp_path):
         check_ending(tmp_path / "none" / "watts.md")
 
 
-@pytest.mark.xfail(strict=True, reason="a line is broken between number and unit")
 def test_a_number_stays_with_its_unit():
     screen = Screen()
     line = "  energy  0.10 J in 3.00 s, then 950.0 kJ for 12 items, ± 12.5 % of it"
@@ -282,7 +281,6 @@ def test_a_number_stays_with_its_unit():
     assert not any(word.replace(".", "").isdecimal() or word == "±" for word in ends if word != "12"), set(ends)
 
 
-@pytest.mark.xfail(strict=True, reason="the next table begins in the line below the last card")
 def test_a_line_is_free_below_cards(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     screen = Screen()

@@ -162,14 +162,12 @@ def test_an_import_goes_into_a_folder_that_is_there(two_runs, capsys):
     assert list((two_runs / "mine").iterdir()) == [run]
 
 
-@pytest.mark.xfail(strict=True, reason="half-widths have four digits")
 def test_half_widths_of_why_have_two_digits(two_runs, capsys):
     assert main(["why", "last"]) == 0
     table = capsys.readouterr().out
     assert re.search(r"^gain +15 J ", table, re.MULTILINE) and re.search(r"^offset +10 J ", table, re.MULTILINE), table
 
 
-@pytest.mark.xfail(strict=True, reason="seven columns do not fit")
 def test_a_list_of_runs_is_a_table_in_80_columns(two_runs):
     runs = [load(path) for path in sorted((two_runs / "everywatt-runs").iterdir())]
     shown = without_spare(RunList(two_runs, [(run, run.energy()) for run in runs]).tables()[0], 78)

@@ -112,12 +112,12 @@ def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[_Amount]
         if 0 < uj / scale.step_uj < LEGIBLE and (found := _scale(uj, _budget(group), 2)).unit != scale.unit
     }
     steps = iter(_steps([uj for place, uj in enumerate(amounts_uj) if place not in own], scale))
-    found = []
+    amounts = []
     for place, (group, uj) in enumerate(zip(groups, amounts_uj, strict=True)):
         mine = own.get(place, scale)
         amount = mine.amount(round(uj / mine.step_uj) if place in own else next(steps), uj, _budget(group))
-        found.append(amount._replace(ends=f"{amount.ends} {mine.unit}") if place in own and amount.ends else amount)
-    return [*found, scale.amount(round(whole_uj / scale.step_uj), whole_uj, budget)]
+        amounts.append(amount._replace(ends=f"{amount.ends} {mine.unit}") if place in own and amount.ends else amount)
+    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole_uj, budget)]
 
 
 class _Scale(NamedTuple):
@@ -129,7 +129,7 @@ class _Scale(NamedTuple):
 
     @property
     def step_uj(self) -> float:
-        return self.factor * UJ / 10**self.decimals
+        return self.factor * UJ / 10.0**self.decimals
 
     def amount(self, steps: int, amount_uj: int, budget: Budget) -> _Amount:
         """So many steps of the last digit, with the interval of the amount, rounded outwards."""

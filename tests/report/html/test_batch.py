@@ -72,7 +72,6 @@ def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
         assert item["joules"] > 0 and "J" in item["energy"]
 
 
-@pytest.mark.xfail(strict=True, reason="joules per item have four digits and no interval")
 def test_joules_per_item_have_an_interval(runs):
     found = batch_of(runs[1])
     each = found.total / found.count("done")
