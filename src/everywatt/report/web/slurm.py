@@ -413,4 +413,4 @@ def _detail(job: Detail, viewer: Viewer) -> str:
         parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
     parts += [*(f"<p>{html.escape(hint)}</p>" for hint in hints(job)), _others(job, viewer)]
     again = f" (run {first.restart + 1})" if first.restart else ""
-    return card(f"{first.name or 'Job'} {first.shown_id}{again}", "".join(parts))
+    return card(f"{first.name or 'Figures'} · {first.shown_id}{again}", "".join(parts))
