@@ -214,7 +214,9 @@ class BatchFigures:
     def per_item(self) -> Energy | None:
         """All energy of the batch for each item that was done; None where there is no figure."""
         done = self.count(DONE)
-        return None if self.total.joules is None or not done else replace(self.total / done, parts=())
+        if self.total.joules is None or not done:
+            return None
+        return replace(self.total / done, joules=self.total.joules / done, parts=())
 
     @property
     def headline(self) -> str:

@@ -164,7 +164,9 @@ def _rate(one: BatchFigures) -> dict[str, Any] | None:
 def _each(one: BatchFigures) -> dict[str, Any] | None:
     """Energy of the batch for each finished item, as a bar with its interval."""
     each = one.per_item
-    return each and {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(each)}
+    if each is None:
+        return None
+    return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(each)}
 
 
 def _host(tape: Tape) -> str:
