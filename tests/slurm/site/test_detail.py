@@ -67,7 +67,6 @@ def test_bars_end_in_a_line_of_the_rest() -> None:
     assert bars([]) == []
 
 
-@pytest.mark.xfail(strict=True, reason="the sum of several jobs has no interval")
 def test_the_sum_of_tasks_has_an_interval(store: Store) -> None:
     one, two, refused = (find(store, number)[0] for number in ("1", "2", "5"))
     assert Details([one, two, refused]).tables()[0].notes == ("3 jobs: 7.60 MJ ± 0.66, 1 without",)

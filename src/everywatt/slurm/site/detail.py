@@ -155,9 +155,10 @@ class Details:
         rows: list[list[Cell]] = [
             [job.first.shown_id, job.first.state, job.elapsed_s, short(summed(job.rows))] for job in self.jobs
         ]
-        total_uj = sum(job.energy_uj or 0 for job in self.jobs)
-        refused = sum(job.energy_uj is None for job in self.jobs)
-        note = f"{len(self.jobs)} jobs: {format_joules(total_uj / UJ)}" + (f", {refused} without" if refused else "")
+        known = [job for job in self.jobs if job.energy_uj is not None]
+        refused = len(self.jobs) - len(known)
+        total = short(summed([row for job in known for row in job.rows])) if known else "no figure"
+        note = f"{len(self.jobs)} jobs: {total}" + (f", {refused} without" if refused and known else "")
         return [Table.of("JOB", "STATE", Column("TIME", "s"), Column("ENERGY", "J"), rows=rows, notes=[note])]
 
 
