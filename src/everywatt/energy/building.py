@@ -35,6 +35,8 @@ SELDOM = 0.3
 # What a reading averages at most, where that is not known.
 LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
+# A counter that is read so seldom is read where spans start and end, and speaks for its own period alone.
+SELDOM_READ_S = 3600.0
 # Less of a period than this is rounding, and no time that a reading does not speak for.
 UNSEEN = 0.05
 NONE = np.array([], dtype=np.intp)
@@ -316,9 +318,12 @@ def _extended(ticks: Ticks) -> Ticks:
 
     Nothing was read there, so these ticks may have been published anywhere in a period.
     """
-    period_ns = int(ticks.expected_s * NS)
+    period_s = ticks.expected_s
+    if ticks.channel.kind is Kind.COUNTER and period_s >= SELDOM_READ_S:
+        period_s = ticks.channel.facts.period_s or LONGEST_AVERAGE_S
+    period_ns = int(period_s * NS)
     first_w, last_w = _end_w(ticks, 1), _end_w(ticks, -1)
-    before_j, after_j = ticks.joules[0] - first_w * ticks.expected_s, ticks.joules[-1] + last_w * ticks.expected_s
+    before_j, after_j = ticks.joules[0] - first_w * period_s, ticks.joules[-1] + last_w * period_s
     return replace(
         ticks,
         at_ns=np.concatenate(([ticks.at_ns[0] - period_ns], ticks.at_ns, [ticks.at_ns[-1] + period_ns])),
