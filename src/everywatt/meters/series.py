@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,16 +110,17 @@ def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], option
 
 def _told(table: Table) -> Table | None:
     """The table in order of time, without repeated instants, and without channels that have no value."""
-    rows = sorted(table.rows, key=lambda row: row[0])
+    rows = table.rows
+    if any(after[0] <= before[0] for before, after in pairwise(rows)):
+        rows = list(dict(sorted(rows, key=lambda row: row[0])).items())
     places = [p for p in range(len(table.info.channels)) if any(math.isfinite(values[p]) for _, values in rows)]
     if not places:
         return None
     channels = tuple(table.info.channels[place] for place in places)
     info = GroupInfo(table.info.name, table.info.sensor, table.info.device, channels, label=table.info.label)
-    kept = dict(rows)
     if len(places) < len(table.info.channels):
-        kept = {at: tuple([values[place] for place in places]) for at, values in kept.items()}
-    return Table(info, list(kept.items()), table.period_s)
+        rows = [(at, tuple([values[place] for place in places])) for at, values in rows]
+    return Table(info, rows, table.period_s)
 
 
 def group(name: str, sensor: str, channels: Sequence[Channel], label: str = "") -> GroupInfo:
