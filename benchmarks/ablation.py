@@ -27,20 +27,25 @@ SENSORS = {
     "gauge 25 of 100 ms": product.Sensor(window_s=0.025),
     "gauge 100 of 100 ms": product.Sensor(),
     "gauge 1 s every 100 ms": product.Sensor(window_s=1.0),
+    "gauge 1 s every 20 ms": product.Sensor(period_s=0.02, window_s=1.0),
     "gauge 10 of 20 ms": product.Sensor(period_s=0.02, window_s=0.01),
+    "gauge 20 of 50 ms": product.Sensor(period_s=0.05, window_s=0.02),
+    "gauge 20 of 100 ms, 15 ms of jitter": product.Sensor(window_s=0.02, jitter_s=0.015),
     "gauge 80 of 100 ms": product.Sensor(window_s=0.08),
     "counter 100 ms": product.Sensor(counter=True),
     "counter 100 ms, 20 ms late": product.Sensor(counter=True, bracket_s=0.02),
 }
-# Beside the loads of `product_lab`: a square that is not in step with any sensor, pulses that beat with those of 20 ms,
-# and pauses (or pulses) that come one by one.
+# Beside the loads of `product_lab`: a square that is not in step with any sensor, pulses that beat with those of 20 and
+# 100 ms, and pauses (or pulses) that come one by one.
 OWN_LOADS = {
     "square 1.3 s": product.pulses(0.65, 1.3, 90.0, 330.0),
     "busy pulses 19 ms": product.pulses(0.0075, 0.019, 150.0, 340.0, always_busy=True),
     "pulses 43 of 632 ms": product.pulses(0.043, 0.632, 90.0, 330.0),
+    "busy pulses 95 ms": product.pulses(0.046, 0.0946, 60.0, 206.0, always_busy=True),
 }
 LOADS = (
     *("square 0.7 s", "telegraph 60 ms", "telegraph 400 ms", "decode pulses", "rare spikes", "bursts 7 of 33 ms"),
+    *("on/off 100 ms", "on/off 50 ms"),
     *OWN_LOADS,
 )
 
@@ -69,10 +74,11 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "lone levels": [(unseen_power, "LONE", 0.0)],
     "slow loads' shape": [(unseen_power, "STEADY_SHARE", 2.0)],
     "length of beats": [(unseen_power, "RESOLVED", 1e9)],
-    "beats of busy cells": [(sampling, "BEATING", 1.0)],
     "feigned swing": [(sampling, "FEIGNED", 0.0)],
     "ripple of averages": [(sampling, "STEPS_A_WINDOW", 1e9)],
     "toggling in averages": [(sampling, "TOGGLING_S", 0.0)],
+    "loads that averages hide": [(sampling, "_averaged_out", lambda y, *rest: np.zeros(len(y)))],
+    "publications that stray": [(sampling, "OFTEN", 0.0)],
 }
 
 

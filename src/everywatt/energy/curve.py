@@ -120,10 +120,6 @@ class Curve:
         if cells.other_w is not None and cells.other_half_w is not None:
             self._other = _knots((cells.other_w - cells.mean_w) * length), _knots(cells.other_half_w * length)
 
-    def cumulative(self, t_s: npt.ArrayLike) -> Array:
-        """Joules since the first cell's start."""
-        return self._look(t_s, self._energy)
-
     def energy(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Sampled:
         """Energy between `a_s` and `b_s` (arrays or numbers, seconds), with its sampling error by part."""
         a, b = np.atleast_1d(np.asarray(a_s, dtype=np.float64)), np.atleast_1d(np.asarray(b_s, dtype=np.float64))

@@ -48,8 +48,12 @@ _keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Row
 _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], list[Columns]]]] = WeakKeyDictionary()
 
 
-def load_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
-    """All ticks between two instants, and some beside them; None where the channel gave nothing."""
+def source_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
+    """The publications behind the figures between two instants, and some beside them; None where there are none.
+
+    For those who cannot name their windows beforehand, or need more than joules of them: charts of power, windows that
+    are cut where owners change, the covariance of adjacent windows.
+    """
     if _keeps(source):
         return _kept(source).ticks()
     return _read(source, start_ns, end_ns, whole=True).ticks()
@@ -93,10 +97,11 @@ def load_joules(asked: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floa
     return joules
 
 
-def load_stretches(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
-    """Joules as `load_joules` gives them, and the seconds that were observed; NaN and 0 where the channel gave nothing.
+def stretch_joules(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
+    """Joules and observed seconds of many windows of one device, without intervals; NaN and 0 where it gave nothing.
 
-    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out.
+    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
+    long tape counters are read off straight lines between publications as they were recorded.
     """
     joules, at_ns, coverage = _joules(one, _Lookup(starts_ns, ends_ns))
     if coverage is not None and one.channel.kind is not Kind.COUNTER:
@@ -114,7 +119,7 @@ def _joules(one: Source, windows: _Lookup) -> tuple[Floats, Floats | Ints, Float
     line = None if _keeps(one) else _counted(one, low, high)
     if line is not None:
         return windows.joules(*line), line[0], None
-    ticks = load_ticks(one, low, high) if len(starts) else None
+    ticks = source_ticks(one, low, high) if len(starts) else None
     if ticks is None:
         return np.full(len(starts), np.nan), np.array([], dtype=np.int64), None
     joules, coverage = ticks.many(starts, ends)
@@ -141,7 +146,7 @@ class _Lookup:
 def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | None, float]:
     """Joules and coverage of one window without how far they may be off: to check another path against it.
 
-    By straight lines between publications as they were recorded, where lines are right (`Ticks.plain`) or where the
+    By straight lines between publications as they were recorded, where lines are right (`_plain`) or where the
     window is so long that its ends do not matter.
     """
     group, channel = source.group, source.channel
@@ -283,8 +288,9 @@ def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, en
     tape, group, channel = source.tape, source.group, source.channel
     rows = _rows(group, start_ns, end_ns)
     witnessed = whole or rows < WHOLE_ROWS
-    beside = [name for name in _utilisation(channel) if name in _names(group)] if witnessed else []
-    wanted = [channel.name, *beside]
+    name = _utilisation(channel)
+    beside = witnessed and any(other.name == name for other in group.info.channels)
+    wanted = [channel.name, name] if beside else [channel.name]
     margin_ns = _margin_ns(group, channel)
     if whole:
         context_ns = _context_ns(group)
@@ -294,7 +300,7 @@ def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, en
     asked = [(start_ns, end_ns)] if len(pieces) == 1 else [(start_ns, start_ns), (end_ns, end_ns)]
     witness = None
     if beside and any(map(len, pieces)):
-        witness = _told([(piece.read, piece.values[beside[0]]) for piece in pieces])
+        witness = _told([(piece.read, piece.values[name]) for piece in pieces])
     elif witnessed:
         context_ns = _context_ns(group)
         witness = _witness(tape, channel, [(first - context_ns, last + context_ns) for first, last in asked])
@@ -402,12 +408,8 @@ def _at_ends(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, en
     return [piece.between(a - context_ns, b + context_ns) for piece, (a, b) in zip(loaded, edges, strict=True)]
 
 
-def _utilisation(channel: Channel) -> list[str]:
-    return [f"{channel.device}.utilisation"]
-
-
-def _names(group: StoredGroup) -> set[str]:
-    return {channel.name for channel in group.info.channels}
+def _utilisation(channel: Channel) -> str:
+    return f"{channel.device}.utilisation"
 
 
 def _counted(one: Source, start_ns: int, end_ns: int) -> tuple[Floats, Floats] | None:
@@ -442,7 +444,7 @@ def _line(at: Ints, counts: Floats, channel: Channel, expected_s: float) -> tupl
 
 def _witness(tape: Tape, channel: Channel, spans: Sequence[tuple[int, int]]) -> Witness | None:
     """Utilisation of the same device in these times, where another group of the tape has it."""
-    name = _utilisation(channel)[0]
+    name = _utilisation(channel)
     for group in tape.groups:
         if any(other.name == name for other in group.info.channels):
             parts = [load_columns(tape, group.id, [name], *span) for span in spans]

@@ -48,9 +48,6 @@ WHOLE = 0.05
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
-# Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three
-# cells of a short window partly add up.
-BEATING = 1.3
 # Publications stray from their period by no more, this often.
 OFTEN = 0.95
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
@@ -249,7 +246,6 @@ def _partial(
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(state.maybe, found.toggle, toggle)
         common = np.where(state.sure, found.doubt, common)
-        random = np.where(state.share >= BUSY, BEATING, 1.0) * random
         random, loose, known = np.hypot(random, found.either * length), True, state.sure
     swing = own_swing(y) / 2
     beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}

@@ -94,11 +94,6 @@ class Ticks:
         usual = spacing_s(steps)
         return usual if usual > 1.5 * self.period_s else self.period_s
 
-    @property
-    def window_s(self) -> float:
-        """What a gauge averages over: as known, else the likeliest by its readings and utilisation."""
-        return self.windows_s[0]
-
     @cached_property
     def windows_s(self) -> tuple[float, ...]:
         """What a gauge may average over, the likeliest first; a GPU's gauge of which it is not known may be any."""
@@ -114,11 +109,6 @@ class Ticks:
         state = toggling(self._shifted_witness(), self._seconds(self.at_ns[own]))
         apart_s = np.diff(self.at_ns[own]) / NS
         return possible_windows(self.watts[own], self.spacing_s, state, apart_s)
-
-    @property
-    def plain(self) -> bool:
-        """True where straight lines between accumulated values are right at publications."""
-        return self.channel.kind is Kind.COUNTER or abs(self.window_s - self.spacing_s) < 0.05 * self.spacing_s
 
     @cached_property
     def curve(self) -> Curve:
@@ -190,12 +180,14 @@ class Ticks:
             return None
         return Witness(self.witness.t_s - self.origin_ns / NS, self.witness.share)
 
-    def many(self, starts_ns: npt.ArrayLike, ends_ns: npt.ArrayLike) -> tuple[Floats, Floats]:
-        """Joules and coverage of many windows at once; NaN where a window lies outside of everything."""
-        return self._many(np.asarray(starts_ns), np.asarray(ends_ns), None)
+    def many(
+        self, starts_ns: npt.ArrayLike, ends_ns: npt.ArrayLike, sampled: Sampled | None = None
+    ) -> tuple[Floats, Floats]:
+        """Joules and coverage of many windows at once; NaN where a window lies outside of everything.
 
-    def _many(self, starts: Ints, ends: Ints, sampled: Sampled | None) -> tuple[Floats, Floats]:
-        """The same, where the curve may have been asked already."""
+        `sampled` is what the curve says of them, where it has been asked already.
+        """
+        starts, ends = np.asarray(starts_ns), np.asarray(ends_ns)
         joules = (sampled or self.curve.energy(self._seconds(starts), self._seconds(ends))).joules
         seen = np.interp(ends, self.at_ns, self.observed_ns) - np.interp(starts, self.at_ns, self.observed_ns)
         coverage = np.clip(seen / np.maximum(ends - starts, 1), 0.0, 1.0)
@@ -209,7 +201,7 @@ class Ticks:
     def readings(self, starts_ns: Ints, ends_ns: Ints, sampled: Sampled | None = None) -> list[Reading]:
         """The same of many windows; `sampled` is what the curve says of them, where it has been asked already."""
         found = sampled or self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
-        joules, coverage = self._many(starts_ns, ends_ns, found)
+        joules, coverage = self.many(starts_ns, ends_ns, found)
         lengths = (ends_ns - starts_ns).astype(np.float64)
         seen = np.where(self._covered(coverage, lengths), 1.0, coverage)
         hole_ns = self.hole_ns[1] - self.hole_ns[0]
@@ -248,7 +240,7 @@ class Ticks:
         Time without a reading is in the last of them, at the most that the device can draw.
         """
         sampled = self.curve.energy(self._seconds(starts_ns), self._seconds(ends_ns))
-        _, coverage = self._many(starts_ns, ends_ns, sampled)
+        _, coverage = self.many(starts_ns, ends_ns, sampled)
         lengths = (ends_ns - starts_ns).astype(np.float64)
         lost_s = np.where(self._covered(coverage, lengths), 0.0, (1 - coverage) * lengths / NS)
         lost_j = (self.channel.facts.max_w or self.most_w() or 0.0) * lost_s
@@ -265,7 +257,7 @@ class Ticks:
 
     def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
         """Joules and coverage of one window without how far they may be off: to check another path against it."""
-        if self.hole_ns != (0, 0) and not self.plain:
+        if self.hole_ns != (0, 0):
             reading = self.between(start_ns, end_ns)
             return reading.joules, reading.coverage
         joules, coverage = self.many([start_ns], [end_ns])
@@ -289,7 +281,7 @@ class Ticks:
         """
         seconds = self._seconds(starts_ns), self._seconds(ends_ns)
         sampled = self.curve.energy(*seconds)
-        joules, coverage = self._many(starts_ns, ends_ns, sampled)
+        joules, coverage = self.many(starts_ns, ends_ns, sampled)
         known = np.isfinite(joules)
         if not known.any():
             return Reading(None, 0.0, refused=f"{self.channel.name} has no reading in the windows")

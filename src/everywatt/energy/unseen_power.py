@@ -11,6 +11,7 @@ Everything here comes from the readings and from utilisation, nothing from a fix
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -218,15 +219,9 @@ def sliding(extreme: np.ufunc, values: Array, cells: int) -> Array:
     return found
 
 
-def around(values: Array, cells: int) -> npt.NDArray[np.float64]:
-    """Rows of the values `cells` to either side of each, edges repeated."""
-    padded = np.pad(values, (cells, cells), mode="edge")
-    return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
-
-
-def weights(flags: Flags | Array, cells: int) -> npt.NDArray[np.float64]:
-    """Rows of 1 for each flag `cells` to either side of each, 0 for the others; there is none beyond the ends."""
-    padded = np.pad(flags.astype(np.float64), (cells, cells))
+def around(values: Array, cells: int, beyond: Literal["edge", "constant"] = "edge") -> npt.NDArray[np.float64]:
+    """Rows of the values `cells` to either side of each; `beyond` the ends these are repeated, or 0 ("constant")."""
+    padded = np.pad(values, (cells, cells), mode=beyond)
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
 
 
@@ -345,7 +340,7 @@ def _surroundings(
 ) -> Iterator[tuple[npt.NDArray[np.intp], Array, Array]]:
     """Readings of SLOW_BEAT_S to either side of these cells, some cells at a time, and weight 1 for those flagged."""
     reach = max(1, round(SLOW_BEAT_S / period))
-    rows, weight = around(y, reach), weights(flags, reach)
+    rows, weight = around(y, reach), around(flags.astype(np.float64), reach, "constant")
     for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
         if len(part):
             yield part, rows[part], weight[part]
@@ -370,9 +365,9 @@ def hidden_levels(
     reach = max(1, round(SLOW_BEAT_S / period))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
     flags = state.sure.astype(np.float64)
-    among = weights(flags, reach)
+    among = around(flags, reach, "constant")
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
-    inner = weights(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
+    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach, "constant")
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)

@@ -15,14 +15,9 @@ from everywatt.core.energy import Energy, over_time, sum_energies, total
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import TO_95
-from everywatt.energy.loading import (
-    checked_by,
-    load_joules,
-    load_readings,
-    load_stretches,
-    load_ticks,
-    rough_energy,
-)
+from everywatt.energy.loading import checked_by, load_joules, load_readings, rough_energy
+from everywatt.energy.loading import source_ticks as source_ticks
+from everywatt.energy.loading import stretch_joules as stretch_joules
 from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
 from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
 from everywatt.tape.columns import load_columns
@@ -73,7 +68,7 @@ def windows_joules(candidates: Sequence[Source], starts_ns: Ints, ends_ns: Ints)
     joules = np.zeros(len(starts_ns))
     if len(starts_ns) > FEW_WINDOWS:
         for source in candidates:
-            ticks = load_ticks(source, int(starts_ns.min()), int(ends_ns.max()))
+            ticks = source_ticks(source, int(starts_ns.min()), int(ends_ns.max()))
             joules += np.nan if ticks is None else ticks.many(starts_ns, ends_ns)[0]
     else:
         for number, window in enumerate(zip(starts_ns.tolist(), ends_ns.tolist(), strict=True)):
@@ -98,7 +93,7 @@ def together(figures: Sequence[Energy], windows: Sequence[tuple[int, int]]) -> E
 def _many(source: Source, windows: Sequence[tuple[int, int]]) -> Energy:
     starts, ends = (np.array(side, dtype=np.int64) for side in zip(*windows, strict=True))
     first, last = int(starts.min()), int(ends.max())
-    ticks = load_ticks(source, first, last)
+    ticks = source_ticks(source, first, last)
     reading = None if ticks is None else ticks.together(starts, ends)
     return _figure(source, reading, first, last, float((ends - starts).sum()) / NS)
 
@@ -146,24 +141,6 @@ def source_energies(source: Source, windows: Sequence[tuple[int, int]]) -> Energ
 def source_energy(source: Source, start_ns: int, end_ns: int) -> Energy:
     """Joules of one device between two instants, with its budget, coverage and notes."""
     return _window(source, load_readings([source], start_ns, end_ns)[0], start_ns, end_ns)
-
-
-def source_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
-    """The publications behind the figures between two instants; None where there are none.
-
-    For those who cannot name their windows beforehand, or need more than joules of them: charts of power, windows that
-    are cut where owners change, the covariance of adjacent windows.
-    """
-    return load_ticks(source, start_ns, end_ns)
-
-
-def stretch_joules(source: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
-    """Joules and observed seconds of many windows of one device, without intervals; NaN and 0 where it gave nothing.
-
-    A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
-    long tape counters are read off straight lines between publications as they were recorded.
-    """
-    return load_stretches(source, starts_ns, ends_ns)
 
 
 def window_figures(source: Source, ticks: Ticks, starts_ns: Ints, ends_ns: Ints) -> list[Energy]:

@@ -367,7 +367,7 @@ _MEANING = {
     "gain": "the gain of the sensor may be wrong, by the same factor in every window",
     "offset": "the offset of the sensor may be wrong, by the same watts all the time",
     "edges": "power between the sensor's last publication and the window's edge is interpolated",
-    "aliasing": "the sensor samples only part of the time, and the load may alias with it",
+    "aliasing": "the sensor samples only part of the time: a load may alias with it, and one in step looks steady",
     "quantum": "the resolution of the sensor",
     "baseline": "scatter of the idle power",
     "gap": "time without readings",
