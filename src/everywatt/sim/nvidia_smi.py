@@ -317,7 +317,7 @@ def log(chosen: Cards, driver: str, sections: list[str], printer: Printer) -> No
             printer.row(f"    {title}")
             for label, field in fields.items():
                 text = query(card, index, field).strip("[]")
-                line(2, label, f"{text} C" if name == "TEMPERATURE" and text.isdigit() else text)
+                line(2, label, f"{text} C" if name == "TEMPERATURE" and text.isdecimal() else text)
             if name == "POWER":
                 for label, text in power_samples(card).items():
                     line(2, label, text) if text else printer.row(f"    {label}")

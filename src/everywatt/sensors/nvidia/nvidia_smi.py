@@ -323,7 +323,7 @@ class NvidiaSmi:
         wanted = {field for group in groups for field in group.fields}
         command = self._query(["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)])
         if self.trouble is None:
-            command.append(f"--loop-ms={self._loop_ms}")
+            command.append(f"--loop-ms={max(1, self.period_ns // 1_000_000)}")
         if len(groups) < self._count:
             command.append("--id=" + ",".join(group.gpu.uuid or str(group.gpu.index) for group in groups))
         self._parser = Parser()
@@ -331,10 +331,6 @@ class NvidiaSmi:
             self._child = Child(command, self._environ, now_ns)
         except OSError as error:
             self.failure, self._start_ns = f"nvidia-smi: {error.strerror}.", now_ns + round(BACKOFF_S * NS)
-
-    @property
-    def _loop_ms(self) -> int:
-        return max(1, round(self.period_ns / 1e6))
 
     def _take(self, child: Child, now_ns: int) -> bool:
         """Take what the child has printed; False where that is nothing, or only what it complains of."""
@@ -377,8 +373,8 @@ class NvidiaSmi:
         self.failure = self.failure or f"nvidia-smi {why}."
         if not polling:
             self.trouble = (
-                f"nvidia-smi --loop-ms={self._loop_ms}, requested to print every "
-                f"{period_s:g} s, {why}; single polls are used instead."
+                f"nvidia-smi --loop-ms={self.period_ns // 1_000_000}, requested to print every {period_s:g} s, {why}; "
+                "single polls are used instead."
             )
 
 
