@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.bench.comparing import Comparing, Plan, Progress, Result, Watcher, compare_runs
+from everywatt.bench.comparing import Comparing, Plan, Progress, Result, RunsCompared, Watcher, compare_runs
 from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
 from everywatt.bench.figures import Figures
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
@@ -253,10 +253,7 @@ def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
 
 
 def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
-    output.table(*(replace(table, notes=()) for table in result.tables()))
-    output.text()
-    for line in result.verdicts():
-        output.text(line)
+    _verdicts(result, output)
     for one in result.found:
         if one.outliers:
             output.say(f"{one.candidate.label}: {one.outlier_line}")
@@ -269,6 +266,12 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
         output.say(f"  run     {result.run}")
     write_result(out, "comparison", result, lambda: trials_html(result, None, settings))
     output.json("comparison", result.to_dict())
+
+
+def _verdicts(result: Result | RunsCompared, output: Output) -> None:
+    output.table(*(replace(table, notes=()) for table in result.tables()))
+    for line in ("", *result.verdicts()):
+        output.text(line)
 
 
 def warn_of_failures(one: Figures, output: Output) -> None:
@@ -289,10 +292,7 @@ def trials_html(result: Result, sweep: Sweep | None, settings: Settings) -> str:
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
     check_ending(out)
     result = compare_runs(runs, target=target, force=force)
-    output.table(*(replace(table, notes=()) for table in result.tables()))
-    output.text()
-    for line in result.verdicts():
-        output.text(line)
+    _verdicts(result, output)
     output.say("One run each: these intervals do not include the variation of the program from run to run.")
     write_result(out, "comparison", result, lambda: _runs_html(runs))
     output.json("comparison", result.to_dict())

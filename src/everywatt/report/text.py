@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,10 +29,6 @@ from everywatt.report.wall import wall_of
 
 if TYPE_CHECKING:
     from everywatt.footprint.carbon import Footprint
-
-
-import math
-from dataclasses import asdict
 
 MAX_SPANS = 12
 MAX_OWNERS = 5
@@ -444,11 +441,8 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
         return (
             f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {format_percent(after / 100)}"
         )
-    if source == "edges":
-        after = _without(energy, edges=width_j / 10)
-        return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
-    if source == "aliasing":
-        after = _without(energy, aliasing=width_j / math.sqrt(10))
+    if source in ("edges", "aliasing"):
+        after = _without(energy, **{source: width_j / (10 if source == "edges" else math.sqrt(10))})
         return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"
     if source == "baseline":
         after = _without(energy, baseline=width_j / 2)

@@ -94,7 +94,7 @@ class WithMembers(Verb):
         """The members, with the first line of their help."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.members.items()])
+            formatter.write_dl([(name, one.get_short_help_str(160)) for name, one in self.members.items()])
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import document
+from everywatt.core.jsonio import ToDict, document
 
 NS = 1_000_000_000
 
@@ -114,18 +114,16 @@ class Owners:
 
 
 @dataclass(frozen=True, slots=True)
-class HostNow:
+class HostNow(ToDict):
     """The whole machine: CPU use in percent of all CPUs, memory in use."""
+
+    JSON = "name cpu_pct memory_bytes memory_total_bytes"
 
     name: str = ""
     cpu_pct: float | None = None
     memory_bytes: float | None = None
     memory_total_bytes: float | None = None
     cpu_history_pct: tuple[float, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return _fields(self, "cpu_history_pct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +176,7 @@ class ModelNow:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchNow:
+class BatchNow(ToDict):
     """How far a batch is: items, those that ended, seconds that the rest will take, and joules per finished item."""
 
     items: int
@@ -187,10 +185,6 @@ class BatchNow:
     running: int
     eta_s: float | None = None
     joules_per_item: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return _fields(self)
 
 
 @dataclass(frozen=True, slots=True)
