@@ -305,7 +305,6 @@ def test_what_ended_is_forgotten():
     assert all(len(part) <= 25 for part in held)
 
 
-@pytest.mark.xfail(strict=True, reason="a new agent takes each process for a program by itself")
 def test_a_new_agent_knows_what_is_one_program():
     one = by_user()
     rows = [row(10, 1.0, ppid=1), row(11, 4.0, ppid=10), row(12, 7.0, ppid=1)]

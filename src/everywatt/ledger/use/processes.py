@@ -273,6 +273,8 @@ class ProcessTable:
             facts = self._move(seen, at_ns)
             facts.take(row)
         elif len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
+            if facts.ppid is None:  # known from a state file only
+                self._child(facts, row)
             facts.take(row)
         used_s = seen.recent_s = float(max(cpu_s - seen.cpu_s, 0.0))
         seen.cpu_s = cpu_s
@@ -338,11 +340,7 @@ class ProcessTable:
         facts = self._known.get((pid, start))
         known = facts is not None
         if facts is None:
-            parent = self.alive.get(row.get("ppid", 0))
-            facts = ProcessFacts(pid, start, parent=None if parent is None else parent.facts.number)
-            if parent is not None and parent.facts.pid not in NO_PROGRAMS:
-                facts.tree = parent.facts.tree
-            self._add(facts, at_ns)
+            facts = self._add(self._child(ProcessFacts(pid, start), row), at_ns)
         facts.take(row)
         seen = self.alive[pid] = Seen(facts, start, cpu_s, children_s)
         began_ns = self._began_ns(start)
@@ -419,6 +417,14 @@ class ProcessTable:
             facts.more["of"] = name
             found = self._exited[key] = self._number(facts)
         return found
+
+    def _child(self, facts: ProcessFacts, row: dict[str, Any]) -> ProcessFacts:
+        """A process with the parent that it has when it is first told of."""
+        parent = self.alive.get(row.get("ppid", 0))
+        if parent is not None:
+            facts.parent = parent.facts.number
+            facts.tree = facts.tree if parent.facts.pid in NO_PROGRAMS else parent.facts.tree
+        return facts
 
     def _add(self, facts: ProcessFacts, at_ns: int) -> ProcessFacts:
         self._known[facts.pid, facts.start] = self._number(facts)
