@@ -39,7 +39,6 @@ _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 _PIECE = struct.Struct("<ddddd")
 _CALL = struct.Struct("<56sQ")
 _CALL_SLOTS = 160
-_SMI = ("nvidia_smi.py", "smi_card.py")
 
 
 def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
@@ -332,7 +331,7 @@ class Lab:
         (self.folder / "machine.txt").write_text("\n".join(lines) + "\n")
         write_loads(self.folder, self.machine.curves(), self.t0_ns)
         (self.folder / "smi-faults").write_text("\n".join(self.machine.smi))
-        _write_smi(self.folder / "bin" / "nvidia-smi", self.folder / "smi")
+        _write_smi(self.folder / "bin" / "nvidia-smi")
 
 
 def _device_line(folder: Path, name: str, curve: Curve) -> str:
@@ -427,14 +426,13 @@ def _instance(card: uuid.UUID, place: int, profile: str) -> str:
     return f"MIG-{uuid.uuid5(card, str(place))} {profile} {slices} {int(size[:-2]) * 2**30}"
 
 
-def _write_smi(path: Path, folder: Path) -> None:
-    """The fake nvidia-smi: its parts in `folder`, run by this Python without site-packages, so that it starts fast."""
+def _write_smi(path: Path) -> None:
+    """The fake nvidia-smi: run by this Python without site-packages and without everywatt, so that it starts fast."""
     import sys
 
-    package = folder / "everywatt" / "sim"  # without an __init__ of everywatt's, which would load more
-    package.mkdir(parents=True)
-    for name in _SMI:
-        (package / name).write_text(Path(__file__).with_name(name).read_text())
-    (folder / "__main__.py").write_text("from everywatt.sim.nvidia_smi import start\n\nstart()\n")
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(folder))} "$@"\n')
+    import pynvml
+
+    folders = [str(Path(__file__).parent), str(Path(pynvml.__file__).parent)]
+    code = f"import sys; sys.path += {folders!r}; import nvidia_smi; nvidia_smi.start()"
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(code)} "$@"\n')
     path.chmod(0o755)
