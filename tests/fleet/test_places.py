@@ -6,7 +6,7 @@ from everywatt.core.errors import UsageError
 from everywatt.fleet import jobs
 from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import OwnerKey
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 
 ID = "ab" * 32
 

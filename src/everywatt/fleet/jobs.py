@@ -18,7 +18,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 
 
 class JobProvider(Protocol):

@@ -29,8 +29,8 @@ from everywatt.ledger.counters import OTHER, OwnerKey
 from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, OWNED_S, USED, DeviceAccount
 from everywatt.ledger.idle import ASSUMED
 from everywatt.ledger.split.intervals import budgets
+from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse
-from everywatt.ledger.use.processes import ProcessFacts
 
 if TYPE_CHECKING:
     from everywatt.fleet.device_counters import Line

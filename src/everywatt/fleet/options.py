@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from everywatt.core.config import nearest
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
+from everywatt.core.machine import state_folder
 from everywatt.core.plugins import METRIC_NAMES, registered
 from everywatt.core.units import parse_duration_s
 
@@ -142,12 +143,9 @@ def parse_size(text: str) -> int:
 
 
 def default_state(environ: Mapping[str, str] | None = None) -> Path:
-    """systemd's STATE_DIRECTORY, else everywatt/agent in XDG_STATE_HOME or ~/.local/state."""
-    env = os.environ if environ is None else environ
-    if env.get("STATE_DIRECTORY"):
-        return Path(env["STATE_DIRECTORY"].split(":")[0])
-    base = Path(env["XDG_STATE_HOME"]) if env.get("XDG_STATE_HOME") else Path.home() / ".local" / "state"
-    return base / "everywatt" / "agent"
+    """systemd's STATE_DIRECTORY, else `agent` in everywatt's state folder."""
+    given = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
+    return Path(given.split(":")[0]) if given else state_folder(environ) / "agent"
 
 
 PATHS = ("remote_write_token_file", "remote_write_ca", "remote_write_cert", "remote_write_key", "state", "token_file",

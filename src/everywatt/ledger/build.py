@@ -45,8 +45,8 @@ from everywatt.ledger.owners import (
     in_order,
 )
 from everywatt.ledger.split.intervals import budgets
-from everywatt.ledger.split.sharing import share_tape
-from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT, DeviceShares, TapeShares
+from everywatt.ledger.split.sharing import DeviceShares, TapeShares, share_tape
+from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.

@@ -14,7 +14,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.tape.reader import Tape
 
 GROUPINGS = ("container", "job", "step", "user")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from everywatt.core.errors import MissingExtra
+from everywatt.core.plugins import library
 
 
 def shown_id(
@@ -170,12 +170,7 @@ HOUR_KEY: Final = ("hour_s", "node", "device", "source")
 
 def arrow() -> tuple[Any, Any]:
     """pyarrow and its Parquet, or MissingExtra."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
-    return pa, pq
+    return library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
 
 
 def job_schema() -> Any:

@@ -1,6 +1,6 @@
 """What is known of a process, as rows of the table tell it."""
 
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 
 
 def test_a_process_that_became_somebody_else_has_not_the_name_of_before():

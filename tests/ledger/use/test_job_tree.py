@@ -1,7 +1,7 @@
 """Jobs without cgroups: by the slurmstepd that a process descends from."""
 
 from everywatt.ledger.groups import JobTree, Names, details_of, owner_of
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 
 STEPD = "slurmstepd: [12.batch]"
 

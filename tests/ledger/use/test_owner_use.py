@@ -303,3 +303,15 @@ def test_what_ended_is_forgotten():
             one.tidy()
     held = [one.alive, one._known, one._exited, one._ended_lately, one._gone, one._used_now, one.hidden]
     assert all(len(part) <= 25 for part in held)
+
+
+def test_a_new_agent_knows_what_is_one_program():
+    one = by_user()
+    rows = [row(10, 1.0, ppid=1), row(11, 4.0, ppid=10), row(12, 7.0, ppid=1)]
+    one.feed(NS, rows)
+    two = by_user()
+    two.go_on_from(json.loads(json.dumps(one.to_dict())))
+    two.feed(9 * NS, rows)
+    for use in (one, two):
+        first, child, other = (use.alive[pid].facts.workload for pid in (10, 11, 12))
+        assert first == child != other

@@ -3,7 +3,7 @@
 import pytest
 
 from everywatt.core.clocks import NS
-from everywatt.ledger.use.processes import members
+from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.usage import ProcessUse
 
 

@@ -11,7 +11,7 @@ import pytest
 from everywatt.fleet import jobs
 from everywatt.fleet.jobs import Job, Places
 from everywatt.ledger.counters import OwnerKey
-from everywatt.ledger.use.processes import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.provider import SlurmJobs

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.channels import Domain
 from everywatt.core.energy import Energy
+from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.engine import NOT_RECORDED
 from everywatt.ledger.groups import GROUPINGS, Grouping
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, kind_of
-from everywatt.ledger.owners import BY_ALLOCATION, BY_USE
+from everywatt.ledger.owners import BY_ALLOCATION, BY_USE, Owner
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
 from everywatt.ledger.split.split import (
     CPU_TIME,
@@ -26,10 +27,8 @@ from everywatt.ledger.split.split import (
     OTHER_AT,
     SPECIAL,
     CpuUse,
-    DeviceShares,
     Roll,
     Split,
-    TapeShares,
     Uses,
     cpu_use,
     gpu_share,
@@ -44,6 +43,50 @@ from everywatt.tape.reader import Tape
 Floats = npt.NDArray[np.float64]
 
 EDGE = 0.5  # of what was used in a stretch that the window cuts, this much may have been outside
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShares:
+    """Joules of a device by owner (in the order of the owners of its tape) and by reason; idle's own are in `idle_j`.
+
+    `paths_j` is the sum over stretches, `energy` the window's own integral. `owned_s` is each owner's part of the time
+    that was shared, so that a watt more of idle is so many joules less for it. `unsure` is by
+    how much the cost of a unit of use may differ between owners (95 %, relative), `doubt_j` what else is not sure of
+    each owner's share, and `method` how the active joules were split. `occupancy` is which part of the CPUs each owner
+    kept busy on average, None where the power of the device rises in proportion to that.
+    `reasons` say why joules are unattributed.
+    """
+
+    label: str
+    energy: Energy
+    idle: Idle
+    active_j: Floats
+    held_j: Floats
+    idle_j: Floats
+    paths_j: float
+    owned_s: Floats
+    method: str
+    unsure: float
+    doubt_j: Floats
+    occupancy: Floats | None = None
+    notes: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TapeShares:
+    """All devices of one tape, with the owners that their numbers stand for.
+
+    `use` is what was measured of each owner by name (cpu_s, gpu_s, rss_bytes, …), NaN where it was not.
+    """
+
+    host: str
+    owners: tuple[Owner, ...]
+    devices: tuple[DeviceShares, ...]
+    total: Energy
+    use: dict[str, Floats] = field(default_factory=dict)
+    details: dict[int, dict[str, object]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def share_tape(

@@ -15,7 +15,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy import window
 from everywatt.energy.sources import Source
-from everywatt.ledger.use.processes import members
+from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
 from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.reader import StoredGroup, Tape

@@ -14,7 +14,8 @@ from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
 from everywatt.ledger.engine import saturating
 from everywatt.ledger.split.intervals import JIFFY_S
-from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable, Seen
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.processes import CpuRecord, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this

@@ -11,14 +11,14 @@ it by process and time (`ledger.use.usage`), the agent adds it up by owner (`led
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from everywatt.core.cgroup_names import PlaceKind, places
+from everywatt.core.cgroup_names import places
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.ledger.use.facts import ProcessFacts
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
@@ -26,120 +26,6 @@ LITTLE_S = 0.05  # what a group has beyond its processes may be rounding below t
 MOST_BEHIND_S = 1.0  # and what it lacks beyond this is a group that does not count all of its processes
 NO_PROGRAMS = (1, 2)  # init and the kernel's own: what they started are programs by themselves
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
-
-
-@dataclass(slots=True)
-class ProcessFacts:
-    """One process as far as it was told; later rows bring it up to date.
-
-    `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen.
-    `exited` marks a stand-in for the children of `parent` that came and went between two reads. `moved` marks facts
-    from before the process was moved to another cgroup; other facts of the same pid and start say how it went on.
-    `tree` is the number of the first process of its tree below init.
-    """
-
-    pid: int
-    start: int | None
-    name: str = "?"
-    ppid: int | None = None
-    cmdline: str | None = None
-    uid: int | None = None
-    cgroup: str | None = None
-    meter: bool = False
-    reaper: bool = False
-    exited: bool = False
-    parent: int | None = None
-    user: str | None = None
-    moved: bool = False
-    more: dict[str, Any] = field(default_factory=dict)
-    number: int = -1
-    tree: int = -1
-
-    @property
-    def workload(self) -> str | int:
-        """What it is a part of, whoever is asked about: its job, container, unit or cgroup, else its tree."""
-        return self.tree if self.cgroup in (None, "/") else _workload(self.cgroup or "")
-
-    @property
-    def id(self) -> str:
-        """`PID:START`, the same in every ledger of a run; `PID:START:exited` for a stand-in."""
-        return f"{self.pid}:{self.start if self.start is not None else ''}{':exited' if self.exited else ''}"
-
-    @property
-    def program(self) -> str:
-        """Its name; for a stand-in that of the program that it stands in for, or for whose children."""
-        return str(self.more.get("of", self.name))
-
-    @property
-    def label(self) -> str:
-        """For people: the command line without its folder, else the name."""
-        if self.exited:
-            return self.name
-        words = (self.cmdline or "").split()
-        if not words:
-            return self.name if self.name != "?" else f"pid {self.pid}"
-        words[0] = words[0].rsplit("/", 1)[-1] or words[0]
-        return " ".join(words)
-
-    def take(self, row: Mapping[str, Any]) -> None:
-        """Bring the facts up to date with a row of the table."""
-        if "ppid" in row:
-            self.ppid = row["ppid"]
-        if "name" in row:
-            self.name = str(row["name"])
-        if "cmdline" in row:
-            self.cmdline = row["cmdline"]
-        if "uid" in row:
-            self.uid, self.user = row["uid"], None  # somebody without a name has not the one of whoever started it
-        if "user" in row:
-            self.user = row["user"]
-        if "cgroup" in row:
-            self.cgroup = row["cgroup"]
-        if row.get("meter"):
-            self.meter = True
-        elif self.meter and "cpu_s" in row:
-            self.meter = False  # somebody asked for the meter itself later on
-        if row.get("reaper"):
-            self.reaper = True
-
-    def to_dict(self) -> dict[str, Any]:
-        """What is known, without what is not."""
-        known = {"pid": self.pid, "start": self.start, "ppid": self.ppid, "name": self.name, "cmdline": self.cmdline}
-        known |= {"uid": self.uid, "cgroup": self.cgroup}
-        return {key: value for key, value in known.items() if value is not None}
-
-
-@lru_cache(maxsize=4096)
-def _workload(cgroup: str) -> str:
-    within = places(cgroup)
-    kinds = (PlaceKind.JOB, PlaceKind.CONTAINER, PlaceKind.UNIT)
-    return next((within[kind].id for kind in kinds if kind in within), cgroup)
-
-
-def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | None]]) -> list[bool]:
-    """For each process whether it descends from a followed root (pid, start or None), or from the run's reaper.
-
-    By the parent that each had when it was first seen; a process once a member stays one. The reaper itself is none.
-    """
-    wanted = set(roots)
-    known: list[bool | None] = [None] * len(processes)
-    for number, process in enumerate(processes):
-        root = (process.pid, process.start) in wanted or (process.pid, None) in wanted
-        known[number] = True if root and not process.exited else None
-    for number in range(len(processes)):
-        chain = []
-        at: int | None = number
-        while at is not None and known[at] is None and at not in chain:
-            chain.append(at)
-            parent = processes[at].parent
-            if parent is not None and processes[parent].reaper:
-                known[at] = True
-                break
-            at = parent
-        answer = at is not None and known[at] is True
-        for one in chain:
-            known[one] = answer
-    return [bool(one) for one in known]
 
 
 @dataclass(slots=True)
@@ -387,6 +273,8 @@ class ProcessTable:
             facts = self._move(seen, at_ns)
             facts.take(row)
         elif len(row) > PLAIN_ROW or row.get("ppid") != facts.ppid or row.get("name") != facts.name or facts.meter:
+            if facts.ppid is None:  # known from a state file only
+                self._child(facts, row)
             facts.take(row)
         used_s = seen.recent_s = float(max(cpu_s - seen.cpu_s, 0.0))
         seen.cpu_s = cpu_s
@@ -452,11 +340,7 @@ class ProcessTable:
         facts = self._known.get((pid, start))
         known = facts is not None
         if facts is None:
-            parent = self.alive.get(row.get("ppid", 0))
-            facts = ProcessFacts(pid, start, parent=None if parent is None else parent.facts.number)
-            if parent is not None and parent.facts.pid not in NO_PROGRAMS:
-                facts.tree = parent.facts.tree
-            self._add(facts, at_ns)
+            facts = self._add(self._child(ProcessFacts(pid, start), row), at_ns)
         facts.take(row)
         seen = self.alive[pid] = Seen(facts, start, cpu_s, children_s)
         began_ns = self._began_ns(start)
@@ -533,6 +417,14 @@ class ProcessTable:
             facts.more["of"] = name
             found = self._exited[key] = self._number(facts)
         return found
+
+    def _child(self, facts: ProcessFacts, row: dict[str, Any]) -> ProcessFacts:
+        """A process with the parent that it has when it is first told of."""
+        parent = self.alive.get(row.get("ppid", 0))
+        if parent is not None:
+            facts.parent = parent.facts.number
+            facts.tree = facts.tree if parent.facts.pid in NO_PROGRAMS else parent.facts.tree
+        return facts
 
     def _add(self, facts: ProcessFacts, at_ns: int) -> ProcessFacts:
         self._known[facts.pid, facts.start] = self._number(facts)

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable
+from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.processes import CpuRecord, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape

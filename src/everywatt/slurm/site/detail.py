@@ -17,6 +17,7 @@ from everywatt.core.format import (
     format_rounded,
     format_watts,
 )
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
@@ -139,14 +140,10 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
+class Details(ToDict):
     """The runs of a job, or the tasks of an array."""
 
     jobs: Sequence[Detail]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"jobs": [job.to_dict() for job in self.jobs]}
 
     def tables(self) -> list[Table]:
         """A job in full; of several tasks one row each."""

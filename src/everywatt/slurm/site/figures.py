@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from everywatt.core.format import format_count, format_joules, format_percent, format_watts, print_quantity
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import JobOnNode
@@ -194,16 +195,13 @@ class JobSums:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningJobs:
+class RunningJobs(ToDict):
     """Jobs that run now, the most powerful first; `as_of_s` is the time of their figures."""
 
+    JSON: ClassVar[str] = "jobs=rows from=url as_of_s"
     rows: Sequence[Mapping[str, Any]]
     url: str | None
     as_of_s: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"jobs": list(self.rows), "from": self.url, "as_of_s": self.as_of_s}
 
     def tables(self) -> list[Table]:
         """The jobs with their power, and the sum of it."""

@@ -8,14 +8,15 @@ is a part that is larger than the whole, or Slurm counting less than the chips o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.format import format_count, format_percent
+from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.tables import Cell, Column, Quantity, Table
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import HOUR_S
@@ -56,7 +57,7 @@ GROUP BY 1, 2"""
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(ToDict):
     """Joules by one kind of sensor. Without bounds its interval is not known."""
 
     joules: float
@@ -64,13 +65,9 @@ class Figure:
     high: float | None
     scope: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(ToDict):
     """`alert`: two figures that cannot both be right. `scope`: one that measures less than its name suggests."""
 
     kind: str
@@ -102,16 +99,17 @@ class NodeDay:
             "node": self.node,
             "day": self.day.isoformat(),
             "hours": self.hours,
-            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "figures": as_data(self.figures),
             "slurm": slurm and {**slurm, "chips": self.ours and self.ours.to_dict()},
-            "findings": [asdict(one) for one in self.findings],
+            "findings": as_data(self.findings),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class Reconciled(ToDict):
     """Nodes and days with what each kind of sensor says."""
 
+    JSON: ClassVar[str] = "days alerts ok"
     days: Sequence[NodeDay]
 
     @property
@@ -119,9 +117,10 @@ class Reconciled:
         """Number of pairs of figures that cannot both be right."""
         return sum(one.kind == ALERT for day in self.days for one in day.findings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {"days": [day.to_dict() for day in self.days], "alerts": self.alerts, "ok": not self.alerts}
+    @property
+    def ok(self) -> bool:
+        """Whether there are none."""
+        return not self.alerts
 
     def tables(self) -> list[Table]:
         """One row for each node and day; kinds of sensor that no node has are left out."""

@@ -11,11 +11,12 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.foreign import text_lines
 from everywatt.core.format import format_count
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH
 from everywatt.ledger.engine import UJ
@@ -313,23 +314,20 @@ ANSWER_S: Final = 30.0  # longest time for sacctmgr to set one comment
 
 
 @dataclass(slots=True)
-class Annotated:
+class Annotated(ToDict):
     """What `annotate` did to the field AdminComment, which `sacct` and `sacctmgr` show.
 
     Only jobs that have ended, and never what another tool wrote there: the field is read first. A user's own comment
     (`sbatch --comment`) is another field and is not touched.
     """
 
+    JSON: ClassVar[str] = "written same foreign unknown failed dry"
     dry: bool = False
     written: int = 0
     same: int = 0
     foreign: list[str] = field(default_factory=list)  # jobs whose comment is another tool's
     unknown: list[str] = field(default_factory=list)  # jobs that sacct does not know
     failed: dict[str, str] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {name: getattr(self, name) for name in ("written", "same", "foreign", "unknown", "failed", "dry")}
 
     def tables(self) -> list[Table]:
         """What was written, in a sentence."""

@@ -21,9 +21,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
+from everywatt.core.plugins import library
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, SUMMED, JobOnNode, NodeHour, arrow, hour_schema, job_schema
 
@@ -326,11 +327,7 @@ def connect() -> Any:
 
 
 def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ImportError:
-        raise MissingExtra("duckdb", "analysis") from None
-    return duckdb
+    return library("duckdb", "analysis")
 
 
 def _read(connection: Any, files: Sequence[Path], schema: Any) -> str:
