@@ -62,6 +62,23 @@ def test_rows_one_by_one_are_the_same_as_all_at_once_and_bounded(kind):
     assert predict_form(form, far).max() <= form.most_w == pytest.approx(form.idle_w + 2 * (y.max() - form.idle_w))
 
 
+def test_trees_rise_with_a_change_and_take_rows_below_the_range_for_falling():
+    """Power that is ahead of its counter: half of a row's rise is in the row before."""
+    use = np.repeat(np.random.default_rng(7).random(60) + 0.5, 5)
+    change = np.diff(use, prepend=use[0])
+    features = (Feature("value", "c"), Feature("change", "c", seconds=1.0))
+    x = np.column_stack([use, change])
+    form = fit_form(Candidate("mixed", "mixed", features), x, 20 + 30 * use + 15 * change)
+    for place, span in ((0, (-1, 4)), (1, (-2, 2))):
+        row = np.tile([1.0, 0.0], (200, 1))
+        row[:, place] = np.linspace(*span, 200)
+        watts = predict_form(form, row)
+        assert (np.diff(watts) >= -1e-9).all() and np.ptp(watts) > 5
+        assert [form.watts(one) for one in row.tolist()] == pytest.approx(watts.tolist())
+    below, lowest = form.watts([form.ranges[0].low - 1e-9, 0.0]), form.watts([form.ranges[0].low, form.ranges[1].low])
+    assert below == pytest.approx(lowest, rel=1e-6)
+
+
 def test_a_linear_world_is_learnt_and_its_error_told():
     found = fit(world(), "power", only=("linear",))
     best = found.chosen

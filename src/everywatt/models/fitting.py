@@ -84,9 +84,10 @@ def fit(
         tried = [one for one in tried if one.kind not in ("curved", "mixed")]
     if only is not None:
         tried = [one for one in tried if one.name in only or one.baseline]
-    loads = table.loads if table.loads is not None else found_loads(table, [f.column for f in tried[1].features])
     x = design(table, tried[1].features, fill, table.period_s)
-    folds = folds_of(loads, {f.name: x[:, p] for p, f in enumerate(tried[1].features) if f.kind == "value"})
+    columns = {f.column: x[:, p] for p, f in enumerate(tried[1].features) if f.kind == "value"}
+    loads = table.loads if table.loads is not None else found_loads(table, list(columns))
+    folds = folds_of(loads, columns)
     scores = []
     for one in tried:
         tell(f"trying {one.name}")
@@ -123,10 +124,10 @@ def no_relation(best: Score, mean: Score) -> str:
 
 
 def _candidates(seen: Screened, target: str, averages: bool, *, asked: bool) -> tuple[list[Candidate], list[str]]:
-    used, ratios, unused = automatic(seen.table, target, seen.names, asked=asked)
+    used, watched, unused = automatic(seen.table, target, seen.names, asked=asked)
     if averages:
         used = [*used, *(Feature("mean", f.column, seconds=tau) for f in used[:8] for tau in AVERAGES_S)]
-    return candidates(used, ratios), unused
+    return candidates(used, watched), unused
 
 
 def _finish(

@@ -78,7 +78,7 @@ def map_of(form: Form, x: Floats) -> Map:
     if not form.features:
         return NOWHERE
     share = importances(form, x)
-    follows = [int(p) for p in np.argsort(-share) if share[p] > 0]
+    follows = [int(p) for p in np.argsort(-share) if share[p] > 0 and form.features[p].kind != "change"]
     ratios = [p for p, feature in enumerate(form.features) if feature.kind == "log-ratio"]
     places = (*follows[:MOST_COUNTED], *ratios)
     if not places:

@@ -2,7 +2,8 @@
 
 All of them are idle watts plus what each column adds, and none of them falls while a column rises: a column stands for
 use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` refines
-`curved` by boosted trees. Outside the training range all of them continue as `curved` does.
+`curved` by boosted trees, which also follow how much a column has just risen. Outside the training range all of them
+continue as `curved` does.
 
 A third-party learner is an entry point of the group `everywatt.models`: an object with `name`,
 `fit(x, y, names) -> payload` (plain JSON data) and `predict(payload, x) -> watts`. A model file names the learner and
@@ -26,7 +27,6 @@ from everywatt.models.table import Floats
 MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
 KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
 RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
-TREES_SHARE = 0.85  # with more, two more validations were worse than least squares; with less, most were farther off
 BAND = 0.98  # of the rows: trees may differ from the curves by as much as they do in so many rows that were learnt
 SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
 MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
@@ -54,7 +54,8 @@ class Candidate:
 def candidates(used: Sequence[Feature], watched: Sequence[Feature]) -> list[Candidate]:
     """Everything that is tried, baselines first.
 
-    `used` are the columns that watts follow, `watched` those of which only the range counts (ratios of columns).
+    `used` are the columns that watts follow, `watched` what only trees follow (changes of columns) and after them that
+    of which only the range counts (ratios of columns).
     """
     features = (*used, *watched)
     tried = [
@@ -88,7 +89,8 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     if candidate.kind == "plugin":
         payload = dict(learner(candidate.name).fit(x, y, [feature.name for feature in features]))
         return Form("plugin", features, ranges, least, plugin=candidate.name, payload=payload)
-    used = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
+    used = [place for place, feature in enumerate(features) if feature.kind not in ("log-ratio", "change")]
+    split = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
     if candidate.kind == "least squares":
         idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
         weights = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
@@ -106,9 +108,9 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     )
     if candidate.kind != "mixed":
         return form
-    trees = grow(x[:, used], np.log(y))
+    trees = grow(x[:, split], np.log(y))
     apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))
-    return replace(form, share=TREES_SHARE, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
+    return replace(form, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
 
 
 def _ranges(x: Floats) -> tuple[Range, ...]:
@@ -188,6 +190,9 @@ def _predict_rising(form: Form, x: Floats) -> Floats:
         if curve.reach > 0:
             watts += curve.slope * curve.reach * np.tanh(np.maximum(x[:, place] - at[-1], 0.0) / curve.reach)
     if form.trees:
+        x = x.copy()
+        for place, of in form.changes.items():
+            x[:, place] = np.where(x[:, of] < form.ranges[of].low, form.ranges[place].low, x[:, place])
         grown = np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG))
         if form.band:
             grown = np.clip(grown, inside * np.exp(-form.band), inside * np.exp(form.band))
@@ -213,9 +218,9 @@ def importances(form: Form, x: Floats) -> Floats:
 
 MANY_ROWS = 50_000
 CHECKED_ROWS = 64
-TREES, FEW_TREES = 100, 40
+TREES, FEW_TREES = 60, 40
 FEW_ROWS = 400
-LEAVES = 16
+LEAVES = 31
 RATE, FAST_RATE = 0.1, 0.15
 LEAST_IN_LEAF = 5  # rows, so that a load of a quarter of a minute counts; a twentieth of a small table
 

@@ -173,12 +173,14 @@ def _joined(parts: Sequence[Held]) -> Held:
 
 
 def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, Floats]]:
-    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios follow."""
+    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios, changes follow."""
     places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
     for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
         broken = x.copy()
         broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
         for p, feature in enumerate(features):
+            if feature.kind == "change" and feature.column == name:
+                broken[:, p] *= factor
             if feature.kind == "log-ratio" and name in feature.columns:
                 above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
                 broken[:, p] = np.log(above / below)
