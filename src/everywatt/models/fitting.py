@@ -97,9 +97,9 @@ def fit(
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
-    found = shifts(scores, y, level, CHOICES[choose])
+    found, wider = shifts(scores, y, level, CHOICES[choose])
     x = x[:, : len(best.candidate.features)]
-    model = _finish(best, x, y, seen, target, scores, level, choose, found, told)
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, wider, told)
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 
@@ -140,6 +140,7 @@ def _finish(
     level: float,
     choose: str,
     found: Sequence[Shift],
+    wider: float,
     loads: Sequence[str],
 ) -> Model:
     form = fit_form(best.candidate, x, y)
@@ -147,7 +148,7 @@ def _finish(
     names = [f.column for f, moves in zip(form.features, share, strict=True) if f.kind == "value" and moves > 0]
     still = {name: max(LEAST_STUCK, 2 * int(still_rows(seen.table.column(name)).max())) for name in names}
     widths = calibrated(best, y, level, map_of(form, x))
-    widths = replace(widths, stuck=stuck_columns(best, y, level, still))
+    widths = replace(widths, stuck=stuck_columns(best, y, level, still)).scaled(wider)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
     worst = max(found, key=lambda one: one.error_pct)
     least = min(found, key=lambda one: one.coverage)
@@ -169,6 +170,7 @@ def _finish(
         "worst_error_pct": worst.error_pct,
         "worst_fold": worst.name,
         "least_coverage": least.coverage,
+        "widened": wider,
         "looks": len(found) * sum(not one.candidate.baseline for one in scores),
         "importance": {form.features[p].name: round(float(share[p]), 4) for p in order},
         "warnings": list(seen.warnings),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from everywatt.models.features import Feature
@@ -196,6 +196,12 @@ class Widths:
     out: float = 1.0
     scales: tuple[float, ...] = ()
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
+
+    def scaled(self, factor: float) -> Widths:
+        """So many times as wide, but for what is added outside of the training range."""
+        below, above = (tuple(factor * width for width in side) for side in (self.below, self.above))
+        stuck = {name: Stuck(s.rows, factor * s.below, factor * s.above) for name, s in self.stuck.items()}
+        return replace(self, below=below, above=above, stuck=stuck)
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""

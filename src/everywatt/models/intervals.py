@@ -30,6 +30,7 @@ WATCHED = 0.5  # weight of a ratio beside a column of mean importance
 FAR = 5.0  # ranges: values further out count as that far
 NEAR = 0.9  # quantile of the distance of the rows that a centre stands for
 LEAST_AWAY = 0.01  # ranks: what the mean distance is at least
+LEAST_WIDTH = 1e-9  # logarithm: an exact model has some width
 LEAST_SPREAD = 0.1  # of the mean distance: rows that are all alike still have some
 
 
@@ -146,9 +147,13 @@ def _sides(
     return sides[0], sides[1]
 
 
-def covered(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
-    """For each left-out row whether the truth is inside, as 1 or 0; `more` is added on both sides."""
+def strain(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
+    """For each left-out row how many times the width it needs, 1 or less where the truth is inside.
+
+    `more` is added on both sides, whatever the width.
+    """
     found = novelty.tolist()
-    below = np.array([along(widths.novelty, widths.below, new) for new in found]) + more
-    above = np.array([along(widths.novelty, widths.above, new) for new in found]) + more
-    return np.asarray((-below <= errors) & (errors <= above), dtype=np.float64)
+    below, above = (
+        np.array([along(widths.novelty, side, new) for new in found]) for side in (widths.below, widths.above)
+    )
+    return (np.abs(errors) - more) / np.maximum(np.where(errors < 0, below, above), LEAST_WIDTH)
