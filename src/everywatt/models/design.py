@@ -14,7 +14,6 @@ Ints = NDArray[np.int64]
 
 MOST_VALUES = 12
 MOST_IN_RATIOS = 4
-MOST_CHANGES = 4  # strongest columns whose change trees follow
 USEFUL, FALLS = 0.1, -0.3  # rank correlations with power
 WILD = 20.0  # times the range of all but the highest hundredth of the rows
 
@@ -64,7 +63,7 @@ def correlation(a: Floats, b: Floats, *, by_rank: bool = True) -> float:
 def automatic(
     table: Table, target: str, names: Sequence[str], *, asked: bool = False
 ) -> tuple[list[Feature], list[Feature], list[str]]:
-    """Columns that watts may follow, strongest first; what only trees follow or whose range is watched; those left out.
+    """Columns that watts may follow, strongest first; ratios of them whose range is watched; and those left out.
 
     Left out unless they were `asked` for: a column that falls while power rises, which is no use of the machine; one
     with values far beyond all others, which has no range to learn in; and one that hardly moves with power and stands
@@ -79,8 +78,7 @@ def automatic(
     strong = kept[:MOST_IN_RATIOS]
     values = [Feature("value", name) for name in kept]
     ratios = [Feature("log-ratio", a, b) for place, a in enumerate(strong) for b in strong[place + 1 :]]
-    changes = [Feature("change", name, seconds=table.period_s) for name in kept[:MOST_CHANGES]]
-    return values, [*changes, *ratios], [name for name in names if name not in kept]
+    return values, ratios, [name for name in names if name not in kept]
 
 
 def _no_use(values: Floats, strength: float) -> bool:

@@ -11,9 +11,9 @@ import numpy as np
 from everywatt.core.errors import UsageError
 from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
-from everywatt.models.form import Model, Range
+from everywatt.models.form import Model
 from everywatt.models.intervals import LEVEL, map_of
-from everywatt.models.learners import Candidate, candidates, fit_form, importances
+from everywatt.models.learners import Candidate, candidates, fit_form, importances, range_of
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import (
@@ -30,6 +30,7 @@ from everywatt.models.validation import (
 )
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
+MOST_CHANGES = 4  # strongest columns whose change trees follow
 LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
 LEAST_STUCK = 10  # rows; a column is stuck after that many, and after twice its longest standstill in training
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
@@ -84,8 +85,9 @@ def fit(
         tried = [one for one in tried if one.kind not in ("curved", "mixed")]
     if only is not None:
         tried = [one for one in tried if one.name in only or one.baseline]
-    x = design(table, tried[1].features, fill, table.period_s)
-    columns = {f.column: x[:, p] for p, f in enumerate(tried[1].features) if f.kind == "value"}
+    every = max((one.features for one in tried), key=len)
+    x = design(table, every, fill, table.period_s)
+    columns = {f.column: x[:, p] for p, f in enumerate(every) if f.kind == "value"}
     loads = table.loads if table.loads is not None else found_loads(table, list(columns))
     folds = folds_of(loads, columns)
     scores = []
@@ -124,10 +126,11 @@ def no_relation(best: Score, mean: Score) -> str:
 
 
 def _candidates(seen: Screened, target: str, averages: bool, *, asked: bool) -> tuple[list[Candidate], list[str]]:
-    used, watched, unused = automatic(seen.table, target, seen.names, asked=asked)
+    used, ratios, unused = automatic(seen.table, target, seen.names, asked=asked)
     if averages:
         used = [*used, *(Feature("mean", f.column, seconds=tau) for f in used[:8] for tau in AVERAGES_S)]
-    return candidates(used, watched), unused
+    changes = [Feature("change", f.column, seconds=seen.table.period_s) for f in used[:MOST_CHANGES]]
+    return candidates(used, ratios, changes), unused
 
 
 def _finish(
@@ -180,7 +183,7 @@ def _finish(
         form=form,
         widths=widths,
         period_s=table.period_s,
-        columns={name: _range(table.column(name)) for name in needed},
+        columns={name: range_of(table.column(name)) for name in needed},
         units={name: table.units.get(name, "") for name in needed},
         host=table.host,
         errors=[error_row(one, y) for one in scores],
@@ -201,8 +204,3 @@ def error_row(one: Score, y: Floats) -> dict[str, Any]:
         "worst_fold": one.worst()[1],
         **{f"{kind}_pct": error for kind in KINDS if not np.isnan(error := one.worst(kind)[0])},
     }
-
-
-def _range(values: Floats) -> Range:
-    known = values[np.isfinite(values)]
-    return Range(float(known.min()), float(known.max()), float(np.median(known)))

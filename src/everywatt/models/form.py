@@ -198,10 +198,9 @@ class Widths:
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
 
     def scaled(self, factor: float) -> Widths:
-        """So many times as wide, but for what is added outside of the training range."""
+        """So many times as wide, but for what is added outside of the training range and where columns are stuck."""
         below, above = (tuple(factor * width for width in side) for side in (self.below, self.above))
-        stuck = {name: Stuck(s.rows, factor * s.below, factor * s.above) for name, s in self.stuck.items()}
-        return replace(self, below=below, above=above, stuck=stuck)
+        return replace(self, below=below, above=above)
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""

@@ -15,7 +15,7 @@ import numpy as np
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import Ints, clusters
 from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along
-from everywatt.models.learners import importances
+from everywatt.models.learners import figures, importances
 from everywatt.models.table import Floats
 
 LEVEL = 0.9
@@ -99,9 +99,8 @@ def map_of(form: Form, x: Floats) -> Map:
 
 def stuck_of(rows: int, witnesses: Sequence[Floats], level: float = LEVEL) -> Stuck:
     """Widths where a column is stuck, from left-out rows in which it was: log(truth / prediction) of each fold."""
-    miss = (1 - level) / 2
-    sides = [max(conformal_quantile((sign * one).tolist(), 1 - miss) for one in witnesses) for sign in (-1.0, 1.0)]
-    return Stuck(rows, max(sides[0], 0.0), max(sides[1], 0.0))
+    (below,), (above,) = _sides([witnesses], level, 0.5)
+    return Stuck(rows, below, above)
 
 
 def widening(form: Form, places: Sequence[int], x: Floats) -> Floats:
@@ -131,8 +130,7 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
     below, above = min(
         (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
     )
-    centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
-    scales = tuple(float(f"{scale:.4g}") for scale in place.scales)
+    centres, scales = tuple(tuple(figures(centre, 4)) for centre in place.centres), tuple(figures(place.scales, 4))
     return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING, scales)
 
 

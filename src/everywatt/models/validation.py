@@ -90,6 +90,7 @@ FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
 ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
 HELD_BELOW = 0.02  # of the level: each fold is held by at least the level less this
 MOST_WIDER = 4.0  # times: where folds demand more, one of them has nothing in common with the others
+MOST_FOR_FAULTS = 1.5  # times: for faults that rows do not show every interval would be as wide as the worst of them
 SEEN = 0.95  # quantile of the distance of rows that are left out by time
 
 
@@ -227,6 +228,7 @@ def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str
     squares = next((one for one in scores if one.candidate.kind == "least squares"), None)
     reference = {} if squares is None else dict(zip([h.name for h in squares.held], squares.errors_pct, strict=True))
     found: list[tuple[Shift, Floats]] = []
+    factor = 1.0
     for name in [held.name for held in chosen_of(scores, kinds).held]:
         best = chosen_of(scores, kinds, but=name)
         held, error = next(pair for pair in zip(best.held, best.errors_pct, strict=True) if pair[0].name == name)
@@ -236,8 +238,8 @@ def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str
             needs = np.minimum(needs, _strain_while_stuck(best, held, errors, level))
         other = reference.get(name, float("nan"))
         found.append((Shift(held.kind, name, best.candidate.name, len(needs), error, other, 0.0), needs))
-    least = level - HELD_BELOW
-    factor = max(1.0, *(min(MOST_WIDER, float(np.quantile(needs, least, method="higher"))) for _, needs in found))
+        most = MOST_FOR_FAULTS if held.kind == "column" else MOST_WIDER
+        factor = max(factor, min(most, float(np.quantile(needs, level - HELD_BELOW, method="higher"))))
     return [replace(one, coverage=float((needs <= factor).mean())) for one, needs in found], factor
 
 
