@@ -14,6 +14,7 @@ as the agent does; and what others have published of Kepler and Scaphandre, on o
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -25,9 +26,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common import HERE, OUT, cpu_s, environment, rss_bytes, say, verdict
 from everywatt.sim.machine import SimMachine
@@ -35,6 +38,8 @@ from everywatt.sim.machine import SimMachine
 PROCESSES, CONTAINERS, WORKERS = 200, 20, 10
 WARM_S = 40.0
 TURNS, TURN_S = 2, 45.0
+QUICK_S = 8.0
+DRIVES_COMMANDS = True  # see _against.py
 SCRAPE_S = 15.0
 NAMESPACE = "EVERYWATT_BENCHMARK_NAMESPACE"
 PUBLISHED = (
@@ -167,63 +172,67 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def subjects(receiver_url: str, folder: str) -> Iterator[tuple[str, list[str], str | None, float, float | None]]:
+def subjects(
+    receiver_url: str, folder: str, peers: bool
+) -> Iterator[tuple[str, list[str], str | None, float, float | None]]:
     """Name, command, what is scraped and how often, most bytes (None: not ours)."""
     port = free_port()
     agent = [sys.executable, "-m", "everywatt", "agent", "--quiet", "--remote-write", receiver_url]
     normal = [*agent, "--state", f"{folder}/normal", "--listen", f"127.0.0.1:{port}"]
     yield "agent", normal, f"http://127.0.0.1:{port}/metrics", SCRAPE_S, MOST_BYTES
     yield "agent, small", [*agent, "--state", f"{folder}/small", "--profile", "small"], None, 0, MOST_SMALL_BYTES
-    program = shutil.which("prometheus-node-exporter")
-    if program is None:
+    program = shutil.which("prometheus-node-exporter") if peers else None
+    if program is None and peers:
         say("node-exporter is left out: prometheus-node-exporter is not installed.")
-        return
-    for every_s in (SCRAPE_S, 1.0):
+    for every_s in (SCRAPE_S, 1.0) if program else ():
         port = free_port()
         words = [program, f"--web.listen-address=127.0.0.1:{port}"]
         yield f"node-exporter, every {every_s:g} s", words, f"http://127.0.0.1:{port}/metrics", every_s, None
 
 
-def in_namespace() -> int | None:
-    """The exit code of this benchmark in a PID namespace of its own; None where it is in one, or none can be made."""
+def in_namespace(quick: bool) -> list[Any] | None:
+    """What `measured` gives in a PID namespace of its own; None where none can be made."""
     words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if os.environ.get(NAMESPACE) or shutil.which(words[0]) is None:
+    if shutil.which(words[0]) is None or subprocess.run([*words, "true"], capture_output=True).returncode:
         return None
-    if subprocess.run([*words, "true"], capture_output=True).returncode:
-        return None
-    again = [*words, sys.executable, "-m", "benchmarks.agent_cost", *(["--quick"] if "--quick" in sys.argv else [])]
-    return subprocess.run(again, env={**os.environ, NAMESPACE: "1"}, cwd=HERE.parent).returncode
+    again = [*words, sys.executable, "-m", "benchmarks.agent_cost", "--measure", *(["--quick"] if quick else [])]
+    done = subprocess.run(again, env={**os.environ, NAMESPACE: "1"}, cwd=HERE.parent, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise RuntimeError(f"the benchmark ended with {done.returncode} in its namespace")
+    return list(json.loads(done.stdout))
 
 
-def main(quick: bool = False) -> None:
-    """Print the table."""
-    code = in_namespace()
-    if code is not None:
-        if code:
-            raise RuntimeError(f"the benchmark ended with {code} in its namespace")
-        return
-    turns, warm_s, turn_s = (1, 5.0, 5.0) if quick else (TURNS, WARM_S, TURN_S)
+def measured(quick: bool) -> tuple[str, list[tuple[str, float | None, list[tuple[float, int]]]]]:
+    """A sentence about the machine; and of each subject its name, the most bytes it may have, shares and bytes."""
+    turns, warm_s, turn_s = (1, QUICK_S, QUICK_S) if quick else (TURNS, WARM_S, TURN_S)
     machine = SimMachine.of(gpus=["sine:150W,50W,20s"], packages=["constant:40W"], replicate=2)
-    rows = []
+    found: dict[str, tuple[float | None, list[tuple[float, int]]]] = {}
     with machine.start() as lab, load() as groups, receiver() as url:
         if not groups:
             say("cgroups cannot be made here: the processes are in none.")
         env = environment(lab.environment())
         there = sum(name.isdigit() for name in os.listdir("/proc"))
-        for turn in range(turns):
-            with tempfile.TemporaryDirectory() as folder:
-                for number, (name, command, scrape, every_s, most_bytes) in enumerate(subjects(url, folder)):
-                    found = measure(command, env, scrape, every_s, warm_s, turn_s)
-                    if not turn:
-                        rows.append((name, most_bytes, [found]))
-                    else:
-                        rows[number][2].append(found)
+        for _ in range(turns):
+            with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+                # In short, both agents at a time: what counts is their CPU time.
+                run = pool.map if quick else map
+                each = list(subjects(url, folder, peers=not quick))
+                figures = run(lambda one: measure(one[1], env, one[2], one[3], warm_s, turn_s), each)
+                for (name, _, _, _, most_bytes), figure in zip(each, figures, strict=True):
+                    found.setdefault(name, (most_bytes, []))[1].append(figure)
         load_1 = os.getloadavg()[0]
     whole = "in all" if os.environ.get(NAMESPACE) else "with the machine's own"
-    OUT.text(
+    about = (
         f"{PROCESSES} processes of ours ({there} {whole}), {groups} containers, 2 cards, 1 Hz, remote write, a scrape "
         f"every {SCRAPE_S:g} s; load average {load_1:.1f} on {os.cpu_count()} CPUs"
     )
+    return about, [(name, *rest) for name, rest in found.items()]
+
+
+def main(quick: bool = False) -> None:
+    """Print the table."""
+    about, rows = in_namespace(quick) or measured(quick)
+    OUT.text(about)
     OUT.table(["what", "of one core", "≤ 0.5 %", "MB", "aim"], [row(*one) for one in rows], right=(1, 3))
     OUT.text("Published, on other machines:")
     OUT.table(["what", "of one core", "MB", "where"], [list(one) for one in PUBLISHED], right=(2,))
@@ -238,4 +247,7 @@ def row(name: str, most_bytes: float | None, found: list[tuple[float, int]]) -> 
 
 
 if __name__ == "__main__":
-    main("--quick" in sys.argv)
+    if "--measure" in sys.argv:
+        print(json.dumps(measured("--quick" in sys.argv)))
+    else:
+        main("--quick" in sys.argv)

@@ -1,9 +1,9 @@
 """What knowing who used what costs at 1 Hz: 10 to 10,000 processes in 50 cgroups, beside other ways to know it.
 
-Real processes, which sleep; one in ten wakes up once a second. All methods run in one process and take turns, so that
-all see the same machine; what counts is the CPU time of the reading, the kernel's part included. The published methods
-of other tools are done again in Python, with the same file reading and parsing as everywatt's, so that what differs is
-the method:
+Real processes, which sleep; one in ten wakes up once a second. All methods take turns, so that all see the same
+machine, everywatt's in a process of its own (`_use_reader.py`); what counts is the CPU time of the reading, the
+kernel's part included. The published methods of other tools are done again in Python, with the same file reading and
+parsing as everywatt's, so that what differs is the method:
 
 everywatt          the `use` sensor: host, all processes (their CPU clocks; files of those that ran), all cgroups
 its recorder       the recorder process as a whole while it does that, with its schedule, compression and tape
@@ -22,17 +22,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from benchmarks.common import OUT, cpu_s, say, verdict
-from everywatt.recorder.client import record
+from benchmarks.common import OUT, cpu_s, environment, say, subject, verdict
+from benchmarks.use_cost import Reader
 from everywatt.sensors import procfs
-from everywatt.sensors.base import Request
 from everywatt.sensors.usage import cgroups
-from everywatt.sensors.usage.use import Use
 
+DRIVES_COMMANDS = True  # see _against.py
 GROUPS = 50
+QUICK_SIZE, QUICK_READS, QUICK_PERIOD_S = 100, 60, 0.05
 SIZES = (10, 100, 1_000, 10_000)
 TARGET_SIZE = 1_000
 TARGET_SHARE = 0.006
@@ -109,23 +109,6 @@ def _remove(folder: Path) -> None:
     say(f"{folder} could not be removed")
 
 
-def everywatt_reads() -> tuple[Callable[[], int], Callable[[], None]]:
-    """A read of the whole `use` sensor, which gives how many processes it knows; and its end."""
-    host, processes, groups = Use(Request(everything=True)).groups()
-
-    def read() -> int:
-        host.read()  # type: ignore[union-attr]
-        processes.read_table()  # type: ignore[union-attr]
-        groups.read_table()  # type: ignore[union-attr]
-        return len(processes._trees)  # type: ignore[union-attr]
-
-    def close() -> None:
-        for group in (host, processes, groups):
-            group.close()
-
-    return read, close
-
-
 def psutil_reads() -> int:
     """A pass of psutil's iterator."""
     import psutil
@@ -162,79 +145,81 @@ def _stat(pid: str) -> bool:
     return True
 
 
-def costs(size: int, reads: int) -> tuple[dict[str, float], int]:
-    """CPU seconds of one read of each method, taken once a second in turns, and the number of cgroups."""
-    with crowd(size) as pids, in_groups(pids) as groups:
-        ours, close = everywatt_reads()
+def costs(size: int, reads: int, period_s: float) -> tuple[dict[str, float], int]:
+    """CPU seconds of one read of each method, taken once in a period in turns, and the number of cgroups."""
+    with crowd(size) as pids, in_groups(pids) as groups, closing(Reader()) as reader:
+        reader.open("sensor")
         methods = {
-            "everywatt": ours,
-            "psutil": psutil_reads,
-            "Scaphandre's way": scaphandre_reads,
-            "Kepler's way": kepler_reads,
+            "everywatt": reader.read,
+            "psutil": _timed(psutil_reads),
+            "Scaphandre's way": _timed(scaphandre_reads),
+            "Kepler's way": _timed(kepler_reads),
         }
-        try:
-            spent = _in_turns(methods, size, reads)
-        finally:
-            close()
+        spent = _in_turns(methods, size, reads, period_s)
         found = {name: statistics.median(times) for name, times in spent.items()}
-        return {"everywatt": found.pop("everywatt"), "its recorder": recorder_cost(reads), **found}, groups
+        return {"everywatt": found.pop("everywatt"), "its recorder": recorder_cost(reads * period_s), **found}, groups
+
+
+def _timed(read: Callable[[], int]) -> Callable[[], tuple[float, int]]:
+    def timed() -> tuple[float, int]:
+        began = time.process_time()
+        found = read()
+        return time.process_time() - began, found
+
+    return timed
+
+
+# Records all processes, power left out, and says the recorder's pid.
+RECORD = """
+import sys
+from everywatt.recorder.client import record
+with_all = record(sys.argv[1], meta={}, period_s=1.0, sensors=["use"], everything=True, estimate=False)
+print("ready", with_all.status()["pid"], flush=True)
+sys.stdin.read()
+with_all.close(linger=False)
+"""
 
 
 def recorder_cost(seconds: float) -> float:
     """CPU seconds a second of a recorder that tells of all processes, power left out."""
-    with tempfile.TemporaryDirectory() as folder, _runtime(folder):
-        recording = record(f"{folder}/a.tape", meta={}, period_s=1.0, sensors=["use"], everything=True, estimate=False)
-        try:
-            pid = int(recording.status()["pid"])
+    with tempfile.TemporaryDirectory() as folder:
+        env = environment() | {"EVERYWATT_RUNTIME_DIR": folder, "EVERYWATT_RECORDER_IDLE_S": "0.5"}
+        with subject([sys.executable, "-c", RECORD, f"{folder}/a.tape"], env) as (_, words):
+            pid = int(words[0])
             time.sleep(6.0)  # the first reads learn who is there
             began, before = time.monotonic(), cpu_s(pid)
             time.sleep(seconds)
-            return (cpu_s(pid) - before) / (time.monotonic() - began)
-        finally:
-            recording.close(linger=False)
+            found = (cpu_s(pid) - before) / (time.monotonic() - began)
+        deadline = time.monotonic() + 10  # it has left when its folder goes
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
 
 
-@contextmanager
-def _runtime(folder: str) -> Iterator[None]:
-    """A recorder of our own, which ends soon after."""
-    own = {"EVERYWATT_RUNTIME_DIR": folder, "EVERYWATT_RECORDER_IDLE_S": "0.5"}
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
-        yield
-        time.sleep(1.5)  # it has left when its folder goes
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _in_turns(methods: dict[str, Callable[[], int]], size: int, reads: int) -> dict[str, list[float]]:
+def _in_turns(
+    methods: dict[str, Callable[[], tuple[float, int]]], size: int, reads: int, period_s: float
+) -> dict[str, list[float]]:
     settle = 4  # the first reads learn who is there
     spent: dict[str, list[float]] = {name: [] for name in methods}
     due = time.monotonic()
     for turn in range(settle + reads):
         for name, read in methods.items():
-            began = time.process_time()
-            found = read()
-            took = time.process_time() - began
+            took, found = read()
             if found < size:
                 raise RuntimeError(f"{name} saw {found} of {size} processes")
             if turn >= settle:
                 spent[name].append(took)
-        due += 1.0
+        due += period_s
         time.sleep(max(0.0, due - time.monotonic()))
     return spent
 
 
 def main(quick: bool) -> None:
     """Print the table: CPU of one core at 1 Hz for each number of processes."""
-    sizes = SIZES[:1] if quick else SIZES
+    sizes = (QUICK_SIZE,) if quick else SIZES
     found, groups = {}, 0
     for size in sizes:
-        found[size], groups = costs(size, 1 if quick else 12)
+        found[size], groups = costs(size, *((QUICK_READS, QUICK_PERIOD_S) if quick else (12, 1.0)))
     if groups < GROUPS:
         say(f"{groups} cgroups could be made, not {GROUPS}: the processes share fewer.")
     names = list(found[sizes[0]])

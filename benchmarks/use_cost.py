@@ -1,33 +1,30 @@
-"""What one read of the `use` sensor costs, with many other processes alive on the machine.
+"""What one read of the `use` sensor costs in CPU time, with many other processes alive on the machine.
 
-    python benchmarks/use_cost.py [--others 1000] [--reads 200] [--groups 50]
+    python -m benchmarks use_cost [--quick] [--against base]
 
 Trees of 1, 10 and 100 processes are followed, and all processes of the machine. `quiet`: nothing was started since the
 last read. `forking`: something was, so it is looked for. Beside them, one pass over the whole of /proc, which is what a
-sensor without clocks would do. The last line is CPU time: what the whole sensor costs once a second with all processes,
-the cgroups and exit records, as a share of one core; the target is 0.6 %.
+sensor without clocks would do. The last row is what the whole sensor costs once a second with all processes, the
+cgroups and exit records, as a share of one core; the target is 0.6 %. A process of its own reads (`_use_reader.py`).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from benchmarks.common import HERE, OUT, environment, say
 from everywatt.sensors import procfs
-from everywatt.sensors.base import Request
-from everywatt.sensors.usage.processes import Trees
-from everywatt.sensors.usage.use import Use
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+DRIVES_COMMANDS = True  # see _against.py
+OTHERS, GROUPS = 1000, 50
+READS, QUICK_READS = 200, 50
 # Forks N children that wait until standard input is closed, and says when they are all there.
 CROWD = """
 import os, sys
@@ -50,15 +47,58 @@ def crowd(count: int) -> subprocess.Popen[bytes]:
     return process
 
 
-def median_us(action: Callable[[], object], reads: int, before: Callable[[], object] = lambda: None) -> float:
-    """The median time of `action` in µs; `before` is not counted."""
-    times = []
-    for _ in range(reads):
-        before()
-        start = time.perf_counter_ns()
-        action()
-        times.append((time.perf_counter_ns() - start) / 1000)
-    return statistics.median(times)
+class Reader:
+    """Reads the `use` sensor of the source that is measured (BENCH_SOURCE), in a process of its own."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, str(HERE / "_use_reader.py")]
+        self._process = subprocess.Popen(
+            words, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        self._ask("")
+
+    def open(self, what: str) -> None:
+        """What is to be read from now on: `sensor` for all groups, `all` processes, `tree PID`, `host`."""
+        self._ask(f"open {what}")
+
+    def read(self) -> tuple[float, int]:
+        """CPU seconds of one read, and how many processes it knows."""
+        spent_s, known = self._ask("read").split()
+        return float(spent_s), int(known)
+
+    def median_us(self, reads: int, before: Callable[[], object] = lambda: None) -> float:
+        """The median CPU time of a read in µs; `before` is not counted."""
+        times = []
+        for _ in range(reads):
+            before()
+            times.append(self.read()[0])
+        return 1e6 * statistics.median(times)
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        if line:
+            self._process.stdin.write(f"{line}\n")
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the reader ended with {self._process.wait()}")
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[Reader]:
+    """A reader that has read a few times, so that it knows who is there."""
+    with contextlib.closing(Reader()) as reader:
+        reader.open(what)
+        for _ in range(5):
+            reader.read()
+        yield reader
 
 
 def fork_once() -> None:
@@ -79,29 +119,29 @@ def scan_all() -> None:
                 continue
 
 
-def measure_tree(size: int, reads: int) -> tuple[float, float]:
-    """Median µs of a read of a tree of `size` processes: quiet, forking."""
+def scan_us(reads: int) -> float:
+    """The median CPU time of a pass over all of /proc, in µs."""
+    times = []
+    for _ in range(reads):
+        began = time.process_time()
+        scan_all()
+        times.append(time.process_time() - began)
+    return 1e6 * statistics.median(times)
+
+
+def measure(what: str, reads: int) -> list[str]:
+    """Median µs of a read: quiet, forking."""
+    with reading(what) as reader:
+        return [f"{reader.median_us(reads):.1f}", f"{reader.median_us(reads, fork_once):.1f}"]
+
+
+def measure_tree(size: int, reads: int) -> list[str]:
+    """The same of a tree of `size` processes."""
     root = crowd(size - 1)
-    trees = Trees(Path("/proc"), [root.pid])
     try:
-        for _ in range(5):
-            trees.read()
-        assert len(trees) == size
-        return median_us(trees.read, reads), median_us(trees.read, reads, fork_once)
+        return measure(f"tree {root.pid}", reads)
     finally:
-        trees.close()
         end(root)
-
-
-def measure_everything(reads: int) -> tuple[float, float]:
-    """Median µs of a read of all processes: quiet, forking."""
-    trees = Trees(Path("/proc"), everything=True, exits=True)
-    try:
-        for _ in range(5):
-            trees.read()
-        return median_us(trees.read, reads), median_us(trees.read, reads, fork_once)
-    finally:
-        trees.close()
 
 
 @contextlib.contextmanager
@@ -118,7 +158,7 @@ def made_groups(count: int) -> Iterator[int]:
                 folder.mkdir()
                 (folder / "cgroup.procs").write_text(str(made[-1][1].pid))
     except OSError as error:
-        print(f"cgroups cannot be made: {error}", file=sys.stderr)
+        say(f"cgroups cannot be made: {error}")
     try:
         yield len(made)
     finally:
@@ -130,24 +170,15 @@ def made_groups(count: int) -> Iterator[int]:
                     folder.rmdir()
 
 
-def cost_of_the_sensor(reads: int) -> float:
-    """CPU milliseconds of one read of all its groups, with everything, while something is started now and then."""
-    groups = Use(Request(everything=True)).groups()
-    host, tables = groups[0], groups[1:]
-    spent_ns = 0
-    try:
-        for number in range(reads + 5):
+def sensor_share(reads: int) -> float:
+    """Of one core at 1 Hz, in percent: all groups with everything, while something is started now and then."""
+    with reading("sensor") as reader:
+
+        def fork_and_wait() -> None:
             fork_once()
             time.sleep(0.1)
-            start = time.thread_time_ns()
-            host.read()  # type: ignore[union-attr]
-            for table in tables:
-                table.read_table()  # type: ignore[union-attr]
-            spent_ns += time.thread_time_ns() - start if number >= 5 else 0
-    finally:
-        for group in groups:
-            group.close()
-    return spent_ns / reads / 1e6
+
+        return reader.median_us(reads, fork_and_wait) / 1e4
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -157,33 +188,28 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def main(quick: bool | None = None) -> None:
-    """Print the table. `quick` given: called by another program, no command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--others", type=int, default=1000)
-    parser.add_argument("--reads", type=int, default=200)
-    parser.add_argument("--groups", type=int, default=50)
-    arguments = parser.parse_args(None if quick is None else ["--reads", "50"] * quick)
-    others = crowd(arguments.others)
+def main(quick: bool) -> None:
+    """Print the tables."""
+    reads = QUICK_READS if quick else READS
+    others = crowd(OTHERS)
     try:
         alive = sum(name.isdigit() for name in os.listdir("/proc"))
-        print(f"{alive} processes alive; median of {arguments.reads} reads, µs")
-        print(f"{'what':28} {'quiet':>8} {'forking':>8}")
-        for size in (1, 10, 100):
-            quiet, forking = measure_tree(size, arguments.reads)
-            print(f"use.processes, tree of {size:<5} {quiet:8.0f} {forking:8.0f}")
-        quiet, forking = measure_everything(arguments.reads)
-        print(f"{'use.processes, everything':28} {quiet:8.0f} {forking:8.0f}")
-        host = Use(Request()).groups()[0]
-        print(f"{'use.host':28} {median_us(host.read, arguments.reads):8.0f}")
-        print(f"{'(all of /proc)':28} {median_us(scan_all, max(5, arguments.reads // 20)):8.0f}")
-        host.close()
-        with made_groups(arguments.groups) as count:
-            spent_ms = cost_of_the_sensor(max(10, arguments.reads // 10))
-            print(f"the sensor at 1 Hz with {alive} processes and {count} cgroups: {spent_ms / 10:.2f} % of a core")
+        rows = [[f"tree of {size}", *measure_tree(size, reads)] for size in (1, 10, 100)]
+        rows.append(["everything", *measure("all", reads)])
+        with reading("host") as reader:
+            rows.append(["the host", f"{reader.median_us(reads):.1f}"])
+        rows.append(["(all of /proc)", f"{scan_us(max(5, reads // 20)):.1f}"])
+        OUT.text(f"{alive} processes alive; medians of {reads} reads")
+        OUT.table(["one read, µs of CPU", "quiet", "forking"], [(*row, "")[:3] for row in rows], right=(1, 2))
+        with made_groups(GROUPS) as count:
+            share = sensor_share(max(20, reads // 10))
+        title = "the sensor at 1 Hz with all processes"
+        OUT.table(
+            ["what", "cgroups", "% of a core"], [["everywatt", str(count), f"{share:.3f}"]], right=(1, 2), title=title
+        )
     finally:
         end(others)
 
 
 if __name__ == "__main__":
-    main()
+    main("--quick" in sys.argv)

@@ -207,7 +207,7 @@ def test_threads_find_the_meter_that_is_open(real) -> None:
     def work(number):
         with everywatt.span("work", number=number):
             everywatt.log(loss=1.0 / (1 + number))
-            time.sleep(0.1)
+            time.sleep(0.1)  # the work of a thread
 
     with everywatt.Meter("pool") as meter, ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -250,7 +250,7 @@ def test_spans_may_end_in_any_order_from_any_thread(real) -> None:
         ender = threading.Thread(target=first.close)
         ender.start()
         ender.join()
-        time.sleep(0.05)
+        time.sleep(0.05)  # so that the ends of the two spans differ
         second.close()
         second.close()
         meter.open_span("never closed")
@@ -336,7 +336,7 @@ def test_a_forked_child_leaves_the_parents_recording_alone(real) -> None:
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        time.sleep(0.05)
+        time.sleep(0.05)  # of measured time in the parent
     honestly(m.energy, m.run.duration_s)
     assert [span.name for span in m.run.spans] == ["parent"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from everywatt.api.power import _comparable
+from everywatt.api.power import comparable
 from everywatt.energy.sampling import GaugeCurve
 
 NS = 1_000_000_000
@@ -22,7 +22,7 @@ def test_slopes_are_taken_between_instants_that_are_known_equally_well():
     joules = 200.0 * published_s
     every = np.diff(joules) / (np.diff(at_ns) / NS)
     assert every.max() > 370 and every.min() < 60, "wild, if every pair is taken"
-    kept = _comparable(at_ns, half_ns, np.ones(len(ticks), dtype=bool))
+    kept = comparable(at_ns, half_ns, np.ones(len(ticks), dtype=bool))
     watts = np.diff(joules[kept]) / (np.diff(at_ns[kept]) / NS)
     assert len(kept) >= 9
     assert watts == pytest.approx(200.0, rel=0.2)
@@ -31,7 +31,7 @@ def test_slopes_are_taken_between_instants_that_are_known_equally_well():
 
 def test_ticks_that_are_alike_are_all_taken():
     at_ns = np.arange(5, dtype=np.int64) * NS
-    assert _comparable(at_ns, np.full(5, 0.4 * NS), np.ones(5, dtype=bool)).tolist() == [0, 1, 2, 3, 4]
+    assert comparable(at_ns, np.full(5, 0.4 * NS), np.ones(5, dtype=bool)).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_a_gauge_that_was_read_closely_for_a_while_has_no_gaps_between_slower_reads():

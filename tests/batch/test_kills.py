@@ -69,14 +69,14 @@ def chaos(here, count, seed, kills):
 def _harass(rng, child):
     """Kill a worker or two, then the batch."""
     for _ in range(rng.randint(1, 3)):
-        time.sleep(rng.uniform(0.2, 1.0))
+        time.sleep(rng.uniform(0.2, 1.0))  # a moment at random: no other one is more likely to find a fault
         found = workers(child.pid)
         if found:
             try:
                 os.kill(rng.choice(found), signal.SIGKILL)
             except ProcessLookupError:
                 pass
-    time.sleep(rng.uniform(0.0, 0.5))
+    time.sleep(rng.uniform(0.0, 0.5))  # a moment at random
     child.kill()
 
 

@@ -93,7 +93,7 @@ def test_one_that_will_not_end_is_ended(lane):
         Item(0, "a", "a"), Attempt(1, "cpu", 0), {"words": ["sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"]}
     )
     told(lane, "started")
-    time.sleep(0.3)
+    time.sleep(0.3)  # for the shell to set its trap, of which nothing is to be seen
     lane.kill()
     ended = told(lane, "ended")
     assert ended["exit_code"] == 137 and ended["killed"]
@@ -143,7 +143,7 @@ def test_what_a_command_leaves_behind_on_purpose_is_left_alone(lane, tmp_path):
     pid = int((tmp_path / "pid").read_text())
     assert ended["exit_code"] == 0
     os.kill(lane.worker_pid, signal.SIGKILL)
-    time.sleep(0.5)
+    time.sleep(0.5)  # the time in which it would be ended by mistake
     assert "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
     os.kill(pid, signal.SIGKILL)
 

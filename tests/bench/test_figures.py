@@ -1,6 +1,7 @@
 """From trials to means, ratios, verdicts and gates; every number is worked out by hand."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from everywatt.bench.verdict import Answer
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
+from everywatt.core.tables import column_groups, widths, without_spare
 
 TWO = candidates(["a", "b"])
 
@@ -197,3 +199,19 @@ def test_verdicts_name_the_baseline_and_power_has_the_digits_of_the_energy(gain,
     (table,) = result.tables()
     shown = dict(zip(table.headers, table.cells()[0], strict=True))
     assert (shown["power"], shown["energy × time"]) == (f"{digits} W", f"{digits} J·s")
+
+
+def test_a_large_factor_is_a_factor():
+    result = Result(Plan(), TWO, tuple(figures(TWO, series([1.0, 1.02, 0.98], [114.0, 112.0, 116.0]))), "trials", None)
+    assert re.fullmatch(r"B uses 114\.?\d* times \([\d.]+ … [\d.]+\) as much energy as A", result.verdicts()[0])
+    little = figures(TWO, series([114.0, 112.0, 116.0], [1.0, 1.02, 0.98]))
+    assert "less energy than A" in little[1].verdict, "a small share reads well as percent less"
+
+
+def test_a_comparison_is_one_table_in_120_columns():
+    modelled = [replace(one, energy=replace(one.energy, pedigree="modelled"), net=one.energy) for one in
+                series([1.0, 1.02, 0.98], [114.0, 112.0, 116.0], gain=0.3)]  # fmt: skip
+    result = Result(Plan(), TWO, tuple(figures(TWO, modelled)), "trials", None)
+    shown = without_spare(result.tables()[0], 118)
+    assert len(column_groups(widths(shown.headers, shown.cells()), shown.right, 118)) == 1
+    assert {"ratio of CPU time", "energy", "ratio", "time"} <= set(shown.headers)

@@ -60,3 +60,9 @@ def test_a_verdict_names_its_run_once(tmp_path):
     result = compare_runs([first, second])
     assert result.verdicts()[0].startswith("b used 50") and result.verdicts()[0].count("b ") == 1
     assert result.tables()[0].notes == tuple(result.verdicts())
+
+
+def test_a_run_of_ten_times_the_energy_is_that(tmp_path):
+    first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 10), ("b", 100)))
+    verdict = compare_runs([first, second]).verdicts()[0]
+    assert verdict.startswith("b used 10.") and " times (" in verdict and verdict.endswith(" as much energy as a")

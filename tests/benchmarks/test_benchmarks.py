@@ -106,6 +106,16 @@ def test_ledger_cost_in_short():
     assert len(table) == 3, done.stdout
 
 
+@whole_benchmark
+@pytest.mark.parametrize("name", ["use_cost", "agent_cost"])
+def test_costs_have_rows_that_can_be_compared_with_the_base(name):
+    from benchmarks import _against
+
+    found = _against.tables(name, _against.ROOT, _against.ROOT / "src", quick=True)
+    numbers = [cell for cell in found.values() if _against.number(cell) is not None]
+    assert len(numbers) >= 4, found
+
+
 def test_attribution_of_a_folder_of_recordings(tmp_path):
     """Two programs of one price on a machine whose threads draw 8 W each above 27 W."""
     folder = tmp_path / "micro_no_HT_made"

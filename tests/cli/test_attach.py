@@ -92,7 +92,7 @@ def test_for_a_time(attach, sleeper):
 def test_a_signal_ends_it_well(attach, sleeper, tmp_path, number):
     done = attach(sleeper.pid)
     wait_for_tape(tmp_path)
-    time.sleep(0.5)
+    time.sleep(0.5)  # of recorded time, so that there is an energy
     os.kill(done.pid, number)
     _, err = done.communicate(timeout=240)
     assert done.returncode == 0 and "energy" in err and sleeper.poll() is None

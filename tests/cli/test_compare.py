@@ -130,7 +130,7 @@ def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path, nu
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until(lambda: list((tmp_path / "runs").glob("*/*.tape")))
-    time.sleep(1.5)
+    time.sleep(1.5)  # in the middle of the trials
     os.kill(started.pid, number)
     out, err = started.communicate(timeout=240)
     assert started.returncode == 128 + number, err

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 
@@ -269,3 +270,20 @@ def test_a_file_of_another_ending_or_without_folder_is_refused(tmp_path):
         check_ending(tmp_path / "watts.xls")
     with pytest.raises(UsageError, match="there is no folder"):
         check_ending(tmp_path / "none" / "watts.md")
+
+
+def test_a_number_stays_with_its_unit():
+    screen = Screen()
+    line = "  energy  0.10 J in 3.00 s, then 950.0 kJ for 12 items, ± 12.5 % of it"
+    for columns in range(24, 60):
+        Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": str(columns)}).text(line)
+    ends = [row.split()[-1] for row in screen.getvalue().splitlines()]
+    assert not any(word.replace(".", "").isdecimal() or word == "±" for word in ends if word != "12"), set(ends)
+
+
+def test_a_line_is_free_below_cards(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen()
+    made = Table.of("run", *(Column(f"a rather long column {n}", "J") for n in range(8)), rows=[["one", *[1.5] * 8]])
+    Output(stdout=screen, environ={"TERM": "xterm", "NO_COLOR": "1"}).table(made, replace(made, title="others"))
+    assert "\n\nothers" in "\n".join(line.rstrip() for line in screen.getvalue().split("\n"))

@@ -44,6 +44,6 @@ def test_elsewhere_nothing_without_verbose(monkeypatch):
         stream = io.StringIO()
         with task(Output(stderr=stream, environ={}, **settings), "export") as tell:
             tell(0.5, "writing")
-            until(stream.getvalue) if said else time.sleep(0.3)
+            until(stream.getvalue) if said else time.sleep(0.3)  # six times the usual pause: nothing must come
         assert ("everywatt: export: writing, 50 %" in stream.getvalue()) is said
         assert "\r" not in stream.getvalue()

@@ -189,7 +189,7 @@ def test_idle_is_recorded_first_and_net_is_above_it(place) -> None:
 
 def test_append_adds_a_segment_and_leaves_out_the_gap(place) -> None:
     first = json.loads(place.run("--json", "--", "sleep", "0.2", check=0).stdout)
-    time.sleep(0.5)
+    time.sleep(0.5)  # the gap that must be left out
     began = time.monotonic()
     both = json.loads(place.run("--json", "--append", first["name"], "--", "sleep", "0.2", check=0).stdout)
     took_s = time.monotonic() - began

@@ -140,7 +140,7 @@ def test_a_killed_recorder_is_replaced_while_the_command_runs(sim_machine, tmp_p
     first = recorder_of(lab)
     os.kill(first, signal.SIGKILL)
     until(lambda: recorder_of(lab) not in (None, first), "another recorder")
-    time.sleep(1.5)
+    time.sleep(1.5)  # as much again by the second recorder
     lasted_s = time.monotonic() - began
     (tmp_path / "end").touch()
     assert child.wait(240) == CODE

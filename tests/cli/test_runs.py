@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tapes import counter_group, gauge_group, rows, write_tape
 
+from everywatt import load
 from everywatt.cli.main import main
+from everywatt.core.tables import column_groups, widths, without_spare
+from everywatt.report.text import RunList
 
 
 @pytest.fixture
@@ -156,3 +160,16 @@ def test_an_import_goes_into_a_folder_that_is_there(two_runs, capsys):
     (two_runs / "empty.csv").touch()
     assert main(["import", "csv", "empty.csv", "--out", "mine"]) == 2
     assert list((two_runs / "mine").iterdir()) == [run]
+
+
+def test_half_widths_of_why_have_two_digits(two_runs, capsys):
+    assert main(["why", "last"]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"^gain +15 J ", table, re.MULTILINE) and re.search(r"^offset +10 J ", table, re.MULTILINE), table
+
+
+def test_a_list_of_runs_is_a_table_in_80_columns(two_runs):
+    runs = [load(path) for path in sorted((two_runs / "everywatt-runs").iterdir())]
+    shown = without_spare(RunList(two_runs, [(run, run.energy()) for run in runs]).tables()[0], 78)
+    assert shown.headers[:4] == ["RUN", "STARTED (UTC)", "TIME", "ENERGY"]
+    assert len(column_groups(widths(shown.headers, shown.cells()), shown.right, 78)) == 1

@@ -87,6 +87,14 @@ def test_it_prints_as_promised():
     assert (energy / 2).half_width == pytest.approx(3.05)
 
 
+def test_a_prompt_shows_the_line_that_is_printed():
+    energy = figure(412.3, Term("gain", "g", 6.1), scope="cpu+gpu")
+    assert repr(energy) == str(energy)
+    assert repr(Energy.refuse("no sensor")) == "refused: no sensor"
+    ratio = energy.ratio(energy * 2)
+    assert repr(ratio) == str(ratio)
+
+
 def test_total_adds_devices_and_names_what_is_missing():
     parts = {
         "cpu.0": figure(100.0, Term("gain", "xeon", 5.0)),

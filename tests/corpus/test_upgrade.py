@@ -202,13 +202,13 @@ def test_an_agent_takes_over_from_another_version(sources, place, tmp_path, firs
     state = tmp_path / "agent"
     with agent(sources[first], place, state) as one:
         one.series(3)
-        time.sleep(1.5)
+        time.sleep(1.5)  # for a monitor to have some readings to show
         seen = json.loads(call(sources[second], place, "monitor", one.url, "--once", "--json").stdout)
         assert {device["name"] for device in seen["devices"]} >= {"cpu.0", "gpu.0"}
         before = one.series(3)
     with agent(sources[second], place, state) as two:
         after = two.series(3)
-        time.sleep(1.0)
+        time.sleep(1.0)  # for the counters to rise
         later = two.series(3)
     for name, joules in before.items():
         assert joules <= after[name] <= later[name], name

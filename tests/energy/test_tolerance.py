@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from everywatt.energy.tolerance import DRIFT_GAIN, fit, likely_limit_w
+from everywatt.energy.tolerance import DRIFT_GAIN, DRIFT_OFFSET, fit, likely_limit_w
 from everywatt.sensors.nvidia.gpu_known import CARDS, spread
 
 
@@ -46,3 +46,20 @@ def test_windows_across_a_change_do_not_tilt_the_line():
 def test_one_level_is_no_calibration():
     with pytest.raises(ValueError, match="two or more levels"):
         fit([100.0] * 5, [101.0] * 5)
+
+
+@pytest.mark.parametrize("heat", [0.0, 0.003, 0.006])
+def test_a_sensor_that_drifts_stays_inside_its_tolerance(heat):
+    """Its offset changes with heat, the same way each time, which shows as a misfit; and by another hour with both."""
+    rng = np.random.default_rng(1)
+    watts, hot = np.repeat([60.0, 300.0, 70.0, 180.0], 20), np.repeat([0.0, 0.5, 1.0, 0.7], 20)
+    held = []
+    for _ in range(200):
+        steady = watts + rng.normal(0, heat * 300) * hot
+        found = fit(steady + rng.normal(0, 0.1, 80), watts, 0.1**2 * np.eye(80))
+        later = steady * (1 + rng.normal(0, DRIFT_GAIN)) + rng.normal(0, DRIFT_OFFSET * 300)
+        left = found.tolerance
+        gain_w = left.gain_pct / 100 * watts
+        width_w = np.sqrt(gain_w**2 + left.offset_w**2 + 2 * left.correlation * gain_w * left.offset_w)
+        held.append(np.mean(np.abs(found.gain * later + found.bias_w - watts) <= width_w))
+    assert np.mean(held) >= 0.93

@@ -114,7 +114,7 @@ def kill_at_random(lab, tmp_path, times: int, seed: int) -> None:
         for _ in range(times):
             with AgentProcess(env, *words, "--remote-write", receiver.url) as agent:
                 values = agent.wait_for(key("gpu.0", "gpu"))
-                time.sleep(chance.uniform(0, 0.6))
+                time.sleep(chance.uniform(0, 0.6))  # a moment at random
                 values = agent.values()
                 for name, (value, _) in values.items():
                     if name.startswith((ENERGY, OWNERS)):

@@ -107,13 +107,13 @@ def test_whose_processes_a_server_is() -> None:
 
 
 def test_a_launcher_stands_for_the_children_that_work(tmp_path) -> None:
-    from everywatt.fleet.llm_servers import _launcher
+    from everywatt.fleet.llm_servers import launcher_of
 
     for pid, (parent, name) in {7: (6, "text-generation-router"), 6: (1, "text-generation"), 9: (1, "python")}.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (x) S {parent} 1")
         (tmp_path / str(pid) / "comm").write_text(name)
-    assert [_launcher(pid, tmp_path) for pid in (7, 9, 5)] == [6, 9, 5]
+    assert [launcher_of(pid, tmp_path) for pid in (7, 9, 5)] == [6, 9, 5]
 
 
 def scraped(answer, token: str | None = None):

@@ -38,7 +38,7 @@ def mlflow(request, monkeypatch, tmp_path):
 @pytest.fixture
 def measured(card):
     with Meter("mlflow", tags={"project": "alpha"}) as meter, meter.span("work"):
-        time.sleep(0.8)
+        time.sleep(0.8)  # the work that is measured
     return meter.run
 
 

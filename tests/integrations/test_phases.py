@@ -186,7 +186,7 @@ def test_a_real_run_has_its_phases(card, against_truth):
     phases.start("train")
     for number in range(3):
         phases.begin("epoch", number=number)
-        time.sleep(0.3)
+        time.sleep(0.3)  # the work that is measured
         phases.log({"loss": 1.0 / (number + 1)})
         phases.end("epoch")
     run = phases.stop()

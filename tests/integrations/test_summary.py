@@ -15,9 +15,9 @@ from everywatt.integrations import _summary
 def measured(card):
     with Meter("summary", tags={"project": "alpha"}) as meter:
         with meter.span("first"):
-            time.sleep(0.4)
+            time.sleep(0.4)  # the work that is measured
         meter.log(loss=0.25)
-        time.sleep(0.4)
+        time.sleep(0.4)  # the work that is measured
     return meter
 
 
@@ -46,7 +46,7 @@ def test_a_refused_run_has_no_joules_and_a_reason(sim_machine, monkeypatch, tmp_
     for name in ("EVERYWATT_SYS", "EVERYWATT_RUNTIME_DIR"):
         monkeypatch.setenv(name, lab.environment()[name])
     with Meter("nothing", home=tmp_path, estimate=False) as meter:
-        time.sleep(0.2)
+        time.sleep(0.2)  # the work that is measured
     assert meter.energy.joules is None
     assert [name for name in _summary.metrics(meter.run) if name.startswith("energy")] == []
     assert _summary.labels(meter.run)["refused"] == meter.energy.refused
@@ -86,7 +86,7 @@ def test_the_file_is_the_run_as_json_or_its_tape(measured):
 
 def test_a_run_that_was_not_kept_has_no_tape_to_give(card):
     with measure("gone", save=False) as m:
-        time.sleep(0.2)
+        time.sleep(0.2)  # the work that is measured
     with pytest.raises(UsageError, match="not kept"), _summary.artefacts(m.run, "tape"):
         pass
     with _summary.artefacts(m.run, "json") as files:

@@ -25,7 +25,7 @@ def wandb(monkeypatch, tmp_path):
 @pytest.fixture
 def measured(card):
     with Meter("wandb") as meter, meter.span("work"):
-        time.sleep(0.6)
+        time.sleep(0.6)  # the work that is measured
     return meter.run
 
 

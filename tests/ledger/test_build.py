@@ -390,6 +390,36 @@ def test_several_packages_are_split_by_who_ran_on_which(tmp_path):
     assert unknown.entry("a").energy.half_width > known.entry("a").energy.half_width
 
 
+def owed_beside_another(folder, ranks, cgroup=None):
+    """A ledger with hyper-threading: a program on 8 CPUs in so many processes, beside one on 2 of 16."""
+    rates = [0.0] * 4 + [8.0 / ranks] * (SECONDS - 4)
+    extra = [{"cgroup": cgroup.format(n)} if cgroup else {} for n in range(ranks)]
+    processes = [Process(100, rates, name="first", extra=extra[0])]
+    processes += [Process(100 + n, rates, ppid=100, name=f"rank {n}", extra=extra[n]) for n in range(1, ranks)]
+    processes.append(Process(50, [0.0] * 4 + [2.0] * (SECONDS - 4), name="small"))
+    watts = {"cpu.0": [10.0] * 4 + [60.0] * (SECONDS - 4)}
+    path = write_machine(
+        folder / f"{ranks}{bool(cgroup)}.tape", watts, processes, seconds=SECONDS, cpus=16, everything=True,
+        spans=[("idle", 0, 4, {"role": "idle"})], threads_per_core=2,
+    )  # fmt: skip
+    return load(path)
+
+
+@pytest.mark.parametrize("cgroup", [None, "/pg1", "/slurm_box/uid_1000/job_12/step_0/task_{}"])
+def test_ranks_of_a_program_owe_together_what_it_owes_as_one_process(tmp_path, cgroup):
+    whole = joules(owed_beside_another(tmp_path, 1).ledger("process"))
+    run = owed_beside_another(tmp_path, 8, cgroup)
+    ledger = run.ledger("process")
+    apart = joules(ledger)
+    assert apart["small"] == pytest.approx(whole["small"], abs=1e-5)
+    # 2 and 8 CPUs of 8 cores: 0.2 of 400 J by CPU time, 0.4375 / 1.4375 by what each would draw alone.
+    assert apart["small"] == pytest.approx(400 * (0.2 + 0.4375 / 1.4375) / 2, abs=1e-3)
+    assert {entry.method for entry in ledger.entries if entry.owner.kind == "process"} == {"cpu time, saturating"}
+    if cgroup and "job" in cgroup:
+        assert joules(run.ledger("job"))["job 12"] == pytest.approx(400 - whole["small"], abs=1e-5)
+    check(ledger)
+
+
 def test_the_interval_of_idle_is_its_spread_and_nobody_gets_it_twice(tmp_path):
     worker = [Process(101, flat(0.0, 6) + flat(1.0, 6), name="a")]
     watts = [20.0 + (1 if k % 2 else -1) for k in range(6)] + flat(60.0, 6)

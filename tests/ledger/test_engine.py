@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.ledger.engine import DeviceAccount, Level
+from everywatt.ledger.engine import DeviceAccount, Level, saturating
 from everywatt.ledger.split.split import Uses, accumulate, split
 
 OWNERS = 5
@@ -97,3 +97,48 @@ def test_the_noise_of_an_idle_machine_is_charged_to_no_owner():
         account.add(chance.gauss(50, 5), 1.0, Level(50.0, noise_w=5.0), {"small": 0.001})
     # An hour at 50 W is 180 kJ. Clipping each second at zero would charge 0.4 sigma of it, 7.2 kJ.
     assert sum(account.close().active_j.values()) < 3 * 5 * 60
+
+
+# Packages whose power saturates.
+
+parts = st.dictionaries(st.tuples(st.integers(0, 4), st.integers(0, 2)), st.floats(0, 8), min_size=1, max_size=9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts, st.floats(0, 40))
+def test_weights_add_up_to_the_use_and_stay_near_it(uses, cores_s):
+    found = saturating(uses, cores_s)
+    assert sum(found.values()) == pytest.approx(sum(uses.values()))
+    for owner, amount in found.items():
+        used = sum(seconds for (one, _), seconds in uses.items() if one == owner)
+        assert 0.5 * used <= amount * (1 + 1e-9) and amount <= 2.5 * used * (1 + 1e-9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(parts, st.floats(0.1, 40), st.floats(0, 1))
+def test_an_owner_that_is_told_as_two_owes_what_both_owe(uses, cores_s, share):
+    whole = saturating(uses, cores_s)
+    halves = {(("first", owner), load): share * used for (owner, load), used in uses.items()}
+    halves |= {(("second", owner), load): (1 - share) * used for (owner, load), used in uses.items()}
+    apart = saturating(halves, cores_s)
+    for owner, amount in whole.items():
+        assert apart.get(("first", owner), 0.0) + apart.get(("second", owner), 0.0) == pytest.approx(amount, abs=1e-9)
+
+
+def test_a_workload_on_few_cores_owes_more_for_each_second():
+    # 16 and 32 threads on 32 cores: 1/3 by CPU time, 0.75 / 1.75 by what each would draw alone.
+    found = saturating({("a", "a"): 16.0, ("b", "b"): 32.0}, 32.0)
+    assert found["a"] / 48.0 == pytest.approx((1 / 3 + 0.75 / 1.75) / 2)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.1, 40), parts), min_size=1, max_size=6))
+def test_arrays_and_intervals_weigh_the_same(rows):
+    columns = [(n, owner, used, load) for n, (_, uses) in enumerate(rows) for (owner, load), used in uses.items()]
+    stretch, owner, used, load = (np.array(column) for column in zip(*columns, strict=True))
+    many = Uses(stretch, owner, used.astype(np.float64), workload=load).saturating(np.array([row[0] for row in rows]))
+    for n, (cores_s, uses) in enumerate(rows):
+        there = many.stretch == n
+        found = np.bincount(many.owner[there], many.amount[there], 5)
+        one = saturating(uses, cores_s)
+        assert found == pytest.approx([one.get(number, 0.0) for number in range(5)], abs=1e-9)

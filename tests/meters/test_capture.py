@@ -80,6 +80,14 @@ def play(archive, seconds):
     return box.sent
 
 
+@pytest.fixture(autouse=True)
+def no_ring_is_left(tmp_path):
+    """A capture that has ended leaves no ring in shared memory, which is 4 MB each."""
+    yield
+    for archive in (tmp_path, tmp_path / "a"):
+        assert not landing_path(archive, "box").exists()
+
+
 def test_no_frame_is_lost_across_a_rotation_and_a_kill(tmp_path):
     sent = play(tmp_path, 6)
     found, block = numbers(tmp_path)
@@ -369,4 +377,5 @@ def test_bad_frames_of_text_are_those_of_the_statistics(boxes, tmp_path):
     for piece in (data[:5000], data[5000:]):
         capture._take(piece, time.time_ns())
     told = stats(read_blocks([data], Oddities()))
+    capture._finish()
     assert told is not None and capture.progress.bad == told.bad == 4

@@ -18,9 +18,10 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.doctor.calibration import compare_with_meter
+from everywatt.meters.series import Part, Table, write_part
 from everywatt.meters.wall import Line, estimate, fit_overhead, from_saved
 from everywatt.sensors.calibrations import Stored, calibrated, load_all, path_of, save
-from everywatt.tape.importing import import_files, write_utc_table
+from everywatt.tape.importing import import_files
 
 CARD = Path(__file__).resolve().parents[1] / "energy" / "data" / "A100_step"
 ORIGIN_S = 1_760_000_000
@@ -78,7 +79,7 @@ def gauge(device, domain):
 
 def tape(path, device, domain, watts, t):
     rows = [(round((ORIGIN_S + at) * NS), (float(w),)) for at, w in zip(t, watts, strict=True)]
-    return load(write_utc_table(path, [(gauge(device, domain), rows)], source=[path], meta={}))
+    return load(write_part(path, Part([Table(gauge(device, domain), rows)]), [path], {}))
 
 
 def test_the_command_finds_shift_and_overhead_and_saves_them(tmp_path, capsys):

@@ -191,7 +191,7 @@ def answering(*parts, pause_s=0.0):
             try:
                 for part in parts:
                     wire.sendall(part)
-                    time.sleep(pause_s)
+                    time.sleep(pause_s)  # a server that is slow
             except OSError:
                 pass
 

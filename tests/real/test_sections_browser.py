@@ -14,12 +14,13 @@ from everywatt.cli.main import main
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.tables import Table
+from everywatt.meters.series import Part, write_part
+from everywatt.meters.series import Table as Series
 from everywatt.report.html.data import report_document
 from everywatt.report.html.figures import table_document
 from everywatt.report.html.page import page as html_page
 from everywatt.report.html.page import trials_page
 from everywatt.report.html.trials import precision_document
-from everywatt.tape.importing import write_utc_table
 
 pytestmark = IN_A_BROWSER
 
@@ -91,7 +92,7 @@ def metered(path):
         return [(round((1_760_000_000 + at) * NS), (float(w),)) for at, w in zip(t, watts, strict=True)]
 
     tables = [(group("gpu.0", Domain.GPU), rows(card_w)), (group("wall", Domain.WALL), rows(60 + 1.1 * card_w))]
-    return write_utc_table(path, tables, source=[path], meta={})
+    return write_part(path, Part([Series(*one) for one in tables]), [path], {})
 
 
 def filled(page, selector):

@@ -60,7 +60,7 @@ def growing(folder):
 
     thread = threading.Thread(target=write)
     thread.start()
-    time.sleep(1.0)
+    time.sleep(1.0)  # for a curve to draw
     try:
         yield lambda: (stop.set(), thread.join(), writer.span_close("s0", time.monotonic_ns()), writer.seal())
     finally:

@@ -91,7 +91,7 @@ def ran(site):
     suspended = site.sbatch(f"exec {site.burn('suspended', 0.8, 6)}", options=["-w", "node2"])
     for job in (requeued, cancelled, suspended):
         cluster.wait_for(job)
-    time.sleep(2)
+    time.sleep(2)  # of work of each of them
     # Two jobs with one card each on one node: one keeps it busy to a half, the other leaves it alone.
     cards = ["-w", "node1", "--gres=gpu:1"]
     busy = site.sbatch(site.on_gpu("on-card", 0.5, 0, 4), options=[*cards, "--job-name=busy"])
@@ -101,7 +101,7 @@ def ran(site):
     began = time.monotonic()
     cluster.cancel(cancelled)
     cluster.requeue(requeued)
-    time.sleep(3)
+    time.sleep(3)  # of standing still, which the ledger must not charge
     ended = time.monotonic()
     cluster.run("scontrol", "resume", suspended)
     held_s = (ended - began, time.monotonic() - before)
@@ -303,7 +303,7 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     killed = site.recorder("node1")
     job = site.sbatch(f"exec {site.burn('bereft', 0.5, 10, go_on=True)}", options=["-w", "node1"])
     site.cluster.wait_for(job)
-    time.sleep(2.5)
+    time.sleep(2.5)  # of work before the recorder is killed
     os.kill(killed, signal.SIGKILL)
     python = site.started.rename(site.folder / "gone")
     try:

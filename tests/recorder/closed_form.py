@@ -56,7 +56,7 @@ class Counter:
         if what == "garbage":
             return [(now, "yesterday", None)]
         if what == "slow":
-            time.sleep(1.3)
+            time.sleep(1.3)  # longer than a sensor may take
         return [fresh(now, (microjoules(now),), 1_000_000)]
 
     def close(self) -> None: ...

@@ -34,7 +34,7 @@ def test_one_that_asks_for_everything_leaves_the_others_as_they_are(lab) -> None
     try:
         one = open_(lab, "a/host-0001.tape", pids=[child.pid], memory="pss")
         all_ = open_(lab, "b/host-0001.tape", everything=True)
-        time.sleep(0.3)
+        time.sleep(0.3)  # for three readings of both
         mine, everybody = one.close().path, all_.close().path
     finally:
         child.kill()

@@ -34,7 +34,7 @@ def test_reads_that_are_fed_together_give_what_they_give_one_by_one(phase_ms: fl
         one_by_one += apart.feed(*read)
         kept.append(read)
         if len(kept) == 7:
-            at_once += together.feed_all(kept)
+            at_once += [row for read in kept for row in together.feed(*read)]
             kept = []
             assert (together.due, together.state) == (apart.due, apart.state)
             assert at_once == one_by_one

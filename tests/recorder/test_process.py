@@ -42,7 +42,7 @@ def notes(path: Path) -> list[tuple[str, str]]:
 
 def test_publications_of_a_real_clock_are_bracketed(lab) -> None:
     recording = start(lab)
-    time.sleep(2.5)
+    time.sleep(2.5)  # for the phase of a publication to be found, and then some publications
     closed = recording.close()
     assert closed.cost["rss_bytes"] < 25e6
     found = publications(closed.path, "fake.gpu")
@@ -147,7 +147,7 @@ def test_a_killed_host_leaves_a_sealed_tape(lab) -> None:
     host = subprocess.Popen([sys.executable, "-c", HOST, str(lab.tape())], stdout=subprocess.PIPE, env=environ(lab))
     assert host.stdout is not None
     host.stdout.readline()
-    time.sleep(0.4)
+    time.sleep(0.4)  # for some spans to be open and closed
     host.kill()
     host.wait()
     host.stdout.close()
@@ -162,7 +162,7 @@ def kill_once(lab, number: int, wait_s: float) -> None:
     """Kill the recorder at a random moment: at most one flush interval (1 s, and a little) is missing."""
     path = lab.tape(f"k{number}/host-0001.tape")
     recording = record(path, meta={}, sensors=["fake"])
-    time.sleep(wait_s)
+    time.sleep(wait_s)  # until the random moment
     killed_ns = time.monotonic_ns()
     os.kill(lab.recorders()[0], signal.SIGKILL)
     Tape.open(path).close()
@@ -193,7 +193,7 @@ def test_without_a_recorder_counters_are_still_read(lab, monkeypatch: pytest.Mon
     assert any("fake.gpu is not recorded" in note for note in recording.notes)
     assert [group.name for group in recording.groups] == ["fake.counter"]
     uid = recording.span_open("work")
-    time.sleep(0.05)
+    time.sleep(0.05)  # the length of the span
     recording.span_close(uid)
     assert recording.status()["rows"] == {"fake.counter": 2}
     closed = recording.close()
@@ -227,7 +227,7 @@ def test_a_removed_socket_makes_the_recorder_leave_when_its_tapes_are_closed(lab
     recording = start(lab)
     (lab.runtime / SOCKET).unlink()
     recording.span_close(recording.span_open("still works"))
-    time.sleep(0.3)
+    time.sleep(0.3)  # for the recorder to see that its socket is gone
     closed = recording.close(linger=False)
     assert table(closed.path, "select count(*) from span") == [(1,)]
     lab.wait_gone()

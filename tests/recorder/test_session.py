@@ -171,14 +171,14 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
     server.tapes[1] = Tape(session, Connection(ours), server.cost())
     server._enrol(session, Source(Counter(clock), clock))
     clock.advance(0.1)
-    server._mind_pause(clock.monotonic_ns())
+    server._note_pause(clock.monotonic_ns())
     assert session.remarks == []
     clock.suspended_ns += 3600 * NS
-    server._mind_pause(clock.monotonic_ns())
-    server._mind_pause(clock.monotonic_ns())
+    server._note_pause(clock.monotonic_ns())
+    server._note_pause(clock.monotonic_ns())
     assert session.remarks == ["The machine was suspended for 3600.0 s."]
     clock.utc_offset_ns += 3600 * NS  # a step of the wall clock moves nothing
-    server._mind_pause(clock.monotonic_ns() - 2 * NS)
+    server._note_pause(clock.monotonic_ns() - 2 * NS)
     assert session.remarks[1:] == ["The recorder did not run for 2.0 s."]
     server._finish(1)
     assert select(tmp_path / "a.tape", "select kind from gap") == [("suspend",)]

@@ -1,6 +1,5 @@
 """The printed ledger adds up to the last digit."""
 
-import re
 from dataclasses import replace
 
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Checks, Entry, Ledger, Owner, OwnerKind, Part, in_order
-from everywatt.report.ledger_text import ledger_table, owner_amounts, printed
+from everywatt.report.ledger_text import ledger_table, owner_amounts
 
 
 def ledger(amounts, idle=0):
@@ -30,19 +29,19 @@ def ledger(amounts, idle=0):
     return Ledger("process", whole, in_order(entries), Checks(0, 0.0, 1.0))
 
 
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=30), st.integers(0, 10**12))
-def test_what_is_printed_adds_up(amounts, idle):
-    texts, _, decimals = printed([*amounts, idle])
-    whole, _, _ = printed([sum(amounts) + idle])
-    assert f"{sum(map(float, texts)):.{decimals}f}" == f"{float(whole[0]):.{decimals}f}"
+FACTORS = {"µJ": 1e-6, "mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6}
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=1, max_size=12), st.integers(1, 15))
 def test_rows_add_up_to_the_total_row_however_many_are_shown(amounts, top):
+    """To the last digit where all rows have the unit of the total; else to one of its last digit."""
     rows = ledger_table(ledger(amounts, idle=5_000_000), top).cells()
-    *owners, total = [float(re.match(r"[-\d.]+", row[1]).group()) for row in rows]
-    decimals = len(rows[0][1].split()[0].partition(".")[2])
-    assert f"{sum(owners):.{decimals}f}" == f"{total:.{decimals}f}"
+    *owners, total = [(float(number), unit) for number, unit in (row[1].split() for row in rows)]
+    decimals = len(rows[-1][1].split()[0].partition(".")[2])
+    if len({unit for _, unit in (*owners, total)}) == 1:
+        assert f"{sum(number for number, _ in owners):.{decimals}f}" == f"{total[0]:.{decimals}f}"
+    joules = sum(number * FACTORS[unit] for number, unit in owners) / FACTORS[total[1]]
+    assert abs(joules - total[0]) < 1.01 * 10.0**-decimals
     assert round(sum(float(row[3].split()[0]) for row in rows[:-1]), 1) == 100.0
 
 
@@ -77,3 +76,25 @@ def test_a_json_ledger_is_bounded_and_its_rest_is_exact():
     assert sum(owner["microjoules"] for owner in data["owners"]) + 18 == data["total_microjoules"] == 53
     assert data["rest"]["use"] == {"cpu_s": 3.0}
     assert made.to_dict()["rest"] is None
+
+
+def test_a_small_owner_of_a_large_run_is_legible():
+    """61 J of 3 MJ: in the unit of the whole nothing of it is left."""
+    rows = {row[0]: row for row in ledger_table(ledger([3_000_000_000_000, 61_234_567], idle=200_000_000)).cells()}
+    assert rows["/usr/bin/work --number 100 [100]"][1] == "3.0000 MJ"
+    assert rows["/usr/bin/work --number 101 [101]"][1] == "61.235 J"
+    assert rows["idle"][1] == "200.00 J"
+    assert rows["unattributed"][1] == "0.0000 MJ"
+    assert rows["total"][1] == "3.0003 MJ"
+
+
+def test_a_small_owner_has_the_digits_of_its_own_interval():
+    entries = [
+        Entry(
+            Owner(OwnerKind.PROCESS, name, name),
+            Energy(uj / 1e6, Budget((Term("model", name, half_j),))),
+            {Part.ACTIVE: uj},
+        )
+        for name, uj, half_j in (("big", 3_000_000_000_000, 60_000.0), ("small", 61_234_567, 20.0))
+    ]
+    assert owner_amounts(entries, 5) == [("big", "3.0000 MJ (2.9400 … 3.0600)"), ("small", "    61 J  (41 … 82 J)")]

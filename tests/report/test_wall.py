@@ -10,10 +10,10 @@ from everywatt.api.run import load
 from everywatt.cli.common.group import dispatch
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
+from everywatt.meters.series import Part, Table, write_part
 from everywatt.report.html.data import wall_view
 from everywatt.report.text import summary
 from everywatt.report.wall import wall_of
-from everywatt.tape.importing import write_utc_table
 
 ORIGIN_S = 1_760_000_000
 
@@ -41,7 +41,7 @@ def both(tmp_path):
         (group("wall.a", Domain.WALL), rows(t, 30 + 0.55 * load_w(t - 3.7))),
         (group("wall.b", Domain.WALL), rows(t, 30 + 0.55 * load_w(t - 3.7))),
     ]
-    return load(write_utc_table(tmp_path / "both.tape", tables, source=[tmp_path / "x"], meta={}))
+    return load(write_part(tmp_path / "both.tape", Part([Table(*one) for one in tables]), [tmp_path / "x"], {}))
 
 
 def test_two_totals_and_their_difference(both):
@@ -73,7 +73,7 @@ def test_without_a_meter_there_is_no_such_section(tmp_path, other):
     tables = [(group("gpu.0", Domain.GPU), rows(t, load_w(t)))]
     if other:
         tables.append((group(*other), rows(t, load_w(t))))
-    run = load(write_utc_table(tmp_path / "one.tape", tables, source=[tmp_path / "x"], meta={}))
+    run = load(write_part(tmp_path / "one.tape", Part([Table(*one) for one in tables]), [tmp_path / "x"], {}))
     assert wall_of(run) is None and wall_view(run) is None
     assert not any(line.startswith("  wall ") for line in summary(run))
 
@@ -84,7 +84,7 @@ def test_a_flat_load_has_a_difference_but_no_offset(tmp_path):
         (group("gpu.0", Domain.GPU), rows(t, np.full(len(t), 100.0))),
         (group("wall.a", Domain.WALL), rows(t, np.full(len(t), 150.0))),
     ]
-    run = load(write_utc_table(tmp_path / "flat.tape", tables, source=[tmp_path / "x"], meta={}))
+    run = load(write_part(tmp_path / "flat.tape", Part([Table(*one) for one in tables]), [tmp_path / "x"], {}))
     assert wall_of(run).share == pytest.approx(1 / 3, abs=0.01)
     view = wall_view(run)
     assert view["clock_offset_s"] is None and "flat" in view["clock"] and view["overhead"] is None

@@ -25,7 +25,7 @@ def test_a_package_draws_for_cpu_time(sim_machine):
     time.sleep(0.3)  # the follower starts
     start = time.monotonic_ns()
     subprocess.run([sys.executable, "-c", BURN.format(cpu=0.8)], env=lab.environment(), check=True)
-    time.sleep(0.1)
+    time.sleep(0.1)  # for the follower to look once more
     end = time.monotonic_ns()
     joules = lab.truth("cpu.0", start, end)
     rows = lab.settle()
@@ -151,7 +151,7 @@ print(json.dumps([busy() - before, time.process_time() - own, cpus]))
 
 def test_owners_have_a_truth_also_daemons_and_those_that_nobody_saw(sim_machine):
     lab = sim_machine(packages=["load:10W,90W"])
-    time.sleep(0.3)
+    time.sleep(0.3)  # the follower starts
     daemon = "import os, time\nif os.fork() == 0:\n while time.process_time() < 0.4: pass\n os._exit(0)\nos.wait()"
     line = "i=0; while [ $i -lt 150 ]; do i=$((i+1)); /bin/true; done"
     start = time.monotonic_ns()
@@ -159,7 +159,7 @@ def test_owners_have_a_truth_also_daemons_and_those_that_nobody_saw(sim_machine)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(["sh", "-c", line], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    time.sleep(0.4)
+    time.sleep(0.4)  # for the follower to look once more
     end = time.monotonic_ns()
     joules = lab.truth("cpu.0", start, end)
     rows = lab.settle()
@@ -183,7 +183,7 @@ def test_power_that_is_made_up_for_has_an_owner(tmp_path, monkeypatch):
     monkeypatch.setattr(following._tree, "used_ns", lambda: next(amounts))
     start = following.last - following._t0_ns / 1e9
     for nap_s in (0.02, 0.005, 0.05, 0.05):
-        time.sleep(nap_s)
+        time.sleep(nap_s)  # unequal steps of the real clock, which it reads
         following.step()
     end = following.last - following._t0_ns / 1e9
     above_j = following._logs["cpu.0"].joules(end) - following._logs["cpu.0"].joules(start) - 10.0 * (end - start)
@@ -193,7 +193,7 @@ def test_power_that_is_made_up_for_has_an_owner(tmp_path, monkeypatch):
 
 def test_processes_on_a_card_have_a_truth(sim_machine, inside):
     lab = sim_machine(gpus=["load:50W,250W"])
-    time.sleep(0.3)
+    time.sleep(0.3)  # the follower starts
     code = """
 import json, os, time
 from everywatt.testing import use_gpu
@@ -212,9 +212,9 @@ print(json.dumps([os.getpid(), ended - began, time.monotonic() - before]))
 
 @pytest.mark.parametrize(("mask", "card"), [(None, 0), ("", 0), ("2", 2), ("3,1", 3), ("GPU-abc", 0), ("all", 0)])
 def test_a_program_is_on_the_first_card_that_it_may_see(monkeypatch, mask, card):
-    from everywatt.sim.loads import _first_visible
+    from everywatt.sim.loads import first_visible
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if mask is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
-    assert _first_visible() == card
+    assert first_visible() == card

@@ -16,7 +16,7 @@ def lines_after(lab, count, seconds, *args):
     """What comes out of a looping nvidia-smi through a pipe in the time after the first `count` lines."""
     child = subprocess.Popen(["nvidia-smi", *args], env=lab.environment(), stdout=subprocess.PIPE, text=True)
     assert all(child.stdout.readline() for _ in range(count))
-    time.sleep(seconds)
+    time.sleep(seconds)  # the time that the caller asks for
     child.kill()
     return child.communicate()[0].splitlines()
 
@@ -56,7 +56,7 @@ def test_it_sets_the_limit(sim_machine):
     lab = sim_machine(gpus=["constant:250W"], sensor=["period=1ms"])
     assert smi(lab, "-pl", "150").returncode == 0
     assert smi(lab, "-pl", "900").returncode == 3
-    time.sleep(0.01)
+    time.sleep(0.01)  # ten publications later
     assert smi(lab, "--query-gpu=power.draw,power.limit", "--format=csv,noheader").stdout == "150.00 W, 150.00 W\n"
 
 

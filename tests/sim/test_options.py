@@ -48,3 +48,9 @@ def test_a_machine_that_cannot_be_made_leaves_nothing_behind(tmp_path, monkeypat
     with pytest.raises(UsageError, match="MIG"):
         SimMachine.of(gpus=["constant:1W"], sensor=["mig=big"]).start()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("everywatt-sim-")] == []
+
+
+@pytest.mark.parametrize("text", ["gpu.².lost_at=5s", "mig=²g.5gb", "mig=1g.⑤gb"])
+def test_digits_that_are_no_numbers_are_refused(text):
+    with pytest.raises(UsageError):
+        SimMachine.of(gpus=["constant:1W"], sensor=[text]).start().close()

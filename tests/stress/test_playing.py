@@ -96,7 +96,7 @@ def test_an_interrupt_leaves_no_worker():
 
 def test_a_worker_that_dies_ends_the_program_with_its_reason():
     def kill():
-        time.sleep(0.5)
+        time.sleep(0.5)  # in the middle of a step of a minute
         os.kill(workers_below(os.getpid())[0], 9)
 
     thread = threading.Thread(target=kill)

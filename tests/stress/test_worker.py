@@ -65,7 +65,7 @@ def test_it_leaves_when_stdin_is_closed_and_says_what_it_had(worker):
     say(worker, role="cpu", steps=[[0, 600_000_000_000, 0.1, "integer"]], options={}, parent=os.getpid())
     hear(worker)
     say(worker, start_ns=time.monotonic_ns())
-    time.sleep(0.3)
+    time.sleep(0.3)  # some work to report
     worker.stdin.close()
     assert hear(worker)["step"] == 0
     assert worker.wait(20) == 0

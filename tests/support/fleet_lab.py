@@ -82,5 +82,5 @@ def running(folder: Path, seconds: float = 12.0, rules: Path | None = RULES):
             'count(everywatt_owner_energy_joules_total{kind="job"}) and on() count(everywatt_power_watts{domain="soc"})'
         )
         node.until(lambda: engines[0].ask("/api/v1/query", query=wait), "the first scrapes")
-        time.sleep(seconds)
+        time.sleep(seconds)  # of readings in the stores
         yield FleetLab(*engines, node, board, lab, state, folder)

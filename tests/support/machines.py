@@ -101,6 +101,7 @@ def write_machine(
     host: str = "box",
     memory_bytes: int | None = None,
     packages: Sequence[int] | None = None,
+    threads_per_core: int | None = None,
     seal: bool = True,
     between: tuple[int, int] | None = None,
     looked_until: int | None = None,
@@ -112,6 +113,7 @@ def write_machine(
     `looked_until` is the last second of which use is on it: a kill takes what was not written yet.
     """
     machine = {"name": host, "cpus": cpus, "memory_bytes": memory_bytes, "packages": packages}
+    machine["threads_per_core"] = threads_per_core
     meta = {"host": machine, "period_s": 0.1}
     writer = TapeWriter(path, meta)
     writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))

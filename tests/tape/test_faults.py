@@ -72,7 +72,7 @@ def kill_while_writing(tmp_path, times, seed):
         path = tmp_path / f"{i}.tape"
         process = start(path, 10**6)
         process.stdout.readline()
-        time.sleep(random_.random() * 0.15)
+        time.sleep(random_.random() * 0.15)  # a moment at random
         process.send_signal(signal.SIGKILL)
         lines = process.stdout.read().split()
         process.wait()
@@ -90,7 +90,7 @@ def kill_while_sealing(tmp_path, times, seed):
             lines.append(line.strip())
             if lines[-1] == "sealing":
                 break
-        time.sleep(random_.random() * 0.04)
+        time.sleep(random_.random() * 0.04)  # a moment at random
         process.send_signal(signal.SIGKILL)
         process.communicate()
         check_rows(path, lines)

@@ -178,7 +178,7 @@ def _slopes(
     source: Source, at_ns: Ints, half_ns: Floats, joules: Floats, observed_ns: Floats, real: npt.NDArray[np.bool_]
 ) -> PowerLine | None:
     """Mean power between publications of a counter that can be compared and are not reads of the same one."""
-    kept = _comparable(at_ns, half_ns, real)
+    kept = comparable(at_ns, half_ns, real)
     kept = _apart(kept[real[kept]], at_ns, round(SHORTEST * source.group.expected_period_s * NS))
     if len(kept) < 2:
         return None
@@ -199,7 +199,7 @@ def _apart(places: npt.NDArray[np.intp], at_ns: Ints, least_ns: int) -> npt.NDAr
     return np.array(kept, dtype=np.intp)
 
 
-def _comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+def comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
     """Which ticks to take slopes between: instants that are known about equally well, compared with their distance.
 
     A sensor that is read once a second and whose schedule is looked for now and then has instants known to a

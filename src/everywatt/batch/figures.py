@@ -9,10 +9,10 @@ from typing import Any
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, State
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_count, format_duration, format_quantity
+from everywatt.core.format import format_count, format_duration, format_quantity, format_rounded
 from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.stats import median
-from everywatt.core.tables import Cell, Column, Table, csv_of
+from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
 
 OUTSIDE = "outside items"
 SLOW = 3.0  # times the median runtime: a straggler
@@ -210,22 +210,25 @@ class BatchFigures:
         owned = sum(device.microjoules for device in self.devices) + self.outside_microjoules
         return owned == self.total_microjoules
 
-    def joules_per_item(self) -> float | None:
-        """All joules of the batch for each item that was done; None where there is no figure."""
+    @property
+    def per_item(self) -> Energy | None:
+        """All energy of the batch for each item that was done; None where there is no figure."""
         done = self.count(DONE)
-        return None if self.total.joules is None or not done else self.total.joules / done
+        if self.total.joules is None or not done:
+            return None
+        return replace(self.total / done, joules=self.total.joules / done, parts=())
 
     @property
     def headline(self) -> str:
-        """`12 items: 11 done, 1 failed in 3.20 s, 3.400 items/s, 21.30 J/item`"""
+        """`12 items: 11 done, 1 failed in 3.20 s, 3.400 items/s, 21.30 J/item ± 0.44`"""
         counts = [f"{self.count(DONE)} done"]
         counts += [f"{self.count(FAILED)} failed"] if self.count(FAILED) else []
         counts += [f"{self.left} left"] if self.left else []
-        each = self.joules_per_item()
+        each = self.per_item
         pace = self.count(DONE) / self.duration_s if self.duration_s else 0.0
         words = [f"{format_count(len(self.items), 'item')}: {', '.join(counts)} in {format_duration(self.duration_s)}"]
         words += [format_quantity(pace, "items/s")] if pace else []
-        words += [format_quantity(each, "J/item")] if each is not None else []
+        words += [format_quantity(each.value, "J/item", *each.sides())] if each is not None else []
         return ", ".join(words) + (f" on {self.cards}" if self.cards else "")
 
     @property
@@ -258,7 +261,8 @@ class BatchFigures:
         """One row for each device, what lies outside of items, and the total that they add up to."""
         rows = [one.row() for one in self.devices]
         if self.total.joules is not None:
-            rows.append([OUTSIDE, *[""] * 7, self.outside_microjoules / 1e6, ""])
+            half_j = self.total.half_width or 0.0
+            rows.append([OUTSIDE, *[""] * 7, format_rounded("J", half_j, self.outside_microjoules / 1e6), ""])
             retries = sum(device.retries for device in self.devices)
             rows.append(["total", self.count(DONE), self.count(FAILED), retries, *[""] * 4, self.total, ""])
         return Table.of(
@@ -288,7 +292,7 @@ class BatchFigures:
             self.count(FAILED),
             self.duration_s,
             done / self.duration_s if self.duration_s else None,
-            self.joules_per_item(),
+            None if self.per_item is None else Quantity(self.per_item.value, "", *self.per_item.sides()),
             sum(use) / len(use) / 100 if use else None,
             sum(watts) if watts else None,
         ]
@@ -327,7 +331,7 @@ class BatchFigures:
             "energy_outside_j": self.outside_microjoules / 1e6,
             "adds_up": self.adds_up,
             "items_per_s": self.count(DONE) / self.duration_s if self.duration_s else None,
-            "joules_per_item": self.joules_per_item(),
+            "joules_per_item": None if self.per_item is None else self.per_item.joules,
             "items": [item.to_dict() for item in self.items],
             "by_device": [device.to_dict() for device in self.devices],
             "notes": list(self.notes),

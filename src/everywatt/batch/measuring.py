@@ -133,7 +133,7 @@ class Watch:
         return During(float(values.min()), float(values.mean()), float(values.max()), len(values))
 
     def _power(self, device: str, start_ns: int, end_ns: int) -> During | None:
-        """Power at each publication, and the mean from the joules themselves."""
+        """Power at each publication, and the mean of the observed time from the joules themselves."""
         source = self._sources.get(device)
         if source is None or end_ns <= start_ns:
             return None
@@ -146,10 +146,10 @@ class Watch:
         watts, lasts_ns = ticks.watts[first:after], np.diff(ticks.at_ns, prepend=ticks.at_ns[0])[first:after]
         # Two publications close together divide a quantum by almost nothing.
         watts = watts[np.isfinite(watts) & (lasts_ns >= 0.5e9 * ticks.period_s)]
-        joules = float(ticks.many([start_ns], [end_ns])[0][0])
-        if not len(watts) or not np.isfinite(joules):
+        joules, coverage = (float(found[0]) for found in ticks.many([start_ns], [end_ns]))
+        if not len(watts) or not np.isfinite(joules) or not coverage:
             return None
-        mean = joules / ((end_ns - start_ns) / NS)
+        mean = joules / (coverage * (end_ns - start_ns) / NS)
         return During(min(float(watts.min()), mean), mean, max(float(watts.max()), mean), len(watts))
 
 

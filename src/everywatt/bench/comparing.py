@@ -124,8 +124,8 @@ class Result(ToDict):
         columns: list[Column | str] = ["", "command", Column("trials", "")]
         columns += [Column("CPU time", "s"), Column("ratio of CPU time", "")] if modelled else []
         columns += [
-            *(Column("energy", "J"), Column("above idle", "J"), Column("ratio", ""), Column("time", "s")),
-            *(Column("power", "W"), Column("memory", "B"), Column("energy × time", "J·s")),
+            *(Column("energy", "J"), Column("above idle", "J", spare=4), Column("ratio", ""), Column("time", "s")),
+            *(Column("power", "W", spare=3), Column("memory", "B", spare=2), Column("energy × time", "J·s", spare=1)),
         ]
         rows: list[list[Cell]] = []
         for one in self.found:
@@ -390,6 +390,5 @@ def _verdict(name: str, first: str, ratio: Ratio | None, target: float) -> str:
     if ratio.low >= 1 - target and ratio.high <= 1 + target:
         return f"no difference in energy larger than {format_percent(target)} compared with {first}"
     if ratio.high < 1 or ratio.low > 1:
-        word = "less" if ratio.high < 1 else "more"
-        return f"{name} used {change(ratio.value, ratio.low, ratio.high)} {word} energy than {first}"
+        return f"{name} used {change(ratio, 'energy', first)}"
     return f"undecided: {ratio}"

@@ -242,19 +242,19 @@ def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
 
 def from_span(span: Span) -> Trial | None:
     """The trial that a span of a tape describes; None for other spans and for one that was cut off."""
-    told = span.attributes
-    if told.get("role") != TRIAL or span.end_ns is None or "exit_code" not in told:
+    known = span.attributes
+    if known.get("role") != TRIAL or span.end_ns is None or "exit_code" not in known:
         return None
     return Trial(
-        int(told["candidate"]),
-        int(told["block"]),
-        int(told["place"]),
+        int(known["candidate"]),
+        int(known["block"]),
+        int(known["place"]),
         span.id,
-        int(told["exit_code"]),
-        float(told.get("seconds", span.duration_s or 0.0)),
-        float(told.get("cpu_s", 0.0)),
-        told.get("max_rss_bytes"),
-        bool(told.get("warmup", False)),
+        int(known["exit_code"]),
+        float(known.get("seconds", span.duration_s or 0.0)),
+        float(known.get("cpu_s", 0.0)),
+        known.get("max_rss_bytes"),
+        bool(known.get("warmup", False)),
     )
 
 

@@ -106,6 +106,7 @@ def trials_for(half_width: float, sd: float, *, at_least: int = 2) -> int:
 
 MANY = 100_000  # trials that no user would run
 FAR = 3.5  # standard deviations, by the median absolute deviation (Iglewicz and Hoaglin)
+FACTOR = 3.0  # ratios above this are printed as factors: 200 % more is the last that is read at a glance
 ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
 
 
@@ -154,8 +155,7 @@ class Comparison(ToDict):
             if self.more_trials is None:
                 return why
             return f"{why}: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
-        beside = f" than {other}" if other else ""
-        return f"{name} uses {change(self.ratio, self.low, self.high)} {self.answer.value} {what}{beside}"
+        return f"{name} uses {change(self.cell, what, other)}"
 
     @property
     def cell(self) -> Ratio:
@@ -169,10 +169,17 @@ class Comparison(ToDict):
         return {"value": self.ratio, "low": self.low if known else None, "high": self.high if known else None}
 
 
-def change(ratio: float, low: float, high: float) -> str:
-    """How far a ratio is from 1, for an interval that does not hold 1: `18.0 % ± 3.1`."""
-    size, (near, far) = abs(ratio - 1), sorted((abs(low - 1), abs(high - 1)))
-    return format_percent(size, size - near, far - size)
+def change(ratio: Ratio, what: str, other: str = "") -> str:
+    """How far a ratio is from 1, for an interval that does not hold 1.
+
+    `18.0 % ± 3.1 less energy than A`, and beyond a factor of 3 `114 times (89 … 145) as much energy as A`.
+    """
+    if ratio.value > FACTOR:
+        value, _, ends = str(ratio).partition(" ")
+        return f"{value} times {ends} as much {what}{other and f' as {other}'}"
+    size, (near, far) = abs(ratio.value - 1), sorted((abs(ratio.low - 1), abs(ratio.high - 1)))
+    words = f"{format_percent(size, size - near, far - size)} {'more' if ratio.value > 1 else 'less'}"
+    return f"{words} {what}{other and f' than {other}'}"
 
 
 def of_candidate(name: str, said: str) -> str:

@@ -130,9 +130,8 @@ class Energy:
             ]
         )
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """The text of a notebook's cell, where the fields of a dataclass would fill the screen."""
-        printer.text(str(self))
+    # At a prompt, where the fields of a dataclass would fill the screen.
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         import html
@@ -179,6 +178,8 @@ class Ratio:
 
     def __str__(self) -> str:
         return format_ratio(self.value, self.low, self.high)
+
+    __repr__ = __str__
 
 
 def join_labels(labels: Iterable[str]) -> str:

@@ -51,6 +51,8 @@ BUSY_SWING = 0.4
 # Its pulses beat with the readings, so what neighbouring cells do not see is alike: the errors of the two or three
 # cells of a short window partly add up.
 BEATING = 1.3
+# Publications stray from their period by no more, this often.
+OFTEN = 0.95
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
 # mean (sd 0.49 and 0.52 of it).
 UNSEEN_SWING = 0.5
@@ -242,7 +244,8 @@ def _partial(
         beside = replace(beside, state=state)
         toggle = _toggle(mean, beside)
         found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen)
-        other, other_half = otherwise(found.mean, mean, y, state, period, seen)
+        strays = np.sort(np.abs(length - period))[round(OFTEN * (len(length) - 1))]
+        other, other_half = otherwise(found.mean, mean, y, state, period, seen, float(strays) / window)
         mean, below, above = found.mean, found.below, found.above
         toggle = np.where(state.maybe, found.toggle, toggle)
         common = np.where(state.sure, found.doubt, common)
@@ -306,10 +309,13 @@ def _moving(
     ripple = np.sqrt(2 / 48) * np.pi * window * restless
     # A load whose period is near the window's shows as a faint ripple, however much it swings.
     reach = max(1, round(window / median(t - start)))
-    ripples = sliding(np.maximum, y, reach) - sliding(np.minimum, y, reach) > LEVEL * np.abs(y)
+    swing = sliding(np.maximum, y, reach) - sliding(np.minimum, y, reach)
+    ripples = swing > LEVEL * np.abs(y)
     busy = ripples if beside.state is None else ripples & (beside.state.share >= BUSY)
-    hidden = np.where(found.moved & busy, BUSY_SWING * np.abs(y) * window / np.sqrt(48), 0.0)
-    slip = np.maximum(np.hypot(found.slip_j, ripple), hidden)
+    hidden = np.where(found.moved & busy, UNSEEN_SWING * np.abs(y), 0.0)
+    if beside.state is not None:
+        hidden = np.maximum(hidden, _averaged_out(y, swing, beside.state, reach))
+    slip = np.maximum(np.hypot(found.slip_j, ripple), hidden * window / np.sqrt(48))
     zero = np.zeros(len(y))
     toggle = _toggle(y, beside)
     if beside.state is not None:
@@ -319,6 +325,17 @@ def _moving(
     slower = max(1, round(min(window, TOGGLING_S) / median(t - start)))
     swing, toggle, loose = own_swing(found.mean_w) / 2, slower * toggle, slower > 1
     return Cells(start, t, found.mean_w, swing, zero, toggle, loose, zero, found.common_w, slip)
+
+
+def _averaged_out(y: Array, swing: Array, state: Toggling, reach: int) -> Array:
+    """sd of power that changes within an averaging window of `reach` cells, as utilisation does, and hardly in `y`.
+
+    A load whose period is the window's, or a part of it, leaves readings as they are, while it is busy and idle in
+    turns; `swing` is how much readings change within a window.
+    """
+    share = (sliding(np.maximum, state.share, reach) + sliding(np.minimum, state.share, reach)) / 2
+    sd = sliding(np.maximum, state.change, reach) / 2 * np.maximum(y - float(y.min()), 0.0) / np.maximum(share, IDLE)
+    return np.maximum(sd - swing / 2, 0.0)
 
 
 def _nearby_w(t: Array, count: Array) -> Array:

@@ -56,7 +56,8 @@ class Calibration:
 # sd of a meter's own reading, as a share of it: what the meters of the recordings scatter by over a second.
 METER = 0.001
 # What a calibration does not know of another hour (sd): the recorded RTX 3090 reads 1.3 % (1.9 W of 440 W) less at idle
-# after a load than before it, the A100 0.3 % less. As a gain, and as an offset in shares of the highest power seen.
+# after a load than before it, the A100 0.3 % less. As a gain, and as an offset in shares of the highest power seen. A
+# recording with such a change in it has it as its misfit too, which takes the place of the gain where it is larger.
 DRIFT_GAIN, DRIFT_OFFSET = 0.003, 0.003
 LEVELS = "a calibration needs windows at two or more levels of power"
 
@@ -77,7 +78,7 @@ def fit(reading_w: npt.ArrayLike, meter_w: npt.ArrayLike, covariance: npt.ArrayL
     freedom = len(x) - 2
     misfit = line.misfit(freedom)
     found = line.fitted(misfit)
-    drift = np.diag([(DRIFT_GAIN**2 + misfit**2) * found.gain**2, (DRIFT_OFFSET * float(y.max())) ** 2])
+    drift = np.diag([max(DRIFT_GAIN, misfit) ** 2 * found.gain**2, (DRIFT_OFFSET * float(y.max())) ** 2])
     left = found.covariance + drift
     gain_sd, bias_sd = np.sqrt(np.diag(left))
     factor = student_factor(freedom)

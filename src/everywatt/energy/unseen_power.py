@@ -85,6 +85,8 @@ BETWEEN = 0.1
 SHARP = 1.5
 # Steps from one reading to the next, as a part of those that a beat makes at most, up to which it may be a beat.
 RAMP = 2.0
+# Where a load begins or ends its three looks are a mean over 0.6 s that may lie 0.1 s beside it.
+BEGINS = 1 / 6
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
 
@@ -116,15 +118,16 @@ class Witness:
 class Toggling:
     """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
 
-    `slow` where the share changes from look to look, all around: readings can follow such a load. `pulsed` where it is
-    busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside the cell for levels
-    one watt apart.
+    `change` of the share from look to look; `slow` where it changes all around: readings can follow such a load.
+    `pulsed` where it is busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside
+    the cell for levels one watt apart.
     """
 
     share: Array
     swing: Array
     sure: Flags
     maybe: Flags
+    change: Array
     slow: Flags
     pulsed: Flags
     paused: Flags
@@ -155,7 +158,7 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     pulsed = between.any(axis=0) & (top < np.where(bottom <= IDLE, PULSED_APART, PULSED))
     paused = between.any(axis=0) & (bottom > 1 - np.where(top >= BUSY, PULSED_APART, PULSED))
     sure = np.asarray(between.all(axis=0) | pulsed | paused)
-    share = looks.mean(axis=0)
+    share, change = looks.mean(axis=0), np.ptp(looks, axis=0)
     return Toggling(
         share,
         np.where(
@@ -165,7 +168,8 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
         ),
         sure,
         np.asarray(between.any(axis=0)),
-        sliding(np.minimum, (sure & (np.ptp(looks, axis=0) > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
+        change,
+        sliding(np.minimum, (sure & (change > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
         pulsed,
         paused,
     )
@@ -217,6 +221,12 @@ def sliding(extreme: np.ufunc, values: Array, cells: int) -> Array:
 def around(values: Array, cells: int) -> npt.NDArray[np.float64]:
     """Rows of the values `cells` to either side of each, edges repeated."""
     padded = np.pad(values, (cells, cells), mode="edge")
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
+
+
+def weights(flags: Flags | Array, cells: int) -> npt.NDArray[np.float64]:
+    """Rows of 1 for each flag `cells` to either side of each, 0 for the others; there is none beyond the ends."""
+    padded = np.pad(flags.astype(np.float64), (cells, cells))
     return np.lib.stride_tricks.sliding_window_view(padded, 2 * cells + 1)
 
 
@@ -294,28 +304,37 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
     return found
 
 
-def otherwise(mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float) -> tuple[Array, Array]:
+def otherwise(
+    mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float, jitter: float
+) -> tuple[Array, Array]:
     """What cells draw by the other explanation of their readings, and its 95 % half-width; `mean` where there is none.
 
     Readings that rise and fall as slowly as the sensor's look passes over a pulse may be of pulses near the sensor's
     period (or a part of it): then a cell draws what all of a beat do, also that of a device that is always busy.
     Readings that step at once may be of a slow load: then those of a toggling device, too, are its `own` course.
+    `jitter` is what publications stray by, as a share of the sensor's look: so much of its swing a beat may step too.
     """
     found, half = mean.copy(), np.zeros(len(y))
     busy = state.share >= BUSY
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
     beside = max(1, round(3 * WITNESS_S / period))
-    for flags in (busy, state.sure):
+    # There a busy device that beats draws what its share says, between idle and the beat's mean.
+    begins = state.maybe & ~state.sure & (sliding(np.maximum, busy.astype(np.float64), beside) > 0)
+    least = float(y.min())
+    for flags, cells in ((busy, busy | begins), (state.sure, state.sure)):
         inner = sliding(np.minimum, flags.astype(np.float64), beside) > 0
-        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(flags), period):
+        for part, rows, weight in _surroundings(y, inner, np.flatnonzero(cells), period):
             plain, plain_sd, beats = _plain(rows, weight)
             _, size = _range(rows, weight)
             step = (np.abs(np.diff(rows)) * weight[:, 1:] * weight[:, :-1]).max(axis=1)
-            beating = step <= RAMP * size * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            ramp = RAMP * np.maximum(beats, 1.0) / (seen * np.maximum(weight.sum(axis=1), 1.0))
+            beating = step <= (ramp + jitter) * size
             if flags is busy:
                 maybe = beating & (beats >= 1) & (size > LEVEL * plain)
-                found[part] = np.where(maybe, plain, found[part])
-                half[part] = np.where(maybe, Z95 * plain_sd, 0.0)
+                share = np.where(busy[part], 1.0, state.share[part])
+                unsure = np.where(busy[part], 0.0, BEGINS * np.maximum(plain - least, 0.0))
+                found[part] = np.where(maybe, least + share * (plain - least), found[part])
+                half[part] = np.where(maybe, np.hypot(Z95 * share * plain_sd, unsure), 0.0)
             else:
                 found[part] = np.where(beating, found[part], own[part])
     return found, half
@@ -326,7 +345,7 @@ def _surroundings(
 ) -> Iterator[tuple[npt.NDArray[np.intp], Array, Array]]:
     """Readings of SLOW_BEAT_S to either side of these cells, some cells at a time, and weight 1 for those flagged."""
     reach = max(1, round(SLOW_BEAT_S / period))
-    rows, weight = around(y, reach), around(flags.astype(np.float64), reach)
+    rows, weight = around(y, reach), weights(flags, reach)
     for part in np.array_split(cells, max(1, len(cells) // CHUNK)):
         if len(part):
             yield part, rows[part], weight[part]
@@ -351,9 +370,9 @@ def hidden_levels(
     reach = max(1, round(SLOW_BEAT_S / period))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
     flags = state.sure.astype(np.float64)
-    among = around(flags, reach)
+    among = weights(flags, reach)
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
-    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
+    inner = weights(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach)
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)

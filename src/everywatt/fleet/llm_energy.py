@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from everywatt.core.budget import Budget, Term
-from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
@@ -370,23 +369,31 @@ class LlmBook:
             self._owners.clear()
         self._use = OwnedUse(cpu.packages)
         for facts, cpu_s, on in cpu.taken:
-            self._use.add(self._owner(facts), cpu_s, on)
+            self._use.add(self._owner(facts), cpu_s, on, facts.workload)
         rest_s = sum(use.uses.values()) - sum(self._use.uses.values())
         if rest_s > 0:  # what cgroups or the host used beyond all processes
             self._use.add(OTHER, rest_s)
 
-    def add(self, line: Line, joules: float, seconds: float, gpu_time: GpuTime | None) -> None:
-        """One interval of a device of the total, with who used it if it is a GPU."""
+    def add(
+        self,
+        line: Line,
+        joules: float,
+        seconds: float,
+        gpu_time: GpuTime | None,
+        package: int | None = None,
+        cores_s: float | None = None,
+    ) -> None:
+        """One interval of a device of the total, with who used it if it is a GPU, else with where (`OwnedUse.on`)."""
         device = self._devices.setdefault(line.device, _Device(line))
         device.seconds += seconds
-        uses, holders = self._use.uses, dict[OwnerKey, float]()
+        holders = dict[OwnerKey, float]()
         claimed = self._claimed.get(line.channel.device)
         if claimed is not None:
             uses = holders = {claimed: 1.0}
         elif gpu_time is not None:
             uses, holders = gpu_time.by_owner(self._of_pid)
-        elif line.domain == Domain.PACKAGE.value and line.number is not None:
-            uses = self._use.on(line.number) or uses
+        else:
+            uses = self._use.on(package, cores_s)
         device.add(joules, seconds, uses, holders)
         device.note(self._keys)
 

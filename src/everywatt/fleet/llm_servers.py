@@ -209,10 +209,10 @@ def server_pids(target: Target, proc: Path = Path("/proc")) -> tuple[tuple[int, 
     name = forwarder(pids, proc)
     if name is not None:
         return (), f"port {target.port} belongs to {name}, which only forwards requests; {cure}"
-    return tuple(_launcher(pid, proc) for pid in pids), ""
+    return tuple(launcher_of(pid, proc) for pid in pids), ""
 
 
-def _launcher(pid: int, proc: Path) -> int:
+def launcher_of(pid: int, proc: Path) -> int:
     """The parent of a process where that is a launcher, whose other children do the work."""
     try:
         parent = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import Domain, Pedigree, Row
 from everywatt.core.clocks import NS, Clock
@@ -35,6 +35,17 @@ MEMORY_NS = 5 * NS
 SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
 SETTLING_NS = NS // 10  # a scrape that came while values were being settled may have got those of before
 PROCESSES, CGROUPS, HOST = "use.processes", "use.cgroups", "use.host"
+
+
+class _Package(NamedTuple):
+    """A package of several, None for all CPUs; its CPUs, and its cores where its power saturates with them."""
+
+    number: int | None
+    cpus: int
+    cores: float | None
+
+    def cores_s(self, seconds: float) -> float | None:
+        return None if self.cores is None else self.cores * seconds
 
 
 class Watcher:
@@ -166,9 +177,9 @@ class Watcher:
         whole_uj, seconds = line.settle()
         if not line.in_total or not whole_uj:
             return
-        uses, holders = use.uses, dict[OwnerKey, float]()
+        holders = dict[OwnerKey, float]()
         busy = self.busy_share
-        gpu_time = None
+        gpu_time, on = None, _Package(None, 0, None)
         if line.kind == "gpu":
             gpu_time = GpuTime() if line.number is None else self.gpus.take(line.number)
             uses, holders = gpu_time.by_owner(self.cpu.owner_of_pid)
@@ -176,18 +187,18 @@ class Watcher:
             busy = None if told is None else told[0] / 100
             if busy is None:
                 busy = min(sum(uses.values()) / 100, 1.0)
-        elif (there := self._on_package(line, use)) is not None:
-            uses, cpus = there
-            busy = min(sum(uses.values()) / (seconds * cpus), 1.0) if seconds > 0 else None
-        elif busy is None and seconds > 0 and uses:
-            busy = min(sum(uses.values()) / (seconds * (os.cpu_count() or 1)), 1.0)
+        else:
+            on = self._package(line)
+            uses = use.on(on.number, on.cores_s(seconds))
+            if on.number is not None or busy is None:
+                busy = min(sum(uses.values()) / (seconds * on.cpus), 1.0) if seconds > 0 and uses else None
         if line.idle is not None:
             line.idle.add(whole_uj / UJ, seconds, busy, bool(holders))
             if line.level is None:
                 line.level = line.idle.level()
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)
         if self.llm is not None:
-            self.llm.add(line, whole_uj / UJ, seconds, gpu_time)
+            self.llm.add(line, whole_uj / UJ, seconds, gpu_time, on.number, on.cores_s(seconds))
 
     def _settle_modules(self, now_ns: int) -> None:
         """What modules drew beside their chips is nobody's. Their ticks differ, so it is counted when it is certain."""
@@ -243,20 +254,21 @@ class Watcher:
         """By how much a unit of use may differ in cost between owners, and of how many CPUs where power saturates."""
         if line.kind == "gpu":
             return UNSURE[self.gpus.method], None
-        number = line.number if line.channel.domain is Domain.PACKAGE else None
-        packages = sum(one.channel.domain is Domain.PACKAGE for one in self.lines.total())
-        known = number in self.cpu.packages
-        unsure, saturates = cpu_time_doubt(line.channel, packages > 1 and not known, self.threads_per_core)
-        cpus = self.cpu.packages.count(number) if known and number is not None else os.cpu_count() or 1
-        return unsure, cpus if saturates else None
+        unsure, saturates = self._cpu_doubt(line)
+        return unsure, self._package(line).cpus if saturates else None
 
-    def _on_package(self, line: Line, use: OwnedUse) -> tuple[dict[OwnerKey, float], int] | None:
-        """What was used of one CPU package of several, and how many CPUs it has; None where it is not told."""
-        number = line.number
-        if line.domain != Domain.PACKAGE.value or number is None or not self.cpu.packages:
-            return None
-        uses = use.on(number)
-        return None if uses is None else (uses, self.cpu.packages.count(number))
+    def _cpu_doubt(self, line: Line) -> tuple[float, bool]:
+        packages = sum(one.channel.domain is Domain.PACKAGE for one in self.lines.total())
+        known = line.channel.domain is Domain.PACKAGE and line.number in self.cpu.packages
+        return cpu_time_doubt(line.channel, packages > 1 and not known, self.threads_per_core)
+
+    def _package(self, line: Line) -> _Package:
+        """The CPUs that a device is, or whose use its joules are shared by."""
+        number = line.number if line.channel.domain is Domain.PACKAGE else None
+        number = number if number in self.cpu.packages else None
+        cpus = self.cpu.packages.count(number) if number is not None else os.cpu_count() or 1
+        threads = self.threads_per_core if self._cpu_doubt(line)[1] else None
+        return _Package(number, cpus, cpus / threads if threads else None)
 
     def _host(self) -> None:
         """How busy all CPUs were since the last time, and the host's CPU time for the book."""

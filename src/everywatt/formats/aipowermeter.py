@@ -127,13 +127,13 @@ def _part(file: Path, options: Mapping[str, Any]) -> Part:
     tables = tables_of(log, options)
     if not any(table.rows for table in tables):
         raise UsageError(f"{file} contains no readings of AIPowerMeter.", cure=f"a {FILE} written by AIPowerMeter")
-    told: dict[str, Any] = {"torn_lines": log.torn, "swapped_fields": log.swapped}
+    meta: dict[str, Any] = {"torn_lines": log.torn, "swapped_fields": log.swapped}
     for name in ("metadata.json", "meta_data.json"):
-        told.update({"description": _json(file.with_name(name))} if file.with_name(name).is_file() else {})
+        meta.update({"description": _json(file.with_name(name))} if file.with_name(name).is_file() else {})
     spans: list[tuple[str, int, int, Mapping[str, Any]]] = [
         (f"segment {place}", start, end, {}) for place, (start, end) in enumerate(segments_of(log), 1)
     ]
-    meta = {key: value for key, value in told.items() if value}
+    meta = {key: value for key, value in meta.items() if value}
     return Part(tables, spans=spans, meta=meta, processes=processes_of(log))
 
 
@@ -333,8 +333,8 @@ def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
         raise MeasurementRefused("This run has no power to export.")
     folder.mkdir(parents=True, exist_ok=True)
     about = folder / "metadata.json"
-    told = {"description": _description(run), "date": day_text(_started_ns(run))}
-    about.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    metadata = {"description": _description(run), "date": day_text(_started_ns(run))}
+    about.write_text(json.dumps(metadata) + "\n", encoding="utf-8")
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [target, about]
 

@@ -5,10 +5,9 @@ All its field names are written and read; ours are added beside them. A torn las
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from everywatt.core import foreign
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replace_text
 from everywatt.core.jsonio import ToDict, dumps
+from everywatt.core.tables import csv_text
 
 MOST_OUTPUT = 500
 START, SUCCESS, FAILURE = "start", "success", "failure"
@@ -155,13 +155,12 @@ class Summary(ToDict):
 
     def workers_csv(self) -> str:
         """The layout of summary.json.workers.csv."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(WORKER_COLUMNS)
-        for name, counts in self.workers.items():
-            jobs = sum(job.get("worker") == name for job in self.jobs.values())
-            writer.writerow([name, jobs, *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])])
-        return text.getvalue()
+        jobs = Counter(job.get("worker") for job in self.jobs.values())
+        rows = [
+            [name, jobs[name], *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])]
+            for name, counts in self.workers.items()
+        ]
+        return csv_text(WORKER_COLUMNS, rows)
 
 
 def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:

@@ -80,10 +80,10 @@ def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, 
     steps = [b[0] - a[0] for a, b in zip([(start, ())], ends, strict=False)]
     table.period_s = max(max(steps, default=NS) / NS, 1.0)
     last = ends[-1][2]
-    told = {
+    about = {
         key: last[key]
         for key in ("project_name", "run_id", "codecarbon_version", "cpu_model", "gpu_model")
         if key in last
     }
-    span = (last.get("project_name") or name, start, ends[-1][0], told)
-    return Part([table], spans=[span], meta={"codecarbon": told})
+    span = (last.get("project_name") or name, start, ends[-1][0], about)
+    return Part([table], spans=[span], meta={"codecarbon": about})

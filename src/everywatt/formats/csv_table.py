@@ -1,4 +1,4 @@
-"""Tables of other meters become tapes: CSV, TSV and the like, told which column is what."""
+"""Tables of other meters become tapes: CSV, TSV and the like, with a description of their columns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any, Final
 from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import zone_ns
+from everywatt.meters.series import Part, Table, write_part, zone_ns
 from everywatt.sensors.cpu.rapl import RAPL_DOMAINS, Cpu, counter_facts
 from everywatt.tape import exporting
-from everywatt.tape.importing import import_ours, number_in, parse_utc_ns, write_utc_table
+from everywatt.tape.importing import import_ours, parse_utc_ns
 
 FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
 OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", "cpu", *FACTS)
@@ -71,7 +71,7 @@ def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     if table[0][0] == table[-1][0]:
         raise UsageError(f"{paths[0]} covers a single instant, and energy needs a duration.")
     info = GroupInfo(str(options.get("name", paths[0].stem)), "import", channels[0].device, channels)
-    return write_utc_table(out, [(info, table)], source=paths, meta=options.get("meta", {}))
+    return write_part(out, Part([Table(info, table)]), paths, options)
 
 
 def _delimiter(path: Path, options: Mapping[str, Any]) -> str:
@@ -167,7 +167,11 @@ def _read_table(
 
 
 def _number(text: str, delimiter: str) -> float:
-    """A number, also with a decimal comma where commas part no columns."""
+    """The number at the start of a text (`39.32 W`), also with a decimal comma where commas part no columns; NaN where
+    there is none."""
     if delimiter != "," and text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
-    return number_in(text)
+    try:
+        return float(text.split()[0])
+    except (ValueError, IndexError):
+        return NAN

@@ -97,8 +97,8 @@ def _instant(text: str, shift_ns: int) -> int | None:
 
 
 def _times(readings: Sequence[Reading], options: Mapping[str, Any]) -> list[int]:
-    for told in ("logged_ns", "bmc_ns"):
-        times = [getattr(reading, told) for reading in readings]
+    for clock in ("logged_ns", "bmc_ns"):
+        times = [getattr(reading, clock) for reading in readings]
         if all(at is not None for at in times) and len(set(times)) == len(times):
             return times
     period_s = given_period_s(options)

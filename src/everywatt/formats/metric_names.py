@@ -135,44 +135,44 @@ def tegra_line(watcher: Watcher, now_ns: int) -> TegraLine | None:
     rails = [line for line in watcher.lines.all if line.channel.device == "jetson"]
     if not rails:
         return None
-    told = {
+    states = {
         name.removeprefix("jetson."): found[0]
         for name, channel in watcher.states.channels.items()
         if channel.device == "jetson" and (found := watcher.states.value(name, now_ns)) is not None
     }
-    warm = {name.removesuffix(".temperature"): value for name, value in told.items() if name.endswith(".temperature")}
-    numbers = [int(match[1]) for name in told if (match := re.fullmatch(r"cpu(\d+)\.utilisation", name))]
+    warm = {name.removesuffix(".temperature"): value for name, value in states.items() if name.endswith(".temperature")}
+    numbers = [int(match[1]) for name in states if (match := re.fullmatch(r"cpu(\d+)\.utilisation", name))]
     stems = [f"cpu{number}" for number in range(max(numbers, default=-1) + 1)]
-    mts = told.get("mts_foreground"), told.get("mts_background")
+    mts = states.get("mts_foreground"), states.get("mts_background")
     return TegraLine(
-        rails=tuple(_rail(line, told) for line in rails if line.power_w is not None and not line.stale(now_ns)),
+        rails=tuple(_rail(line, states) for line in rails if line.power_w is not None and not line.stale(now_ns)),
         temperatures_c=warm,
-        cores=tuple(_engine(told, f"{stem}.utilisation", f"{stem}.clock") for stem in stems),
-        gpu=_engine(told, "gpu.utilisation", "gpu.clock"),
-        emc=_engine(told, "memory_utilisation", "emc.clock"),
-        ram=_memory(told, "memory"),
-        swap=_memory(told, "swap"),
+        cores=tuple(_engine(states, f"{stem}.utilisation", f"{stem}.clock") for stem in stems),
+        gpu=_engine(states, "gpu.utilisation", "gpu.clock"),
+        emc=_engine(states, "memory_utilisation", "emc.clock"),
+        ram=_memory(states, "memory"),
+        swap=_memory(states, "swap"),
         mts_percent=None if mts[0] is None or mts[1] is None else (mts[0], mts[1]),
     )
 
 
-def _engine(told: Mapping[str, float], use: str, clock: str) -> Engine | None:
-    if use not in told and clock not in told:
+def _engine(states: Mapping[str, float], use: str, clock: str) -> Engine | None:
+    if use not in states and clock not in states:
         return None
-    return Engine(told.get(use), (round(told[clock]),) if clock in told else ())
+    return Engine(states.get(use), (round(states[clock]),) if clock in states else ())
 
 
-def _memory(told: Mapping[str, float], name: str) -> Memory | None:
-    if name not in told or f"{name}_total" not in told:
+def _memory(states: Mapping[str, float], name: str) -> Memory | None:
+    if name not in states or f"{name}_total" not in states:
         return None
-    more = [told.get(key) for key in ("free_blocks", "free_block", "swap_cached")]
-    return Memory(int(told[name]), int(told[f"{name}_total"]), *(None if one is None else int(one) for one in more))
+    more = [states.get(key) for key in ("free_blocks", "free_block", "swap_cached")]
+    return Memory(int(states[name]), int(states[f"{name}_total"]), *(None if one is None else int(one) for one in more))
 
 
-def _rail(line: Line, told: Mapping[str, float]) -> RailPower:
+def _rail(line: Line, states: Mapping[str, float]) -> RailPower:
     """Its average is tegrastats' own where that is what is read, else the mean power since the agent was started."""
     label = line.channel.name.removeprefix("jetson.").removesuffix(".power")
-    mean_w = told.get(f"{label}.average_power")
+    mean_w = states.get(f"{label}.average_power")
     if mean_w is None and line.observed_ns:
         mean_w = line.joules / (line.observed_ns / 1e9)
     return RailPower(label, round((line.power_w or 0.0) * 1000), None if mean_w is None else round(mean_w * 1000))

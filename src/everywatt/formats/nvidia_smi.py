@@ -87,14 +87,14 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         raise UsageError(f"{paths[0]} has no known column.", cure="include a column such as power.draw")
     last_ns = max(_utc_ns(row) for row in timed) - shift_ns
     anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
-    told = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
+    meta = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
     if rows[0].time is None:
-        told["times"] = "counted, not logged"
-    return write_tape(out, recordings, meta=told, anchors=anchors)
+        meta["times"] = "counted, not logged"
+    return write_tape(out, recordings, meta=meta, anchors=anchors)
 
 
 def _counted(rows: Sequence[SmiRow], options: Mapping[str, Any]) -> list[SmiRow]:
-    """Rows of a log without time stamps, each at its turn: cards take turns, by their index or as many as are told."""
+    """Rows of a log without time stamps, each at its turn: cards take turns, by their index, or `cards` of them."""
     period_s = given_period_s(options)
     if period_s is None:
         raise UsageError(

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import number
-from everywatt.tape.importing import write_utc_table
+from everywatt.meters.series import Part, Table, write_part
 
 _HEAD = re.compile(r"\*{3} Sampled system activity \(([^)]{10,60})\) \((\d{1,9}(?:\.\d{1,6})?)ms elapsed\) \*{3}")
 _LINE = re.compile(
@@ -117,12 +117,11 @@ def import_powermetrics(paths: Sequence[Path], out: Path, options: Mapping[str, 
     samples.sort(key=lambda sample: sample.time)
     parts = [part for part in _ORDER if any(part in sample.watts for sample in samples)]
     usual_s = sorted(sample.elapsed_s for sample in samples)[len(samples) // 2]
-    channels = tuple(_channel(part, usual_s) for part in parts)
-    info = GroupInfo("powermetrics", "powermetrics", "mac", channels)
-    rows = list(zip(_times(samples), samples, strict=True))
-    table = [(at, tuple(sample.watts.get(part, NAN) for part in parts)) for at, sample in rows]
-    meta = {"samples": len(samples), **dict(options.get("meta", {}))}
-    return write_utc_table(out, [(info, table)], source=paths, meta=meta)
+    info = GroupInfo("powermetrics", "powermetrics", "mac", tuple(_channel(part, usual_s) for part in parts))
+    table = Table(info)
+    for at, sample in zip(_times(samples), samples, strict=True):
+        table.add(at, [sample.watts.get(part) for part in parts])
+    return write_part(out, Part([table], meta={"samples": len(samples)}), paths, options)
 
 
 def _channel(part: str, usual_s: float) -> Channel:

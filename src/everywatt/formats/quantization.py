@@ -82,8 +82,8 @@ def read_old(paths: Iterable[Path]) -> list[OldLine]:
 
 def _read(file: Path) -> list[OldLine]:
     if file.suffix == ".json":
-        told = foreign.read_json(file)
-        lines = told if isinstance(told, list) else [told]
+        data = foreign.read_json(file)
+        lines = data if isinstance(data, list) else [data]
     else:
         lines = list(csv.DictReader(foreign.lines(file, errors="strict", ends=True, limits=foreign.SMALL)))
     return [_line(file, number, line) for number, line in enumerate(lines, 1)]
@@ -104,15 +104,15 @@ class Layout:
     label: str = "precision"
     single: bool = False
 
-    def line(self, told: Mapping[str, Any], source: str) -> OldLine:
+    def line(self, line: Mapping[str, Any], source: str) -> OldLine:
         """What a line says. ValueError where a number is none."""
-        found: dict[str, Any] = {"note": self.note(told)}
+        found: dict[str, Any] = {"note": self.note(line)}
         for word in self.columns.split():
             name, _, where = word.partition("=")
             column, _, factor = (where or name).partition("*")
-            found[name] = _scaled(told, column, float(factor or 1))
+            found[name] = _scaled(line, column, float(factor or 1))
         if self.label == "layer_name":
-            return OldLayer(str(told["layer_name"]), str(told.get("layer_type") or ""), source, **found)
+            return OldLayer(str(line["layer_name"]), str(line.get("layer_type") or ""), source, **found)
         if found.get("batch_size") is not None:
             found["batch_size"] = int(found["batch_size"])
         size, sample, batches = found.get("batch_size"), found.get("energy_per_sample_j"), found.pop("batches", None)
@@ -121,7 +121,7 @@ class Layout:
             found |= {"energy_per_batch_j": found["energy_j"] / int(batches), "energy_per_sample_j": sample}
         elif size is not None and sample is not None:
             found["energy_per_batch_j"] = sample * size
-        return OldFigure(str(told[self.label]).lower(), source, trials=1 if self.single else None, **found)
+        return OldFigure(str(line[self.label]).lower(), source, trials=1 if self.single else None, **found)
 
 
 def _trial_note(line: Mapping[str, Any]) -> str:

@@ -81,8 +81,8 @@ def query(
     if end_ns is not None and end_ns <= start_ns:
         raise UsageError("The end must be after the start.", cure="--start -1h --end now")
     asked: dict[str, Any] = {"start": iso(start_ns)}
-    told = {"end": None if end_ns is None else iso(end_ns), "head": head, "tail": tail, "bucket": bucket}
-    asked.update({key: value for key, value in told.items() if value is not None})
+    given = {"end": None if end_ns is None else iso(end_ns), "head": head, "tail": tail, "bucket": bucket}
+    asked.update({key: value for key, value in given.items() if value is not None})
     if filters:
         asked["filter"] = dict(filters)
     try:

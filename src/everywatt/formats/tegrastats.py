@@ -12,10 +12,10 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
-from everywatt.meters.series import number, zone_ns
+from everywatt.meters.series import Part, Table, number, write_part, zone_ns
 from everywatt.sensors.jetson.jetson import total_note
 from everywatt.sensors.jetson.tegrastats import Take, TegraLine, line_channels, parse_line, values_of
-from everywatt.tape.importing import parse_utc_ns, write_utc_table
+from everywatt.tape.importing import parse_utc_ns
 
 # A log may rest for days and be gone on with; a stamp that is farther away is a clock that was set.
 PAUSE_NS = 7 * 86_400 * NS
@@ -48,12 +48,12 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
         raise UsageError(f"{paths[0]} contains no power.", cure="record tegrastats with sudo")
     takes = [take for _, take in channels]
     info = GroupInfo("tegrastats", "tegrastats", "jetson", tuple(channel for channel, _ in channels))
-    meta = {"lines": lines, "lines_not_understood": odd, "clock_steps": stepped, **dict(options.get("meta", {}))}
+    meta: dict[str, Any] = {"lines": lines, "lines_not_understood": odd, "clock_steps": stepped}
     note = total_note([rail.label for _, line in timed for rail in line.rails])
     if note:
         meta["note"] = f"jetson: {note}"
-    table = [(at, values_of(line, takes)) for at, line in timed]
-    return write_utc_table(out, [(info, table)], source=paths, meta=meta)
+    table = Table(info, [(at, values_of(line, takes)) for at, line in timed])
+    return write_part(out, Part([table], meta=meta), paths, options)
 
 
 def _channels(lines: Sequence[TegraLine]) -> list[tuple[Channel, Take]]:

@@ -32,6 +32,10 @@ TWO_INTEGRALS = "intervals and window differ"
 MODULE_REST = "rest of the module beside its chips"
 REST_DEVICE = "module rest"  # under which name that is listed
 
+# How far shares of a package whose power saturates go from CPU time to what each workload would draw alone: half the
+# way. Which of the two is just is a matter of opinion, and how strongly a package saturates is not on a tape.
+STAND_ALONE = 0.5
+
 # Places in an owner's sums: joules above idle by use, their noise (J²), use; joules of holding, their noise, holding;
 # and the owner's part of the time that was shared (s), so that a watt more of idle is so many joules less for it.
 ACTIVE_J, ACTIVE_NOISE, USED, HELD_J, HELD_NOISE, KEPT, OWNED_S = range(7)
@@ -243,6 +247,38 @@ class DeviceAccount(Generic[O]):
         owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
         alone_j, alone_s, noise, spread_j, used_squares = (*map(float, sums), 0.0)[:5]
         return cls(float(whole_j), alone_j, alone_s, noise, spread_j, used_squares, owners)
+
+
+def stand_alone(use: float, cores_s: float) -> float:
+    """What a workload would draw alone, between 0 and 1, if it used so many CPU seconds while cores had `cores_s`.
+
+    Each busy core adds less than the one before it, because the package shares its power budget, and a core's second
+    thread adds nothing.
+    """
+    part = min(use / cores_s, 1.0)
+    return part * (2.0 - part)
+
+
+def saturating(uses: Mapping[tuple[O, P], float], cores_s: float) -> dict[O, float]:
+    """CPU seconds of owners, by owner and workload, weighted for a package whose power saturates; with the same sum.
+
+    What workloads are does not depend on who is asked about, and inside of a workload CPU time counts: the processes
+    of a job owe together what the job owes.
+    """
+    used: dict[P, float] = {}
+    whole = 0.0
+    for (_, workload), amount in uses.items():
+        used[workload] = used.get(workload, 0.0) + amount
+        whole += amount
+    cores_s = max(cores_s, whole / 2, NO_USE)
+    alone = {workload: stand_alone(amount, cores_s) for workload, amount in used.items()}
+    rate = whole / max(math.fsum(alone.values()), NO_USE)
+    found: dict[O, float] = {}
+    for (owner, workload), amount in uses.items():
+        if amount > 0:
+            factor = 1.0 - STAND_ALONE + STAND_ALONE * rate * alone[workload] / used[workload]
+            found[owner] = found.get(owner, 0.0) + amount * factor
+    return found
 
 
 # Whole microjoules, shared by largest remainder, so that parts add up to the whole exactly.

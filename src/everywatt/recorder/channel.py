@@ -187,15 +187,10 @@ class Remote:
         return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; after a fork only this process's copy of the descriptor."""
         self._sock.close()
 
-    def __del__(self) -> None:
-        self._sock.close()
-
-    def forget(self) -> None:
-        """Close this process's copy of the descriptor, after a fork."""
-        self._sock.close()
+    forget = __del__ = close
 
 
 class Local:

@@ -16,14 +16,13 @@ The tracking of a phase, with publications at |, reads at r, and what is known o
     locked                                   r         r         r         r           one read between two publications
     check                                             r|r                              every few seconds
 
-Where the lock is calm, the reads of the coming second can be planned (`outlook`, `commit`) and fed later (`feed_all`).
+Where the lock is calm, the reads of the coming second can be planned (`outlook`, `commit`) and fed later.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -141,14 +140,11 @@ class Tracker:
             self._plan(now_ns)
         return True
 
-    def feed_all(self, reads: Sequence[tuple[int, int, Row]]) -> list[Row]:
-        """`feed`, for reads (began, ended, row) that were kept for a while."""
-        return [row for read in reads for row in self.feed(*read)]
-
     def feed(self, before_ns: int, after_ns: int, row: Row) -> list[Row]:
         """Take in one read that was made between `before_ns` and `after_ns`; gives the publications it shows."""
         value = row.values[0]
-        self._mind_lateness(before_ns)
+        if self._probing:
+            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
         last, self._last = self._last, (before_ns, after_ns, value)
         missing = value != value or (last is not None and last[2] != last[2])
         changed = last is not None and not missing and value != last[2]
@@ -161,10 +157,6 @@ class Tracker:
             rows = self._unlocked(since, after_ns, row, changed, first=last is None)
         self._plan(after_ns)
         return rows
-
-    def _mind_lateness(self, before_ns: int) -> None:
-        if self._probing:
-            self._late_ns += (min(max(before_ns - self.due.latest_ns, 0), MS) - self._late_ns) / 8
 
     def lost(self, now_ns: int, retry_ns: int) -> None:
         """A read failed: the next one is due at `retry_ns`, and nothing is taken from the last value."""
@@ -257,12 +249,10 @@ class Tracker:
         """True where the last changes came at regular, long distances, and are now the schedule."""
         if len(self._recent) < 4:
             return False
-        if self._recent[-1][1] - self._recent[-2][0] < SLOW_FACTOR * self.asked_ns:
-            return False  # nearly always
         recent = list(self._recent)
         floor = SLOW_FACTOR * max(self.asked_ns, (self.period_ns or 0) if self.locked else 0)
         if recent[-1][1] - recent[-2][0] < floor:
-            return False
+            return False  # nearly always
         gaps = [(b[0] + b[1] - a[0] - a[1]) / 2 for a, b in pairwise(recent)]
         if min(gaps) < floor or max(gaps) > 1.3 * min(gaps):
             return False
@@ -297,7 +287,12 @@ class Tracker:
             return []
         first, newest = line.sure(since) + 1, line.possible(after)
         if first < newest:
-            return self._several(line, before, after, newest, row)
+            # More than one lies between this read and the last; the newest counts where it is certain.
+            if line.sure(before) != newest:
+                self._unreported = True
+                return []
+            early, late = line.band(newest)
+            return self._emit(newest, early, min(late, after), row)
         if first > newest:  # no publication was due: the jitter is larger than thought, or the schedule is another
             first = round((((since + after) / 2) - sum(line.band(0)) / 2) / line.period_ns)
             early, late = line.band(first)
@@ -311,14 +306,6 @@ class Tracker:
         early, late = line.band(first)
         return self._emit(first, max(early, since), min(late, after), row)
 
-    def _several(self, line: Line, before: int, after: int, newest: int, row: Row) -> list[Row]:
-        """More than one publication lies between this read and the last; the newest counts where it is certain."""
-        if line.sure(before) != newest:
-            self._unreported = True
-            return []
-        early, late = line.band(newest)
-        return self._emit(newest, early, min(late, after), row)
-
     def _unchanged(self, line: Line, before: int, after: int, row: Row) -> list[Row]:
         index = line.sure(before)
         if self._unreported and line.possible(after) != index:
@@ -326,12 +313,10 @@ class Tracker:
         if index <= self._index or self._probing:  # after a probe the publication may still come
             return []
         self._moving = False
+        if not (self._unreported and self._counter):
+            self._chances, self._moved = self._chances * 0.98 + 1, self._moved * 0.98
         if self._unreported or not self._counter:
-            if not self._counter:
-                self._chances, self._moved = self._chances * 0.98 + 1, self._moved * 0.98
             return self._emit(index, *line.band(index), row)
-        self._chances = self._chances * 0.98 + 1
-        self._moved *= 0.98
         coarse = self._chances > 5 and self._moved < 0.9 * self._chances
         if coarse and not self._settling and self._seen.declared_ns is not None:  # a counter that often stands still
             return self._emit(index, *line.band(index), row)
@@ -342,11 +327,6 @@ class Tracker:
             self._stale = 0
             self._start_burst(before)
         return []
-
-    def _missed_around(self) -> bool:
-        """True where probes on both sides of predicted publications keep seeing no change: the line is a wrong one."""
-        self._misses = self._misses + 1 if self._awaited else 0
-        return self._misses >= (2 if self._counter else 6)
 
     def _contradicted(self, since: int, after: int, row: Row) -> list[Row]:
         self._start_burst(after)
@@ -405,10 +385,13 @@ class Tracker:
         self._edge_ns = None
         waiting = bool(self._probes)
         self._probes = [at for at in self._probes if at > now]
-        if waiting and not self._probes and not self._dense and self._missed_around():
-            self._start_burst(now)
-            self._plan(now)
-            return
+        if waiting and not self._probes and not self._dense:
+            # Probes on both sides of predicted publications that keep seeing no change: the line is a wrong one.
+            self._misses = self._misses + 1 if self._awaited else 0
+            if self._misses >= (2 if self._counter else 6):
+                self._start_burst(now)
+                self._plan(now)
+                return
         guard = guard_ns(line)
         if not self._probes and now >= self._planned_ns:
             coming = line.possible(now + guard) + 1
@@ -480,14 +463,6 @@ class Tracker:
 
     # Planned ahead: when a calm lock will be read in the coming second.
 
-    def calm(self, now_ns: int) -> bool:
-        """True where a lock is old enough to be relied on, every publication is wanted, and nothing is searched for."""
-        if self.line is None or self._last is None or self.state is not State.LOCKED or not self._dense:
-            return False
-        return (
-            not (self._search or self._unreported or self._edge_ns is not None) and now_ns > self._locked_ns + CALM_NS
-        )
-
     def outlook(self, now_ns: int, until_ns: int) -> list[Window]:
         """When to read until `until_ns`, probes that are due first; the reads may then be fed later, all in one go.
 
@@ -495,7 +470,9 @@ class Tracker:
         for, or what is published often stays the same.
         """
         line = self.line
-        if line is None or not self.calm(now_ns):
+        if line is None or self._last is None or not self._dense or now_ns <= self._locked_ns + CALM_NS:
+            return []
+        if self._search or self._unreported or self._edge_ns is not None:
             return []
         end_ns, guard, k = until_ns + round(line.period_ns), guard_ns(line), self._index + 1
         if line.width(line.possible(end_ns)) > 2 * CALM_TARGET_NS + 4 * line.jitter_ns:

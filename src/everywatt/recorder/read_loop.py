@@ -87,7 +87,7 @@ class ReadLoop:
         timeout = None if wake is None else max(0.0, (wake - self.clock.monotonic_ns()) / NS)
         ready, writable, _ = self._select(readers, writers, (), timeout)
         self.wakes += 1
-        self._mind_pause(wake)
+        self._note_pause(wake)
         # Reads first: their time matters, a message's does not.
         self._tick()
         self._hear(ready, writable)
@@ -133,7 +133,7 @@ class ReadLoop:
             if self.clock.monotonic_ns() >= until_ns:
                 return False  # reads come first
 
-    def _mind_pause(self, wake: int | None) -> None:
+    def _note_pause(self, wake: int | None) -> None:
         """A loop that wakes up far too late was stopped; a boot clock that ran ahead shows a suspend."""
         now, boot = self.clock.monotonic_ns(), self.clock.boottime_ns()
         asleep = boot - now - self._boot_ns

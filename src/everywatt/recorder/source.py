@@ -255,7 +255,7 @@ class Source:
             self.tracker = None  # the driver keeps the publications itself
             return self._publications(reads)
         absent, last_ns = tracker.absent, reads[-1][1]
-        found = tracker.feed_all([(before, after, rows[0]) for before, after, rows in reads if rows])
+        found = [row for before, after, rows in reads if rows for row in tracker.feed(before, after, rows[0])]
         if not reads[-1][2]:
             tracker.lost(last_ns, last_ns + self.asked_ns())
         self.count(0, tracker.absent - absent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
@@ -16,6 +16,8 @@ from everywatt.ledger.idle import WORDS as IDLE_WORDS
 from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 
 LABEL_CHARACTERS = 48
+# An amount of fewer steps of the last digit has a unit of its own: 0.0003 MJ is 312 J.
+LEGIBLE = 10
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
 
 
@@ -51,18 +53,12 @@ def _idle_lines(ledger: Ledger) -> list[str]:
 def ledger_table(ledger: Ledger, top: int | None = None, notes: Sequence[str] = ()) -> Table:
     """The `top` most expensive owners, the others together, the special ones, and the total."""
     folded = fold(ledger.entries, top)
-    amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
-    amounts, unit, decimals = printed(amounts_uj, ledger.total.budget)
-    intervals = [
-        _interval(_budget(group), uj, sum(amounts_uj), decimals)
-        for (_, group), uj in zip(folded, amounts_uj, strict=True)
-    ]
+    *owners, whole = _amounts([group for _, group in folded], ledger.total.budget)
+    shares = _percents([_microjoules(group) for _, group in folded])
     rows: list[list[Cell]] = []
-    for (label, group), amount, interval, share in zip(folded, amounts, intervals, _percents(amounts_uj), strict=True):
-        rows.append([label, f"{amount} {unit}", interval, share, *_use(group), _method(group)])
-    whole = f"{sum(map(float, amounts)):.{decimals}f} {unit}"
-    interval = _interval(ledger.total.budget, sum(amounts_uj), sum(amounts_uj), decimals)
-    rows.append(["total", whole, interval, "100.0 %", "", "", "", ""])
+    for (label, group), (number, unit, ends), share in zip(folded, owners, shares, strict=True):
+        rows.append([label, f"{number} {unit}", ends, share, *_use(group), _method(group)])
+    rows.append(["total", f"{whole.number} {whole.unit}", whole.ends, "100.0 %", "", "", "", ""])
     return Table.of(
         *("OWNER", Column("ENERGY", "J"), Column("95 % INTERVAL", "J"), Column("SHARE", "%")),
         *(Column("CPU TIME", "s", spare=4), Column("GPU TIME", "s", spare=3)),
@@ -93,25 +89,74 @@ def short_label(entry: Entry) -> str:
     return (label if len(label) <= room else f"{label[: room - 1]}…") + end
 
 
-def printed(amounts_uj: Sequence[int], budget: Budget | None = None) -> tuple[list[str], str, int]:
-    """Amounts in one unit with one number of decimals, such that what is printed adds up; the unit; the decimals.
+class _Amount(NamedTuple):
+    """`2.9391`, `MJ`, and both ends of the 95 % interval in that unit, which they name where it is not the total's."""
 
-    They have one digit more than the interval of their sum leaves it, so that small owners are not all 0.
+    number: str
+    unit: str
+    ends: str
+
+
+def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[_Amount]:
+    """The amount of each group and, last, of all: in one unit with one number of decimals, so that they add up.
+
+    They have one digit more than the interval of their sum leaves it. An amount of which less than two digits would be
+    left has a unit of its own, with the digits of its own interval.
     """
+    amounts_uj = [_microjoules(group) for group in groups]
     whole_uj = sum(amounts_uj)
-    factor, unit = shared_unit(whole_uj / UJ, "J")
-    size = abs(whole_uj) / UJ / factor
-    decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 else 0
-    half = max(budget.sides()) / factor if budget is not None else 0.0
+    scale = _scale(whole_uj, budget, 3)
+    own = {
+        place: found
+        for place, (group, uj) in enumerate(zip(groups, amounts_uj, strict=True))
+        if 0 < uj / scale.step_uj < LEGIBLE and (found := _scale(uj, _budget(group), 2)).unit != scale.unit
+    }
+    steps = iter(_steps([uj for place, uj in enumerate(amounts_uj) if place not in own], scale))
+    amounts = []
+    for place, (group, uj) in enumerate(zip(groups, amounts_uj, strict=True)):
+        mine = own.get(place, scale)
+        amount = mine.amount(round(uj / mine.step_uj) if place in own else next(steps), uj, _budget(group))
+        amounts.append(amount._replace(ends=f"{amount.ends} {mine.unit}") if place in own and amount.ends else amount)
+    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole_uj, budget)]
+
+
+class _Scale(NamedTuple):
+    """A unit and the decimals that are printed in it."""
+
+    factor: float
+    unit: str
+    decimals: int
+
+    @property
+    def step_uj(self) -> float:
+        return self.factor * UJ / 10.0**self.decimals
+
+    def amount(self, steps: int, amount_uj: int, budget: Budget) -> _Amount:
+        """So many steps of the last digit, with the interval of the amount, rounded outwards."""
+        energy = Energy(amount_uj / UJ, budget)
+        low, high = ((end or 0.0) * UJ / self.step_uj for end in (energy.low, energy.high))
+        ends = f"{self._text(math.floor(max(low, 0.0)))} … {self._text(math.ceil(high))}" if high > low else ""
+        return _Amount(self._text(steps), self.unit, ends)
+
+    def _text(self, steps: int) -> str:
+        return f"{steps / 10**self.decimals:.{self.decimals}f}"
+
+
+def _scale(amount_uj: int, budget: Budget, digits: int) -> _Scale:
+    """Five significant digits of an amount at most, and so many of its half-width."""
+    factor, unit = shared_unit(amount_uj / UJ, "J")
+    size, half = abs(amount_uj) / UJ / factor, max(budget.sides()) / factor
+    decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 and unit != "µJ" else 0
     if half > 0:
-        decimals = min(decimals, max(0, 2 - math.floor(math.log10(half))))
-    decimals = 0 if unit == "µJ" else decimals
-    steps = round(whole_uj / UJ / factor * 10**decimals)
-    if whole_uj <= 0 or min(amounts_uj) < 0:
-        shown = [round(amount / UJ / factor * 10**decimals) for amount in amounts_uj]
-    else:
-        shown = apportion(steps, amounts_uj)
-    return [f"{amount / 10**decimals:.{decimals}f}" for amount in shown], unit, decimals
+        decimals = min(decimals, max(0, digits - 1 - math.floor(math.log10(half))))
+    return _Scale(factor, unit, decimals)
+
+
+def _steps(amounts_uj: Sequence[int], scale: _Scale) -> list[int]:
+    """The amounts in steps of the last digit that add up to their sum in such steps."""
+    if sum(amounts_uj) <= 0 or min(amounts_uj) < 0:
+        return [round(amount / scale.step_uj) for amount in amounts_uj]
+    return apportion(round(sum(amounts_uj) / scale.step_uj), amounts_uj)
 
 
 def _percents(amounts_uj: Sequence[int]) -> list[str]:
@@ -121,34 +166,22 @@ def _percents(amounts_uj: Sequence[int]) -> list[str]:
 
 
 def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
-    """Label and amount with its 95 % interval, `4.170 J (1.020 … 9.580)`, of the `top` owners and the special ones.
-
-    Amounts have one unit and add up.
-    """
+    """Label and amount with its 95 % interval, `4.170 J (1.020 … 9.580)`, of the `top` owners and the special ones."""
     folded = fold(entries, top)
-    amounts_uj = [sum(entry.microjoules for entry in group) for _, group in folded]
-    amounts, unit, decimals = printed(amounts_uj, _budget(entries))
-    width, found = max(map(len, amounts)), []
-    for (label, group), amount, uj in zip(folded, amounts, amounts_uj, strict=True):
-        ends = _interval(_budget(group), uj, sum(amounts_uj), decimals)
-        found.append((label, f"{amount:>{width}} {unit}{f' ({ends})' if ends else ''}"))
-    return found
+    amounts = _amounts([group for _, group in folded], _budget(entries))[:-1]
+    numbers, units = (max(len(one[part]) for one in amounts) for part in (0, 1))
+    return [
+        (label, f"{number:>{numbers}} {unit:<{units}}{f' ({ends})' if ends else ''}".rstrip())
+        for (label, _), (number, unit, ends) in zip(folded, amounts, strict=True)
+    ]
 
 
 def _budget(group: Sequence[Entry]) -> Budget:
     return Budget.sum(entry.energy.budget for entry in group)
 
 
-def _interval(budget: Budget, amount_uj: int, whole_uj: int, decimals: int) -> str:
-    """Both ends of the 95 % interval of an amount, in the unit of the whole, rounded outwards."""
-    energy = Energy(amount_uj / UJ, budget)
-    factor, step = shared_unit(whole_uj / UJ, "J")[0], 10.0**decimals
-    below, above = (side / factor for side in energy.sides())
-    if not below + above:
-        return ""
-    value = amount_uj / UJ / factor
-    low, high = math.floor(max(value - below, 0.0) * step) / step, math.ceil((value + above) * step) / step
-    return f"{low:.{decimals}f} … {high:.{decimals}f}"
+def _microjoules(group: Sequence[Entry]) -> int:
+    return sum(entry.microjoules for entry in group)
 
 
 def _use(group: Sequence[Entry]) -> list[Cell]:

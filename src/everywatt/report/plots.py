@@ -303,7 +303,7 @@ def _queries(run: Run) -> Queries:
 
 
 def _no_energy(found: Sequence[Metrics]) -> str:
-    reasons = [one.gross.refused for one in found if one.gross.refused]
+    reasons = [why for one in found if (why := one.bill.gross.refused)]
     return f" {reasons[0]}." if reasons else ""
 
 

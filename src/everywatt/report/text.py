@@ -271,9 +271,18 @@ class RunList:
 
     def tables(self) -> list[Table]:
         """One row for each run."""
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE", "TAGS")
+        spare = (Column("SCOPE", spare=1), Column("PROVENANCE", spare=3), Column("TAGS", spare=2))
+        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", *spare)
         rows: list[list[Cell]] = [
-            [run.name, run.started.isoformat()[:19], run.duration_s, energy, energy.scope, energy.pedigree, _tags(run)]
+            [
+                run.name,
+                f"{run.started:%Y-%m-%d %H:%M}",
+                run.duration_s,
+                energy,
+                energy.scope,
+                energy.pedigree,
+                _tags(run),
+            ]
             for run, energy in self.runs
         ]
         return [Table.of(*columns, rows=rows)]
@@ -396,7 +405,10 @@ class Why:
 
     def tables(self) -> list[Table]:
         """One row for each source of error, widest first."""
-        rows = [[c.source, c.half_width_j, _share(c.percent), c.meaning, c.cure] for c in self.budget]
+        rows: list[list[Cell]] = [
+            [c.source, format_rounded("J", c.half_width_j, c.half_width_j), _share(c.percent), c.meaning, c.cure]
+            for c in self.budget
+        ]
         columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")
         notes = [f"! {note}" for note in self.energy.notes]
         return [Table.lines(str(self.energy)), Table.of(*columns, rows=rows, notes=notes)]

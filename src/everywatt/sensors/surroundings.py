@@ -82,7 +82,7 @@ def parse_cpuinfo(text: str) -> list[dict[str, str]]:
         key = key.strip()
         if not colon:
             continue
-        if key == "processor" and value.strip().isdigit():
+        if key == "processor" and value.strip().isdecimal():
             cpus.append({})
         if cpus:
             cpus[-1].setdefault(key, value.strip())
@@ -106,7 +106,7 @@ def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | Non
         return "the device tree names a hypervisor"
     # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
     siblings = first.get("siblings", "")
-    if siblings.isdigit() and len(cpus) < int(siblings):
+    if siblings.isdecimal() and len(cpus) < int(siblings):
         return f"only {len(cpus)} of {siblings} CPUs of a socket are visible"
     return None
 
@@ -137,7 +137,7 @@ def _jetson(machine: Machine) -> str | None:
 def _nvidia_driver(machine: Machine) -> str | None:
     text = file_text(machine.proc / "driver" / "nvidia" / "version")
     words = text.partition("\n")[0].split() if text else []
-    numbers = [word for word in words if word[:1].isdigit() and "." in word]
+    numbers = [word for word in words if word[:1].isdecimal() and "." in word]
     return numbers[0] if numbers else ("unknown" if text else None)
 
 

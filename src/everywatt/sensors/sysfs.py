@@ -19,6 +19,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 from everywatt.core.platforms import O_CLOEXEC
+from everywatt.sensors.procfs import slurp
 
 _LONGEST = 64
 _U64_DIGITS = 20
@@ -33,15 +34,9 @@ def open_readonly(path: str) -> int:
 def read_text(path: Path) -> str | None:
     """The stripped text of a small file, None where it cannot be read or is no text."""
     try:
-        handle = open_readonly(str(path))
-    except OSError:
-        return None
-    try:
-        return os.read(handle, 4096).decode().strip()
+        return slurp(path, 4096).decode().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    finally:
-        os.close(handle)
 
 
 def read_count(path: Path) -> int | None:

@@ -162,7 +162,7 @@ static int describe(const char *key, const char *value) {
     NUMBER("offset", offset, double)
     NUMBER("quantum", quantum_j, double)
     NUMBER("power_quantum", power_quantum_w, double)
-    NUMBER("base", base_j, double)
+    NUMBER("start", base_j, double)
     NUMBER("call_cost", call_cost, double)
     NUMBER("process_cost", process_cost, double)
     NUMBER("lost_at", lost_at, double)

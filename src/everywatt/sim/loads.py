@@ -377,7 +377,7 @@ def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int | N
     """
     if not 0 <= share <= 1:
         raise UsageError(f"{share} is not a share between 0 and 1.")
-    gpu = _first_visible() if gpu is None else gpu
+    gpu = first_visible() if gpu is None else gpu
     _declare(gpu, share, memory_bytes)
     try:
         yield
@@ -385,7 +385,7 @@ def use_gpu(share: float = 1.0, *, memory_bytes: int = 512 * 2**20, gpu: int | N
         _declare(gpu, None, 0)
 
 
-def _first_visible() -> int:
+def first_visible() -> int:
     """The first card of the mask where that has numbers, else the first of all."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     return int(first) if first.isdecimal() else 0
@@ -416,7 +416,7 @@ def gpu_work(seconds: float, *, share: float = 1.0, gpu: int | None = None) -> f
     Power above idle grows with the third power of the clock, so the speed is the cube root of what the limit leaves.
     """
     folder = _inside()
-    gpu = _first_visible() if gpu is None else gpu
+    gpu = first_visible() if gpu is None else gpu
     _, loads = read_loads(folder)
     curve = loads.get(f"gpu.{gpu}")
     start = last = time.monotonic()

@@ -27,7 +27,7 @@ from everywatt.sim import powercap
 from everywatt.sim.build import NVML, PRELOAD, libraries
 from everywatt.sim.curves import Curve, Load, Sine, Table, parse_curve
 from everywatt.sim.loads import Follower, write_loads
-from everywatt.sim.options import Gpu, Package, parse_settings
+from everywatt.sim.options import GPU_FIELDS, Gpu, Package, parse_settings
 from everywatt.sim.processes import ProcessTable
 from everywatt.sim.truth import Event, EventLog
 
@@ -39,7 +39,7 @@ _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 _PIECE = struct.Struct("<ddddd")
 _CALL = struct.Struct("<56sQ")
 _CALL_SLOTS = 160
-_SMI = ("nvidia_smi.py", "smi_card.py")
+_OWN_LINES = ("mig", "processes", "capability")  # options of a card that are not one line each
 
 
 def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
@@ -332,7 +332,7 @@ class Lab:
         (self.folder / "machine.txt").write_text("\n".join(lines) + "\n")
         write_loads(self.folder, self.machine.curves(), self.t0_ns)
         (self.folder / "smi-faults").write_text("\n".join(self.machine.smi))
-        _write_smi(self.folder / "bin" / "nvidia-smi", self.folder / "smi")
+        _write_smi(self.folder / "bin" / "nvidia-smi")
 
 
 def _device_line(folder: Path, name: str, curve: Curve) -> str:
@@ -350,91 +350,64 @@ def _device_line(folder: Path, name: str, curve: Curve) -> str:
     return f"device {name} {kind} " + " ".join(repr(float(n)) for n in numbers)
 
 
-def _phases(gpu: Gpu) -> tuple[float, float]:
-    """Publication phases: as given, else anywhere in the period, the same for the same seed."""
-    chance = random.Random(gpu.seed + 1)
-    first, second = chance.random(), chance.random()
-    counter_period = gpu.period_s if gpu.counter_period_s is None else gpu.counter_period_s
-    return (
-        first * gpu.period_s if gpu.phase_s is None else gpu.phase_s,
-        second * counter_period if gpu.counter_phase_s is None else gpu.counter_phase_s,
-    )
-
-
 def _gpu_lines(index: int, gpu: Gpu) -> list[str]:
-    phase, counter_phase = _phases(gpu)
+    """A card as the simulated NVML reads it: its options as they are, and what is not given in their stead.
+
+    Publication phases that are not given are anywhere in the period, the same for the same seed.
+    """
+    chance = random.Random(gpu.seed + 1)
+    phase, counter_phase = chance.random(), chance.random()
+    counter_period = gpu.period_s if gpu.counter_period_s is None else gpu.counter_period_s
     window = gpu.period_s if gpu.window_s is None else gpu.window_s
     major, _, minor = gpu.capability.partition(".")
     identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"everywatt-sim-gpu-{index}")
-    counter_period = gpu.period_s if gpu.counter_period_s is None else gpu.counter_period_s
-    values: dict[str, object] = {
+    values: dict[str, Any] = {key: getattr(gpu, name) for key, name in GPU_FIELDS.items() if key not in _OWN_LINES} | {
         "name": gpu.title,
         "uuid": f"GPU-{identity}",
         "serial": f"{1_320_000_000_000 + index}",
         "bus": f"00000000:{index + 1:02X}:00.0",
-        "period": gpu.period_s,
-        "phase": phase,
-        "jitter": gpu.jitter_s,
-        "drop": gpu.drop,
+        "phase": phase * gpu.period_s if gpu.phase_s is None else gpu.phase_s,
         "seed": 2 * gpu.seed + 1,
         "counter_period": counter_period,
-        "counter_phase": counter_phase,
+        "counter_phase": counter_phase * counter_period if gpu.counter_phase_s is None else gpu.counter_phase_s,
         "counter_jitter": min(gpu.jitter_s, counter_period),
         "counter_drop": gpu.drop,
         "counter_seed": 2 * gpu.seed + 2,
         "window": window,
         "average": window if gpu.average_s is None else gpu.average_s,
-        "gain": gpu.gain,
-        "offset": gpu.offset_w,
-        "quantum": gpu.quantum_j,
-        "power_quantum": gpu.power_quantum_w,
-        "base": gpu.start_j,
-        "call_cost": gpu.call_cost_s,
-        "process_cost": gpu.process_cost_s,
-        "lost_at": gpu.lost_at_s,
-        "back_at": gpu.back_at_s,
-        "utilisation": -1 if gpu.utilisation is None else gpu.utilisation,
         "limit": gpu.limit_w,
         "limit_min": gpu.power_limit_min_w or min(100.0, gpu.limit_w),
         "limit_max": gpu.power_limit_max_w or gpu.limit_w,
-        "module": -1 if gpu.module_w is None else gpu.module_w,
-        "memory_share": -1 if gpu.memory_share is None else gpu.memory_share,
-        "counter_module": int(gpu.counter_module and gpu.module_w is not None),
-        "fail_call": gpu.fail_call,
-        "fail_after": gpu.fail_after,
-        "fail_code": gpu.fail_code,
-        "failing": "+".join(gpu.failing),
-        "unsupported": "+".join(gpu.unsupported),
-        "missing": "+".join(gpu.missing),
-        "gpm": int(gpu.gpm),
-        "samples": gpu.samples,
-        "denied": int(gpu.denied),
+        "counter_module": gpu.counter_module and gpu.module_w is not None,
         "major": major,
         "minor": minor or "0",
-        "clock": gpu.clock_mhz,
-        "memory_clock": gpu.memory_clock_mhz,
-        "memory": gpu.memory_bytes,
     }
-    lines = [f"gpu_{key} {value}" for key, value in values.items() if value != ""]
+    lines = [f"gpu_{key} {_text(value)}" for key, value in values.items() if value not in ("", ())]
     return lines + [f"gpu_mig {_instance(identity, place, text)}" for place, text in enumerate(gpu.mig)]
+
+
+def _text(value: Any) -> str:
+    """A value as NVML reads it: names joined by +, a flag as 1 or 0, what is not given as -1."""
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return str(-1 if value is None else int(value) if isinstance(value, bool) else value)
 
 
 def _instance(card: uuid.UUID, place: int, profile: str) -> str:
     """`1g.5gb` as a line: UUID, profile, slices, bytes."""
     slices, dot, size = profile.partition("g.")
-    if not dot or not slices.isdigit() or not size.endswith("gb") or not size[:-2].isdigit():
+    if not dot or not slices.isdecimal() or not size.endswith("gb") or not size[:-2].isdecimal():
         raise UsageError(f"'{profile}' is not a MIG profile.", cure="mig=1g.5gb+3g.20gb")
     return f"MIG-{uuid.uuid5(card, str(place))} {profile} {slices} {int(size[:-2]) * 2**30}"
 
 
-def _write_smi(path: Path, folder: Path) -> None:
-    """The fake nvidia-smi: its parts in `folder`, run by this Python without site-packages, so that it starts fast."""
+def _write_smi(path: Path) -> None:
+    """The fake nvidia-smi: run by this Python without site-packages and without everywatt, so that it starts fast."""
     import sys
 
-    package = folder / "everywatt" / "sim"  # without an __init__ of everywatt's, which would load more
-    package.mkdir(parents=True)
-    for name in _SMI:
-        (package / name).write_text(Path(__file__).with_name(name).read_text())
-    (folder / "__main__.py").write_text("from everywatt.sim.nvidia_smi import start\n\nstart()\n")
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(folder))} "$@"\n')
+    import pynvml
+
+    folders = [str(Path(__file__).parent), str(Path(pynvml.__file__).parent)]
+    code = f"import sys; sys.path += {folders!r}; import nvidia_smi; nvidia_smi.start()"
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(code)} "$@"\n')
     path.chmod(0o755)

@@ -1,43 +1,161 @@
 """The nvidia-smi of a simulated machine: prints what the machine's own NVML says, with the manners of the real one.
 
-It is copied into the machine's folder with `smi_card` and run without
-site-packages, so it imports nothing else of everywatt. Faults are words in the file `smi-faults`: na, not-supported,
-unknown-error, hang, hang-after:N, exit-after:N, buffered, no-handle, no-loop.
+It is run without site-packages, so that it starts fast, and imports only the standard library and pynvml. Faults are
+words in the file `smi-faults`: na, not-supported, unknown-error, hang, hang-after:N, exit-after:N, buffered, no-handle,
+no-loop.
 """
 
 import argparse
-import collections.abc
-import ctypes
+import itertools
 import os
 import sys
 import time
-import typing
-from ctypes import byref, c_char_p, c_int, c_uint, c_void_p
+from collections.abc import Callable
+from typing import Any, NoReturn
 
-from everywatt.sim.smi_card import (
-    FAULTS,
-    FOLDER,
-    Card,
-    Cards,
-    Read,
-    Unavailable,
-    csv_header,
-    csv_row,
-    fail,
-    query,
-    watts,
-)
+import pynvml
 
+FOLDER = os.environ.get("EVERYWATT_SIM", "")
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
-SEE_HELP = "Please run 'nvidia-smi -h'."
 HELP = (
     "nvidia-smi [-L] [-q [-x] [-d MEMORY,UTILIZATION,TEMPERATURE,POWER,CLOCK]] "
     "[--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i ID] [-l S | -lms MS] "
     "[-pl WATTS] [dmon|pmon]\n"
 )
+LOST, UNKNOWN = 15, 999  # NVML's numbers of two errors
+
+Handle = Any  # NVML's of a card
+Cards = list[tuple[int, Handle]]  # with their indices
+
+
+def fail(text: str, code: int) -> int:
+    """Say what is wrong, where the real one says it, and give the exit code."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    return code
+
+
+def faults() -> list[str]:
+    """The words of the machine's file of faults."""
+    try:
+        with open(os.path.join(FOLDER, "smi-faults")) as file:  # noqa: PTH118, PTH123 - light
+            return file.read().split()
+    except OSError:
+        return []
+
+
+FAULTS = faults()
+
+
+def watts(milliwatts: int) -> str:
+    return f"{milliwatts / 1e3:.2f} W"
+
+
+def field(card: Handle, number: int) -> int:
+    """The value of one of NVML's fields, in milliwatts."""
+    (found,) = pynvml.nvmlDeviceGetFieldValues(card, [number])
+    if found.nvmlReturn:
+        raise pynvml.NVMLError(found.nvmlReturn)
+    return int(found.value.uiVal)
+
+
+def bus(card: Handle) -> str:
+    return str(pynvml.nvmlDeviceGetPciInfo(card).busId)
+
+
+def clock(card: Handle, kind: int) -> str:
+    return f"{pynvml.nvmlDeviceGetClockInfo(card, kind)} MHz"
+
+
+def memory(card: Handle, part: str) -> str:
+    return f"{getattr(pynvml.nvmlDeviceGetMemoryInfo(card), part) >> 20} MiB"
+
+
+def power(read: Callable[[], int]) -> str:
+    for word, text in (("na", "[N/A]"), ("not-supported", "[Not Supported]"), ("unknown-error", "[Unknown Error]")):
+        if word in FAULTS:
+            return text
+    return watts(read())
+
+
+def stamp() -> str:
+    now = time.time()
+    return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03d}"
+
+
+# The text of a field of a card, as --query-gpu prints it with units; `count` and `index` are of the whole query.
+FIELDS: dict[str, Callable[[Handle], str]] = {
+    "timestamp": lambda card: stamp(),
+    "driver_version": lambda card: str(pynvml.nvmlSystemGetDriverVersion()),
+    "name": pynvml.nvmlDeviceGetName,
+    "uuid": pynvml.nvmlDeviceGetUUID,
+    "serial": pynvml.nvmlDeviceGetSerial,
+    "pci.bus_id": bus,
+    "fan.speed": lambda card: f"{pynvml.nvmlDeviceGetFanSpeed(card)} %",
+    "pstate": lambda card: f"P{pynvml.nvmlDeviceGetPerformanceState(card)}",
+    "memory.total": lambda card: memory(card, "total"),
+    "memory.free": lambda card: memory(card, "free"),
+    "memory.used": lambda card: memory(card, "used"),
+    "utilization.gpu": lambda card: f"{pynvml.nvmlDeviceGetUtilizationRates(card).gpu} %",
+    "utilization.memory": lambda card: f"{pynvml.nvmlDeviceGetUtilizationRates(card).memory} %",
+    "temperature.gpu": lambda card: str(pynvml.nvmlDeviceGetTemperature(card, 0)),
+    "power.draw": lambda card: power(lambda: pynvml.nvmlDeviceGetPowerUsage(card)),
+    "power.draw.average": lambda card: power(lambda: field(card, 185)),
+    "power.draw.instant": lambda card: power(lambda: field(card, 186)),
+    "power.limit": lambda card: watts(pynvml.nvmlDeviceGetPowerManagementLimit(card)),
+    "enforced.power.limit": lambda card: watts(pynvml.nvmlDeviceGetEnforcedPowerLimit(card)),
+    "power.default_limit": lambda card: watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit(card)),
+    "power.min_limit": lambda card: watts(field(card, 187)),
+    "power.max_limit": lambda card: watts(field(card, 188)),
+    "clocks.sm": lambda card: clock(card, 1),
+    "clocks.gr": lambda card: clock(card, 0),
+    "clocks.mem": lambda card: clock(card, 2),
+    "clocks.max.sm": lambda card: f"{pynvml.nvmlDeviceGetMaxClockInfo(card, 1)} MHz",
+    "mig.mode.current": lambda card: "Enabled" if pynvml.nvmlDeviceGetMigMode(card)[0] else "Disabled",
+    "power.management": lambda card: "[Requested functionality has been deprecated]",
+    "temperature.memory": lambda card: "N/A",
+}
+ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}
+ALIASES |= {"clocks.graphics": "clocks.gr", "clocks.memory": "clocks.mem"}
+
+
+def query(card: Handle, index: int, name: str, total: int = 0) -> str:
+    """The text of one field of the card with this index, out of so many."""
+    plain = name.replace("clocks.current.", "clocks.")
+    plain = ALIASES.get(plain, plain)
+    if plain in ("index", "count"):
+        return str(index if plain == "index" else total)
+    if plain not in FIELDS:
+        raise SystemExit(fail(f'Field "{name}" is not a valid field to query.\n', 2))
+    try:
+        return FIELDS[plain](card)
+    except pynvml.NVMLError as error:
+        return {LOST: "[GPU is lost]", UNKNOWN: "[Unknown Error]"}.get(error.value, "[N/A]")
+
+
+def unit(field: str) -> str:
+    """What the header has in brackets behind a field's name."""
+    if field.startswith("power.") and field != "power.management":
+        return "W"
+    heads = {"enforced.power": "W", "clocks.": "MHz", "memory.": "MiB", "utilization.": "%", "fan.": "%"}
+    return next((text for head, text in heads.items() if field.startswith(head)), "")
+
+
+def csv_header(fields: list[str]) -> str:
+    return ", ".join(f"{name} [{unit(name)}]" if unit(name) else name for name in fields)
+
+
+def csv_row(card: Handle, index: int, fields: list[str], form: list[str], total: int) -> str:
+    texts = [query(card, index, name, total) for name in fields]
+    if "nounits" in form:
+        texts = [
+            text[: -len(unit(name)) - 1] if unit(name) and text.endswith(" " + unit(name)) else text
+            for name, text in zip(fields, texts)  # noqa: B905
+        ]
+    return ", ".join(texts)
 
 
 class Printer:
@@ -60,9 +178,6 @@ class Printer:
                 os._exit(1)
 
 
-Show = collections.abc.Callable[[Cards, Printer], None]
-
-
 def hang() -> None:
     while True:
         time.sleep(3600)
@@ -76,53 +191,53 @@ def process_name(pid: int) -> str:
         return "[Not Found]"
 
 
+def processes(card: Handle) -> list[tuple[int, str, int]]:
+    """Number, kind and bytes of memory of each process on a card."""
+    listed = (("C", pynvml.nvmlDeviceGetComputeRunningProcesses), ("G", pynvml.nvmlDeviceGetGraphicsRunningProcesses))
+    return [(one.pid, kind, one.usedGpuMemory or 0) for kind, ask in listed for one in ask(card)]
+
+
 def apps(chosen: Cards, fields: list[str], form: list[str], printer: Printer) -> None:
     if "noheader" not in form:
         printer.row(", ".join("used_gpu_memory [MiB]" if f.startswith("used") else f for f in fields))
     tail = "" if "nounits" in form else " MiB"
     for _, card in chosen:
-        for pid, _, memory in card.processes():
+        for pid, _, used in processes(card):
             values = {
                 "pid": str(pid),
                 "process_name": process_name(pid),
                 "name": process_name(pid),
-                "gpu_uuid": card.text("nvmlDeviceGetUUID"),
-                "used_memory": f"{memory >> 20}{tail}",
-                "used_gpu_memory": f"{memory >> 20}{tail}",
+                "gpu_uuid": pynvml.nvmlDeviceGetUUID(card),
+                "used_memory": f"{used >> 20}{tail}",
+                "used_gpu_memory": f"{used >> 20}{tail}",
             }
             printer.row(", ".join(values.get(name, "[N/A]") for name in fields))
 
 
-def try_number(read: Read, scale: int = 1) -> str:
-    try:
-        return str(read() // scale)
-    except Unavailable:
-        return "-"
-
-
 def dmon(chosen: Cards, printer: Printer) -> None:
     for index, card in chosen:
-        values = dmon_values(card)
+        values = dmon_values(card, index)
         printer.row(f"{index:5d}" + "".join(f"{value:>7}" for value in values) + " ")
 
 
-def dmon_values(card: Card) -> list[str]:
-    return [
-        try_number(lambda: card.number("nvmlDeviceGetPowerUsage"), 1000),
-        try_number(lambda: card.number("nvmlDeviceGetTemperature", c_int(0))),
-        "-",
-        try_number(lambda: card.rates()[0]),
-        try_number(lambda: card.rates()[1]),
-        *("0",) * 4,
-        try_number(lambda: card.number("nvmlDeviceGetClockInfo", c_int(2))),
-        try_number(lambda: card.number("nvmlDeviceGetClockInfo", c_int(1))),
-    ]
+def dmon_values(card: Handle, index: int) -> list[str]:
+    """Power, temperatures, utilisation and clocks as whole numbers, "-" where one is not there."""
+
+    def whole(name: str) -> str:
+        text = query(card, index, name)
+        return "-" if text.startswith("[") else text.partition(" ")[0].partition(".")[0]
+
+    busy = [whole("utilization.gpu"), whole("utilization.memory"), *("0",) * 4]
+    return [whole("power.draw"), whole("temperature.gpu"), "-", *busy, whole("clocks.mem"), whole("clocks.sm")]
 
 
 def pmon(chosen: Cards, printer: Printer) -> None:
     for index, card in chosen:
-        uses = card.uses()
-        rows = [(str(pid), kind, process_name(pid)[:15]) for pid, kind, _ in card.processes()]
+        try:
+            uses = {one.pid: (one.smUtil, one.memUtil) for one in pynvml.nvmlDeviceGetProcessUtilization(card, 0)}
+        except pynvml.NVMLError:
+            uses = {}
+        rows = [(str(pid), kind, process_name(pid)[:15]) for pid, kind, _ in processes(card)]
         for pid, kind, name in rows or [("-", "-", "-")]:
             sm, mem = uses.get(int(pid), ("-", "-")) if rows else ("-", "-")
             printer.row(f"{index:5d}{pid:>11}{kind:>6}{sm:>7}{mem:>7}" + "      -" * 4 + f"    {name:<15}")
@@ -151,10 +266,10 @@ def xml(chosen: Cards, driver: str, printer: Printer) -> None:
     lines.append(f"\t<attached_gpus>{len(chosen)}</attached_gpus>")
     for index, card in chosen:
 
-        def get(field: str, index: int = index, card: Card = card) -> str:
-            return query(card, index, field, driver, len(chosen))
+        def get(field: str, index: int = index, card: Handle = card) -> str:
+            return query(card, index, field)
 
-        lines += [f'\t<gpu id="{card.bus()}">', f"\t\t<product_name>{get('name')}</product_name>"]
+        lines += [f'\t<gpu id="{bus(card)}">', f"\t\t<product_name>{get('name')}</product_name>"]
         lines += [f"\t\t<uuid>{get('uuid')}</uuid>", "\t\t<gpu_power_readings>"]
         lines += [f"\t\t\t<{tag}>{get(field)}</{tag}>" for tag, field in XML_POWER.items()]
         lines += ["\t\t</gpu_power_readings>", "\t</gpu>"]
@@ -196,24 +311,24 @@ def log(chosen: Cards, driver: str, sections: list[str], printer: Printer) -> No
     printer.row("")
     line(0, "Attached GPUs", str(len(chosen)))
     for index, card in chosen:
-        printer.row(f"GPU {card.bus()}")
+        printer.row(f"GPU {bus(card)}")
         for name in sections:
             title, fields = SECTIONS[name]
             printer.row(f"    {title}")
             for label, field in fields.items():
-                text = query(card, index, field, driver, len(chosen)).strip("[]")
-                line(2, label, f"{text} C" if name == "TEMPERATURE" and text.isdigit() else text)
+                text = query(card, index, field).strip("[]")
+                line(2, label, f"{text} C" if name == "TEMPERATURE" and text.isdecimal() else text)
             if name == "POWER":
                 for label, text in power_samples(card).items():
                     line(2, label, text) if text else printer.row(f"    {label}")
         printer.row("")
 
 
-def power_samples(card: Card) -> dict[str, str]:
+def power_samples(card: Handle) -> dict[str, str]:
     """The lines about the driver's own buffer of power samples."""
     try:
-        samples = card.power_samples()
-    except Unavailable:
+        samples = [(one.timeStamp, one.sampleValue.uiVal) for one in pynvml.nvmlDeviceGetSamples(card, 0, 0)[1]]
+    except pynvml.NVMLError:
         samples = []
     shown = dict.fromkeys(("Duration", "Number of Samples", "Max", "Min", "Avg"), "Not Found")
     if samples:
@@ -224,25 +339,19 @@ def power_samples(card: Card) -> dict[str, str]:
     return {"Power Samples": "", **shown}
 
 
-def listing(chosen: Cards, printer: Printer) -> None:
-    for index, card in chosen:
-        name, identity = card.text("nvmlDeviceGetName"), card.text("nvmlDeviceGetUUID")
-        printer.row(f"GPU {index}: {name} (UUID: {identity})")
-
-
 def overview(chosen: Cards, driver: str, printer: Printer) -> None:
     printer.row(f"NVIDIA-SMI {driver}    Driver Version: {driver}    CUDA Version: 13.0")
     for index, card in chosen:
         fields = ["name", "temperature.gpu", "pstate", "power.draw", "power.limit", "memory.used", "utilization.gpu"]
-        texts = [query(card, index, field, driver, len(chosen)) for field in fields]
+        texts = [query(card, index, field) for field in fields]
         printer.row(f"| {index}  " + " | ".join(texts) + " |")
 
 
 class Parser(argparse.ArgumentParser):
     """Complains where the real one does: in one line on stdout, with exit code 2."""
 
-    def error(self, message: str) -> typing.NoReturn:
-        raise SystemExit(fail(f"ERROR: {message}. {SEE_HELP}\n", 2))
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(fail(f"ERROR: {message}. Please run 'nvidia-smi -h'.\n", 2))
 
 
 def seconds(text: str) -> float:
@@ -287,47 +396,44 @@ def words(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def cards(wanted: list[str] | None, lib: ctypes.CDLL) -> Cards:
+def cards(wanted: list[str] | None) -> Cards:
     """The chosen cards with their indices."""
-    count = c_uint()
-    lib.nvmlDeviceGetCount_v2(byref(count))
     chosen = []
-    for index in range(count.value):
-        handle = c_void_p()
-        code = lib.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(handle))
-        if code or "no-handle" in FAULTS:
-            reason = "GPU is lost.  Reboot the system to recover this GPU" if code == 15 else "Unknown Error"
-            bus = f"0000:{index + 1:02X}:00.0"
-            raise SystemExit(
-                fail(f"Unable to determine the device handle for GPU {bus}: {reason}\n", 15 if code else 255)
-            )
-        card = Card(lib, handle)
-        if wanted is None or {str(index), card.text("nvmlDeviceGetUUID"), card.bus()} & set(wanted):
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        code = UNKNOWN
+        try:
+            card = pynvml.nvmlDeviceGetHandleByIndex(index)
+        except pynvml.NVMLError as error:
+            card, code = None, error.value
+        if card is None or "no-handle" in FAULTS:
+            reason = "GPU is lost.  Reboot the system to recover this GPU" if code == LOST else "Unknown Error"
+            text = f"Unable to determine the device handle for GPU 0000:{index + 1:02X}:00.0: {reason}\n"
+            raise SystemExit(fail(text, 15 if card is None else 255))
+        if wanted is None or {str(index), pynvml.nvmlDeviceGetUUID(card), bus(card)} & set(wanted):
             chosen.append((index, card))
     if not chosen:
         raise SystemExit(fail("No devices were found\n", 6))
     return chosen
 
 
-def monitor(chosen: Cards, options: argparse.Namespace, printer: Printer, heads: tuple[str, str], show: Show) -> None:
+def monitor(chosen: Cards, options: argparse.Namespace, printer: Printer, heads: tuple[str, str], show: Any) -> None:
     for head in heads:
         printer.row("# " + head)
-    left = options.count
-    while left is None or left > 0:
+    for done in itertools.count():
+        if done == options.count:
+            return
+        time.sleep(options.delay if done else 0.0)
         show(chosen, printer)
-        left = None if left is None else left - 1
-        if left != 0:
-            time.sleep(options.delay)
 
 
 def set_limit(chosen: Cards, limit_w: float) -> int:
     for _, card in chosen:
-        before = card.number("nvmlDeviceGetPowerManagementLimit")
+        before = pynvml.nvmlDeviceGetPowerManagementLimit(card)
         try:
-            card.call("nvmlDeviceSetPowerManagementLimit", c_uint(round(limit_w * 1000)))
-        except Unavailable:
-            return fail(f"Provided power limit {limit_w:.2f} W is not a valid power limit for GPU {card.bus()}.\n", 3)
-        sys.stdout.write(f"Power limit for GPU {card.bus()} was set to {limit_w:.2f} W from {before / 1e3:.2f} W.\n")
+            pynvml.nvmlDeviceSetPowerManagementLimit(card, round(limit_w * 1000))
+        except pynvml.NVMLError:
+            return fail(f"Provided power limit {limit_w:.2f} W is not a valid power limit for GPU {bus(card)}.\n", 3)
+        sys.stdout.write(f"Power limit for GPU {bus(card)} was set to {limit_w:.2f} W from {before / 1e3:.2f} W.\n")
     return 0
 
 
@@ -338,21 +444,15 @@ def main(args: list[str]) -> int:
     if "hang" in FAULTS:
         hang()
     try:
-        lib = ctypes.CDLL(os.path.join(FOLDER, "lib", "libnvidia-ml.so.1"))  # noqa: PTH118 - light
-        started = lib.nvmlInit_v2() == 0
-    except OSError:
-        started = False
-    if not started:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
         return fail(NO_DRIVER, 9)
-    buffer = ctypes.create_string_buffer(80)
-    lib.nvmlSystemGetDriverVersion(buffer, c_uint(80))
-    lib.nvmlErrorString.restype = c_char_p
-    driver, printer = buffer.value.decode(), Printer()
+    driver, printer = str(pynvml.nvmlSystemGetDriverVersion()), Printer()
     if options.every_s is not None and "no-loop" in FAULTS:
         return fail("ERROR: Loop is not supported.\n", 3)
     header = "noheader" not in options.format
     while True:
-        chosen = cards(options.id, lib)
+        chosen = cards(options.id)
         code = once(chosen, options, driver, printer, header)
         header = False
         if options.every_s is None:
@@ -367,7 +467,7 @@ def once(chosen: Cards, options: argparse.Namespace, driver: str, printer: Print
         if "csv" not in options.format:
             return fail("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.\n", 2)
         fields = options.query_gpu
-        rows = [csv_row(card, index, fields, options.format, driver, len(chosen)) for index, card in chosen]
+        rows = [csv_row(card, index, fields, options.format, len(chosen)) for index, card in chosen]
         for row in [csv_header(fields), *rows] if header else rows:
             printer.row(row)
     elif options.query_compute_apps:
@@ -378,7 +478,8 @@ def once(chosen: Cards, options: argparse.Namespace, driver: str, printer: Print
     elif options.xml_format:
         xml(chosen, driver, printer)
     elif options.list_gpus:
-        listing(chosen, printer)
+        for index, card in chosen:
+            printer.row(f"GPU {index}: {pynvml.nvmlDeviceGetName(card)} (UUID: {pynvml.nvmlDeviceGetUUID(card)})")
     elif options.query:
         log(chosen, driver, [name.upper() for name in options.display] or list(SECTIONS), printer)
     else:

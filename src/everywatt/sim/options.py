@@ -215,6 +215,7 @@ _MACHINE: dict[str, tuple[str, Parse]] = {
     "smi": ("smi", _names),
 }
 GPU_KEYS, PACKAGE_KEYS, MACHINE_KEYS = tuple(_GPU), tuple(_PACKAGE), tuple(_MACHINE)
+GPU_FIELDS = {key: name for key, (name, _) in _GPU.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +265,7 @@ def parse_settings(texts: Iterable[str]) -> Settings:
             raise UsageError(f"'{key}' is not a property of a simulated device.", cure=_known())
         name, parse = table[plain]
         if len(where) == 2:
-            target = single.setdefault((kind, int(where[1]) if where[1].isdigit() else -1), {})
+            target = single.setdefault((kind, int(where[1]) if where[1].isdecimal() else -1), {})
         else:
             target = gpu if kind == "gpu" else package
         target[name] = _value(item, parse, value)

@@ -126,37 +126,6 @@ def usual_period_s(times_ns: Sequence[int]) -> float:
     return steps[len(steps) // 2] / NS if steps else 1.0
 
 
-def write_utc_table(
-    out: Path,
-    groups: Sequence[tuple[GroupInfo, Sequence[tuple[int, tuple[float, ...]]]]],
-    *,
-    source: Sequence[Path],
-    meta: Mapping[str, Any],
-) -> Path:
-    """A tape from rows of (UTC ns, values). Its clock starts at one second with the first of them."""
-    first = min(rows[0][0] for _, rows in groups) - NS
-    last = max(rows[-1][0] for _, rows in groups)
-    recordings = [
-        Recording(
-            info,
-            [Row(at - first, at - first, at - first, values) for at, values in rows],
-            usual_period_s([at for at, _ in rows]),
-        )
-        for info, rows in groups
-    ]
-    anchors = [Anchor(at - first, at, at - first, 0) for at in (first + NS, last)]
-    told = {"imported_from": [path.name for path in source], **meta}
-    return write_tape(out, recordings, meta=told, anchors=anchors)
-
-
-def number_in(text: str) -> float:
-    """The number at the start of a text (`39.32 W`), NaN where there is none."""
-    try:
-        return float(text.split()[0])
-    except (ValueError, IndexError):
-        return NAN
-
-
 def parse_utc_ns(text: str, form: str, where: str) -> int:
     """UTC nanoseconds; times without a zone are taken as UTC."""
     text = text.strip()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
-from operator import sub
+from itertools import groupby
+from operator import itemgetter, sub
 from typing import Any, Final, NamedTuple
 
 from everywatt.core.channels import GroupInfo, Row
@@ -196,7 +197,8 @@ class Buffer:
         """All that is to be written, in order; `written` then forgets it."""
         tables = self._first_prompt() if self._tables_wait else len(self._tables)
         self._in_flight = (len(self._closed), tables, len(self._others))
-        yield from _batches(self._others)
+        for sql, rows in groupby(self._others, key=itemgetter(0)):
+            yield sql, [row for _, row in rows]
         if self._closed:
             yield schema.INSERT["frame"], self._frames()
         if tables:
@@ -257,12 +259,3 @@ def encode_chunk(chunk: Chunk) -> tuple[Any, ...]:
     columns += map(codec.encode_floats, zip(*values, strict=True))
     data = codec.encode_frame(columns, len(rows), codec.BREAK if chunk.breaks else 0)
     return chunk.first_ns, chunk.last_ns, len(rows), pack_cum(chunk.cum, chunk.first_ns), data
-
-
-def _batches(rows: list[tuple[str, tuple[Any, ...]]]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Neighbours with the same statement together."""
-    start = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or rows[at][0] is not rows[start][0]:
-            yield rows[start][0], [row for _, row in rows[start:at]]
-            start = at

@@ -71,7 +71,7 @@ def test_a_server_that_fails_where_it_would_be_wrong_wins_nothing(folder, small)
     half = failing(folder, "half", small)
     board = leaderboard([half, small])
     assert [place.accuracy.value for place in board.places] == [0.5, 0.5]
-    assert {(place.run, place.answered, place.queries) for place in board.places} == {
+    assert {(place.run, place.metrics.answered, place.metrics.queries) for place in board.places} == {
         ("half", N // 2, N), ("small", N, N)
     }  # fmt: skip
     found = compare_llm(side(small), side(half))
@@ -117,7 +117,7 @@ def test_the_table_of_many_runs(small, large):
     assert [place.model for place in board.places] == ["small", "large"]
     assert (list(board.groups), board.dataset) == ([("gpu", "machine")], "own")
     first = board.places[0]
-    assert first.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
+    assert first.metrics.figures["accuracy_per_joule_mean"].value == pytest.approx(0.5 / 12)
     assert [p.model for p in leaderboard([small, large], "accuracy").places] == ["large", "small"]
     with pytest.raises(UsageError, match="cannot be sorted by"):
         leaderboard([small], "beauty")

@@ -10,7 +10,7 @@ import pytest
 from talker import Talker
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.http import Http, Reply
+from everywatt.bench.llm.http import Http, Reading
 from everywatt.bench.llm.records import Ask
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.net.streaming import StreamClient
@@ -115,11 +115,13 @@ def test_a_time_out_of_the_whole():
     assert (answer.status, answer.attempts) == ("timeout", 1)
 
 
-def test_a_document_that_never_ends_is_cut_short():
+def test_a_document_that_never_ends_is_cut_short(monkeypatch):
+    monkeypatch.setattr("everywatt.bench.llm.http.MOST_BYTES", 10)
+
     async def read(url):
-        reply = Reply(most=10)
+        reply = Reading()
         left_open = await StreamClient(url).request("GET", "/", None, reply)
-        return reply.text, left_open
+        return reply.response.text, left_open
 
     with Talker([b"HTTP/1.1 200 OK\r\n\r\n12345678" + b"12345678" * 3, b""]) as server:
         assert asyncio.run(read(f"http://127.0.0.1:{server.port}")) == ("1234567812", True)

@@ -8,8 +8,18 @@ import pytest
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
-from everywatt.bench.llm.records import SCORES, Answer, Journal, Record, read_records, score_entry
-from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.bench.llm.records import (
+    SCORES,
+    Answer,
+    Item,
+    Journal,
+    Record,
+    Score,
+    read_records,
+    recorded_items,
+    score_entry,
+)
+from everywatt.bench.llm.result import knee, repeats_data
 from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
@@ -23,7 +33,7 @@ def energy(joules, share=0.1):
 
 def record(n, verdict="right", tokens=10, status="ok"):
     times = tuple(n * S + k * S // 10 for k in range(1, 11))
-    score = {"verdict": verdict} if status == "ok" else None
+    score = Score(verdict) if status == "ok" else None
     answer = Answer(status, "x", "", n * S, n * S, (n + 2) * S, times, times[0], 5, tokens, "usage")
     return Record(f"i{n}", "concurrency 1", f"s{n}", answer, score)
 
@@ -140,7 +150,7 @@ def test_what_nobody_judged_is_neither_right_nor_wrong():
 
 
 def test_accuracy_without_a_verdict_names_only_the_failed():
-    asked = replace(record(0, status="failed"), asked={"scorer": "exact"})
+    asked = replace(record(0, status="failed"), asked=Item("i0", "", None, "exact"))
     rows = figure_rows(metrics("concurrency 1", [asked], bill(1)))
     assert rows[0][-1] == "correct / scored queries (1 failed); Wilson"
 
@@ -197,7 +207,7 @@ def test_repeats_tell_how_much_a_figure_varies():
     found = [
         replace(one, level=f"concurrency 1, repeat {n}") for n, one in enumerate(swept((10, 12, 14), (1.0, 2.0, 3.0)))
     ]
-    (figures,) = over_all_repeats(found).values()
+    (figures,) = repeats_data(found).values()
     cost = figures["energy_per_output_token"]
     # Student: 4.303 × 1 / √3.
     assert (cost["mean"], cost["sd"], cost["n"]) == pytest.approx((2.0, 1.0, 3))
@@ -210,21 +220,15 @@ def test_scores_that_come_later_are_read_with_their_records(tmp_path):
     journal.add(early)
     journal.close()
     scores = Journal(tmp_path, SCORES)
-    scores.write(score_entry(early, {"verdict": "unevaluated"}))
-    scores.write(score_entry(early, {"verdict": "right", "how": "judge wise"}))
-    scores.write(score_entry(replace(early, span="another"), {"verdict": "wrong"}))
+    scores.write(score_entry(early, Score("unevaluated")))
+    scores.write(score_entry(early, Score("right", how="judge wise")))
+    scores.write(score_entry(replace(early, span="another"), Score("wrong")))
     scores.close()
     (found,) = read_records(tmp_path)
-    assert found.right is True and found.score["how"] == "judge wise"
+    assert found.right is True and found.score.how == "judge wise"
 
 
-ASKED = {
-    "prompt": "2 + 2?",
-    "reference": "4",
-    "scorer": "exact",
-    "rules": {"n": 1},
-    "columns": {"topic": "sums", "k": 3},
-}
+ASKED = Item("i", "2 + 2?", "4", "exact", rules={"n": 1}, meta={"topic": "sums", "k": 3})
 
 
 def test_a_record_holds_what_was_asked(tmp_path):
@@ -234,8 +238,9 @@ def test_a_record_holds_what_was_asked(tmp_path):
     journal.close()
     assert (tmp_path / "queries.jsonl").stat().st_mode & 0o077 == 0, "others may not read what was asked and answered"
     whole, masked = read_records(tmp_path)
-    assert (whole.item().prompt, whole.item().answer, whole.item().scorer) == ("2 + 2?", "4", "exact")
-    assert masked.item() is None and masked.asked["scorer"] == "exact" and masked.asked["columns"]["k"] == 3
+    assert (whole.asked.prompt, whole.asked.answer, whole.asked.scorer) == ("2 + 2?", "4", "exact")
+    assert recorded_items([whole, masked]) == [whole.asked]
+    assert masked.asked.scorer == "exact" and masked.asked.meta["k"] == 3
     text = (tmp_path / "queries.jsonl").read_text().splitlines()[1]
     assert "2 + 2" not in text and "sums" not in text and masked.answer.text.startswith("sha256:")
     found = metrics("c", [whole], bill(1))
@@ -245,7 +250,7 @@ def test_a_record_holds_what_was_asked(tmp_path):
 
 
 def test_a_failed_query_without_a_scorer_is_not_wrong():
-    free = [replace(record(n, status="failed"), asked={**ASKED, "scorer": None}) for n in range(2)]
+    free = [replace(record(n, status="failed"), asked=replace(ASKED, scorer=None)) for n in range(2)]
     found = metrics("c", [replace(record(2), asked=ASKED), *free], bill(3))
     assert (found.accuracy.value, found.accuracy.n) == (1.0, 1)
 

@@ -81,8 +81,8 @@ def test_each_load_has_its_time_its_joules_and_its_turn(world):
     whole_s = FIRST_S + (PIECES - 1) * PIECE_S
     for one in evaluate(outcome.run, outcome.records, about):
         rounds = 8 if "concurrency 1" in one.level else 2
-        assert one.gross.joules == pytest.approx(50 * rounds * whole_s, rel=1e-2)
-        assert one.figures["energy_per_output_token"].value == pytest.approx(one.gross.joules / 48)
+        assert one.bill.gross.joules == pytest.approx(50 * rounds * whole_s, rel=1e-2)
+        assert one.figures["energy_per_output_token"].value == pytest.approx(one.bill.gross.joules / 48)
         assert one.latency["ttft_s"]["p50"] == pytest.approx(FIRST_S, abs=1e-4)
 
 

@@ -1,11 +1,13 @@
 """Scorers against answers as models write them."""
 
+import json
 from fractions import Fraction
 
 import pytest
 
 from everywatt.bench.llm.records import Item
-from everywatt.bench.llm.scorers import boxed, broken_constraints, find_number, number, scorer, violations
+from everywatt.bench.llm.scorers import boxed, broken_constraints, find_number, number, schema_validator, scorer
+from everywatt.bench.llm.scoring import Scoring
 from everywatt.core.errors import UsageError
 
 
@@ -98,27 +100,47 @@ SCHEMA = {
 @pytest.mark.parametrize(
     ("data", "wrong"),
     [
-        ({"name": "x", "age": 3}, []),
-        ({"name": "x", "age": 3.0, "tags": ["a"]}, []),
-        ({"name": "x"}, ["$.age is missing"]),
-        ({"name": "", "age": 3}, ["$.name is shorter than 1"]),
-        ({"name": "x", "age": True}, ["$.age is not of type integer"]),
-        ({"name": "x", "age": 200}, ["$.age is above 150"]),
-        ({"name": "x", "age": 1, "other": 1}, ["$.other is not allowed"]),
-        ({"name": "x", "age": 1, "tags": ["c"]}, ["$.tags[0] is not one of ['a', 'b']"]),
-        ([], ["$ is not of type object"]),
+        ({"name": "x", "age": 3}, ""),
+        ({"name": "x", "age": 3.0, "tags": ["a"]}, ""),
+        ({"name": "x"}, "age"),
+        ({"name": "", "age": 3}, "$.name"),
+        ({"name": "x", "age": True}, "$.age"),
+        ({"name": "x", "age": 200}, "$.age"),
+        ({"name": "x", "age": 1, "other": 1}, "other"),
+        ({"name": "x", "age": 1, "tags": ["c"]}, "$.tags[0]"),
+        ([], "$"),
     ],
 )
 def test_json_schema(data, wrong):
-    assert violations(data, SCHEMA) == wrong
+    score = scorer("json-schema")(json.dumps(data), Item("1", "", None, "json-schema", rules={"schema": SCHEMA}))
+    assert score.verdict == ("wrong" if wrong else "right")
+    assert wrong in (score.found or "")
 
 
 def test_json_schema_of_answers():
     assert verdict("json-schema", '```json\n{"name": "x", "age": 1}\n```', schema=SCHEMA) == "right"
     assert verdict("json-schema", '{"name": "x"}', schema=SCHEMA) == "wrong"
     assert verdict("json-schema", "Here you are", schema=SCHEMA) == "unparsed"
-    with pytest.raises(UsageError, match="oneOf"):
-        violations({}, {"oneOf": []})
+    with pytest.raises(UsageError, match="minimun"):
+        verdict("json-schema", '{"age": 3}', schema={"properties": {"age": {"minimun": 3}}})
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"items": {"minimun": 3}}, "minimun"),
+        ({"type": "whole number"}, "whole number"),
+        ({"properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}, "does not match"),
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_found_before_the_run(schema, why):
+    with pytest.raises(UsageError, match=why):
+        Scoring().check([Item("1", "", None, "json-schema", rules={"schema": schema})])
+
+
+def test_a_schema_is_checked_once():
+    """Answers are scored while others arrive: whatever takes milliseconds was done before."""
+    assert schema_validator(SCHEMA) is schema_validator(dict(SCHEMA))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from answering import answering, models, sse
 
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.records import Ask, Item
-from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG
+from everywatt.bench.llm.records import RIGHT, UNEVALUATED, UNPARSED, WRONG, Ask, Item
 from everywatt.bench.llm.scoring import (
     MOUNT_PROC,
     Ending,

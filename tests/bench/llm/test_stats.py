@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from everywatt.bench.llm.figure import Share, over_repeats, percentiles, regression, trimmed_mean
+from everywatt.bench.llm.figure import Share, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.metrics import latencies, parse_bounds, within
 from everywatt.bench.llm.records import QUERIES, Answer, Journal, Record, read_records
@@ -17,13 +17,6 @@ def test_a_share_of_nothing_is_none():
     assert Share.of(0, 0) is None
     share = Share.of(8, 10)
     assert (share.value, share.n) == (0.8, 10) and share.low < 0.8 < share.high
-
-
-def test_repeats_have_students_interval():
-    found = over_repeats([1.0, 2.0, 3.0])
-    assert (found["mean"], found["sd"], found["n"]) == (2.0, 1.0, 3)
-    assert found["high"] - found["mean"] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-    assert over_repeats([1.0]) is None
 
 
 def test_a_regression_finds_what_was_put_in():

@@ -6,16 +6,12 @@ from everywatt.bench.llm import http
 from everywatt.bench.llm.http import Events, Lines, Stream
 
 
-class Kept(Events):
-    def event(self, at_ns, text):
-        self.__dict__.setdefault("events", []).append((at_ns, text))
-
-
 def events(*pieces):
-    reader = Kept(Stream())
+    found = []
+    reader = Events(Stream(), lambda text, at_ns, got: found.append((at_ns, text)))
     for number, piece in enumerate(pieces):
         reader.feed(number, piece)
-    return reader.__dict__.get("events", [])
+    return found
 
 
 STREAM = (
@@ -41,21 +37,20 @@ def test_an_event_came_when_its_end_did():
 
 
 def test_lines(monkeypatch):
-    class Kept(Lines):
-        def line(self, at_ns, line):
-            found.append((at_ns, line))
-            self.got.done = line == b"last"
+    def take(text, at_ns, got):
+        found.append((at_ns, text))
+        got.done = text == "last"
 
     found = []
-    reader = Kept(Stream())
+    reader = Lines(Stream(), take)
     assert not reader.feed(1, b"a\r\n\nb") and not reader.feed(2, b"c") and not reader.feed(3, b"\nend")
     reader.end(4)
-    assert found == [(1, b"a"), (1, b""), (3, b"bc"), (4, b"end")]
-    assert Kept(Stream()).feed(5, b"last\nmore\n")
-    assert found[-1] == (5, b"last")
+    assert found == [(1, "a"), (1, ""), (3, "bc"), (4, "end")]
+    assert Lines(Stream(), take).feed(5, b"last\nmore\n")
+    assert found[-1] == (5, "last")
     monkeypatch.setattr(http, "MOST_LINE_BYTES", 10)
     with pytest.raises(ValueError, match="does not end"):
-        Kept(Stream()).feed(1, b"x" * 11)
+        Lines(Stream(), take).feed(1, b"x" * 11)
 
 
 @pytest.mark.parametrize(

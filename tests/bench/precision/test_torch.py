@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from everywatt.bench.precision.backend import Unsupported, make
-from everywatt.bench.precision.computed import Computed, cast, refusal
+from everywatt.bench.precision.computed import Computed, refusal, widened
 from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.variants import load_data_without_torch
-from everywatt.bench.precision.worker import _calls
+from everywatt.bench.precision.worker import count_calls
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml
@@ -144,7 +144,7 @@ def test_a_layer_pass_leaves_a_batch_as_it_was(gpt2):
     _, model, prepared, _ = gpt2
 
     def functions():
-        return min(_calls(lambda: model.run(prepared)) for _ in range(3))
+        return min(count_calls(lambda: model.run(prepared)) for _ in range(3))
 
     functions()  # the first batches fill caches
     before = functions()
@@ -251,7 +251,7 @@ def test_onnxruntime_is_what_its_label_says(job, precision):
     assert any(operator in name for name in seen.operators), seen.operators
     exact = made(job, "fp32")
     assert model.answers(batch)["outputs"] == pytest.approx(exact[0].answers(exact[1])["outputs"], abs=0.05)
-    said = cast(precision, seen)
+    said = widened(precision, seen)
     if precision == "fp16":
         assert said == "emulated: weights are float16, but products are computed in float32"
     else:

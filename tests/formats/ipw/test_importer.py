@@ -8,7 +8,7 @@ from everywatt.api.run import load
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.errors import UsageError
 from everywatt.formats.ipw.exporter import export_ipw
-from everywatt.formats.ipw.importer import _told
+from everywatt.formats.ipw.importer import certainty
 from everywatt.tape.importing import import_files
 
 pa = pytest.importorskip("pyarrow")
@@ -62,7 +62,7 @@ def test_joules_tokens_and_verdicts_are_those_of_the_profile(place):
     assert run.energy(span="query").value == pytest.approx(150.0)
     plan, (found,) = evaluate_folder(run)
     assert (plan["model"], plan["dataset"]["name"], found.queries) == ("tiny", "own", 3)
-    assert found.gross.value == pytest.approx(150.0) and found.gross.scope == "gpu"
+    assert found.bill.gross.value == pytest.approx(150.0) and found.bill.gross.scope == "gpu"
     assert found.accuracy.value == pytest.approx(2 / 3)
     assert found.figures["energy_per_output_token"].value == pytest.approx(0.5)
     assert found.figures["accuracy_per_joule_mean"].value == pytest.approx(2 / 3 / 50)
@@ -125,7 +125,7 @@ def test_no_profile_and_several_models_are_said(place):
     ],
 )
 def test_how_sure_our_own_joules_were_comes_back(told, pedigree, gain_pct):
-    found, facts = _told({} if told is None else {"energy": told})
+    found, facts = certainty({} if told is None else {"energy": told})
     assert found == pedigree
     assert facts.gain_pct == (None if gain_pct is None else pytest.approx(gain_pct, abs=0.05))
 

@@ -1,9 +1,13 @@
 """The report's section of a batch, over a batch that really ran on simulated cards."""
 
+from statistics import median
+
 import pytest
 from batches import batch_runs
 
 import everywatt
+from everywatt.batch.figures import scaling_table
+from everywatt.core.format import format_rounded, print_quantity
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
 from everywatt.report.html.data import report_document
 from everywatt.report.html.page import page
@@ -24,10 +28,12 @@ def test_every_device_with_its_items_and_what_waiting_cost(runs):
     for row, device in zip(rows, found.devices, strict=True):
         assert float(row["power"].removesuffix(" W")) == pytest.approx(100.0, rel=0.25), "of a busy machine"
         assert float(row["J/item"]) == pytest.approx(device.microjoules / 1e6 / device.done, rel=1e-3)
-    # i5 came last and took long: one card waited for most of that, at 100 W.
-    assert max(device.idle.joules for device in found.devices) > 100.0
+        waited_j = 100.0 * (found.duration_s - device.busy_s)
+        assert device.idle.joules == pytest.approx(waited_j, abs=0.25 * 100.0 * found.duration_s), "at 100 W"
     assert [row[0] for row in view["failures"]] == ["i3"] and view["failures"][0][-1] == "exit code 4"
-    assert [row[0] for row in view["stragglers"]] == ["i5"]
+    runtimes = {item.state.item.id: item.runtime_s for item in found.items}
+    slow = [name for name, seconds in runtimes.items() if seconds > 3 * median(runtimes.values())]
+    assert [row[0] for row in view["stragglers"]] == sorted(slow, key=runtimes.get, reverse=True)
 
 
 def test_use_over_time_is_a_row_for_each_card(runs):
@@ -68,3 +74,15 @@ def test_the_cockpit_has_every_item_with_its_attempts_and_causes(runs):
         (start, end), *_ = [attempt["window_s"] for attempt in item["attempts"]]
         assert end - start == pytest.approx(item["seconds"], abs=0.05) and start >= 0
         assert item["joules"] > 0 and "J" in item["energy"]
+
+
+def test_joules_per_item_have_an_interval(runs):
+    found = batch_of(runs[1])
+    each = found.total / found.count("done")
+    assert (
+        f", {print_quantity(each.value, 'J/item', *each.sides())} on 2 × " in found.headline and "±" in found.headline
+    )
+    rows = {row[0]: row for row in found.device_table().cells()}
+    half, outside_j = found.total.half_width, found.outside_microjoules / 1e6
+    assert rows["outside items"][8] == format_rounded("J", half, outside_j)
+    assert "±" in scaling_table([found]).cells()[0][6]

@@ -23,7 +23,7 @@ from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
-SECONDS, REST = 12, 4
+SECONDS, REST, CPUS = 12, 4, 4
 CPU_W, GPU_W = 10.0, 40.0
 
 
@@ -66,7 +66,7 @@ def of_slurm(tape, processes, levels):
     return booked, whole_uj
 
 
-def of_agent(processes, watts, tables, levels):
+def of_agent(processes, watts, tables, levels, threads):
     """Microjoules of each process as the agent counts them, fed second by second."""
     counters, gpus = Counters(), GpuOwnerUse()
     place = {p.pid: OwnerKey("process", p.id) for p in processes}
@@ -76,7 +76,7 @@ def of_agent(processes, watts, tables, levels):
         use.feed(at(second), process_rows(processes, second, told))
         use.feed_host(50.0 + sum(p.used(second) for p in processes))
         gpus.feed(at(second), tables.get(second, []))
-        uses = use.take().uses
+        uses = use.take().on(None, None if threads is None else CPUS / threads)
         if not second:
             continue
         taken, held = gpus.take(0).by_owner(lambda pid: place.get(pid, UNATTRIBUTED))
@@ -86,7 +86,7 @@ def of_agent(processes, watts, tables, levels):
     return {owner: sum(amounts.values()) for owner, amounts in counters.uj.items()}
 
 
-def of_benchmark(folder, processes, watts, tables):
+def of_benchmark(folder, processes, watts, tables, threads):
     """Microjoules of each process as `bench llm` charges the server that it is, and of its queries together."""
     found, queries_uj = {}, {}
     spans = [("idle", 0, REST, {"role": "idle"}), ("query", 0, SECONDS, {}), ("query", REST, SECONDS, {})]
@@ -95,7 +95,7 @@ def of_benchmark(folder, processes, watts, tables):
     for process in processes:
         path = write_machine(
             folder / f"{process.pid}.tape", watts, processes, seconds=SECONDS, everything=True, gpu_rows=tables,
-            spans=spans, follow=[process.pid],
+            spans=spans, follow=[process.pid], cpus=CPUS, threads_per_core=threads,
         )  # fmt: skip
         with Tape.open(path, verify=False) as tape:
             owed = bill(Run(path, [tape]), [Record(span, "concurrency 2", span, answer) for span in ("s1", "s2")])
@@ -104,12 +104,13 @@ def of_benchmark(folder, processes, watts, tables):
     return found, queries_uj
 
 
+@pytest.mark.parametrize("threads", [None, 2])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_face_charges_the_same_microjoules(tmp_path, seed):
+def test_every_face_charges_the_same_microjoules(tmp_path, seed, threads):
     processes, watts, tables = machine(seed)
     path = write_machine(
         tmp_path / "box-0001.tape", watts, processes, seconds=SECONDS, everything=True, seal=False, gpu_rows=tables,
-        spans=[("idle", 0, REST, {"role": "idle"})],
+        spans=[("idle", 0, REST, {"role": "idle"})], cpus=CPUS, threads_per_core=threads,
     )  # fmt: skip
     with Tape.open(path, verify=False) as tape:
         run, levels = Run(path, [tape]), find_levels(tape, {})
@@ -126,8 +127,8 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed):
     # Each has its interval, or owes nothing.
     assert all(entry.low <= entry.joules <= entry.high for entry in view.entries if entry.joules > 1e-6)
     live = {(entry.kind, entry.id): round(entry.joules * 1e6) for entry in view.entries}
-    agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels).items()}
-    served, queries_uj = of_benchmark(tmp_path, processes, watts, tables)
+    agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels, threads).items()}
+    served, queries_uj = of_benchmark(tmp_path, processes, watts, tables, threads)
     whole_uj = round(sum(map(sum, watts.values())) * 1e6)
     assert sum(finished.values()) == pytest.approx(whole_uj, abs=2)
     assert sum(agent.values()) == whole_uj

@@ -1,6 +1,7 @@
 """Pages of a Slurm site: the same figures as the command line, and each user's own jobs only."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,19 @@ def test_a_browser_gets_a_page_for_what_is_not_there_and_a_program_a_line(open_:
     plain = open_.get("/slurm/job/99999", headers=BEARER)
     assert (plain.status_code, plain.text) == (404, "There is no job 99999.\n")
     assert open_.get("/slurm/job/99999", headers={"Accept": "text/html"}).status_code != 404, "no token, no answer"
+
+
+def test_parts_of_a_job_have_intervals_and_their_digits(open_: TestClient) -> None:
+    two, one = (open_.get(f"/slurm/job/{job}", headers=BEARER).text for job in (2, 1))
+    assert '<th>n1</th><td class="number">3.00 MJ ± 0.30</td>' in two
+    assert '<th>n1 gpu.0</th><td class="number">≈ 2.0 MJ (0.0 … 3.0 MJ)</td>' in two
+    assert '<th>batch</th><td class="number">600 kJ</td>' in one, "a step has the digits of its job's interval"
+    assert "<h2>Job 2</h2>" not in two and "<h2>2 </h2>" not in two and "<th></th>" not in two
+
+
+def test_wide_tables_can_be_scrolled_by_keyboard(open_: TestClient) -> None:
+    for path in ("/slurm/month/2026-11", "/slurm/job/2", "/slurm/users?period=365d"):
+        text = open_.get(path, headers=BEARER).text
+        scrolled = re.findall(r'<div class="scroll[^>]*>', text)
+        assert scrolled and all('tabindex="0" role="region" aria-label="' in one for one in scrolled)
+        assert len(set(scrolled)) == len(scrolled), "each region has a name of its own"

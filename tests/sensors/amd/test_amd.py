@@ -145,6 +145,19 @@ def test_a_counter_that_never_moves_is_not_used(tree):
     assert report.missing["amdgpu.0.energy"] == "the counter did not move in 0.2 s"
 
 
+def test_a_counter_that_fails_after_its_first_value_is_not_used(tree):
+    library = Library({"0000:83:00.0": counted()})
+    values = iter([dict(library.cards["0000:83:00.0"]["energy"])])
+
+    def once(handle):
+        return next(values)  # StopIteration stands for any error of the library
+
+    library.amdsmi_get_energy_count = once
+    report = AmdSmi(tree.request(), load=lambda: library).probe()
+    assert report.samples == {"amdgpu.0.power": 140.0}
+    assert report.missing["amdgpu.0.energy"] == "the counter did not move in 0.2 s"
+
+
 @pytest.mark.parametrize("silent", [0, 1, 7])
 def test_partitions_of_one_socket_count_once(tree, silent):
     """Two MI300X of 150 W and 148 W in CPX mode: eight partitions each, all of which may repeat the socket's power."""

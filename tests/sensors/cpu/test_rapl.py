@@ -366,6 +366,12 @@ def test_absent_says_why(tree):
     assert "no RAPL zone" in report.why
 
 
+def test_a_cpuinfo_with_odd_digits_costs_no_counter(tree):
+    tree.write("proc/cpuinfo", "vendor_id : GenuineIntel\ncpu family : ²\nmodel : ③")
+    tree.zone("intel-rapl:0", "package-0", watts=50)
+    assert Rapl(tree.request()).probe().usable
+
+
 def test_unknown_zones_are_named(tree):
     tree.zone("intel-rapl:0", "package-0", watts=50)
     tree.zone("intel-rapl:0:0", "npu", watts=5)

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from everywatt.core.channels import Cadence, Domain, Kind, Pedigree
+from everywatt.core.errors import SensorError
 from everywatt.sensors import sysfs
 from everywatt.sensors.base import State
 from everywatt.sensors.node.hwmon import Hwmon
@@ -179,3 +180,26 @@ def test_a_sleeping_card_is_a_gap_of_its_own(tree):
     (tree.root / folder / "power1_input").unlink()
     first, second = group.read()[0].values
     assert math.isnan(first) and second == 6_000_000.0
+
+
+def test_a_chip_that_left_is_a_gap_although_another_one_takes_its_number(tree):
+    """The kernel gives a free number to the next chip: a supply of 900 W is not the card of 150 W."""
+    tree.write("sys/devices/pci0000:00/0000:04:00.0/hwmon/hwmon3/name", "amdgpu")
+    tree.write("sys/devices/pci0000:00/0000:04:00.0/hwmon/hwmon3/power1_average", 150_000_000)
+    tree.write("sys/devices/usb1/1-2/hwmon/hwmon3/name", "corsairpsu")
+    tree.write("sys/devices/usb1/1-2/hwmon/hwmon3/power1_average", 900_000_000)
+    link = tree.root / "sys/class/hwmon/hwmon3"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tree.root / "sys/devices/pci0000:00/0000:04:00.0/hwmon/hwmon3")
+    sensor = Hwmon(tree.request())
+    sensor.probe()
+    (group,) = sensor.groups()
+    assert group.read()[0].values == (150_000_000.0,)
+    for file in sorted((tree.root / "sys/devices/pci0000:00/0000:04:00.0/hwmon/hwmon3").iterdir()):
+        file.unlink()
+    with pytest.raises(SensorError):
+        group.read()
+    link.unlink()
+    link.symlink_to(tree.root / "sys/devices/usb1/1-2/hwmon/hwmon3")
+    with pytest.raises(SensorError):
+        group.read()

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+# _DATA is the file itself: what it says is compared with what it is taken for.
 from everywatt.sensors.nvidia.gpu_known import _DATA, CARDS, facts_for, in_slot, model_of, row_for, spread, timing
 
 

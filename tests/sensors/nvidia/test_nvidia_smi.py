@@ -292,8 +292,8 @@ def test_a_child_that_does_not_loop_is_replaced_by_polls(smi, mode, monkeypatch)
     monkeypatch.setattr(nvidia_smi, "WATCHDOG_S", 0.5)
     sensor = smi(mode)
     (group,) = sensor.groups()
-    rows, _ = _collect([group], 20, lambda rows, errors: sensor.polling and len(rows["gpu.0"]) >= 6)
-    assert sensor.polling
+    rows, _ = _collect([group], 20, lambda rows, errors: sensor.trouble and len(rows["gpu.0"]) >= 6)
+    assert sensor.trouble
     assert {row.values[0] for row in rows["gpu.0"]} == {100.5}
     assert "requested to print every 0.1 s, printed no line for" in group.trouble
     assert group.trouble.startswith("nvidia-smi --loop-ms=100, ")
@@ -305,7 +305,7 @@ def test_a_spelling_that_is_rejected_is_replaced_by_polls(smi, monkeypatch):
     sensor = smi("rejects")
     (group,) = sensor.groups()
     rows, _ = _collect([group], 10, lambda rows, errors: len(rows["gpu.0"]) >= 3)
-    assert len(rows["gpu.0"]) >= 3 and sensor.polling
+    assert len(rows["gpu.0"]) >= 3 and sensor.trouble
     assert "exited; single polls are used instead" in group.trouble
 
 
@@ -333,7 +333,7 @@ def test_a_child_that_dies_is_started_again(smi, tmp_path, monkeypatch):
     rows, _ = _collect([group], 25, lambda rows, errors: len(rows["gpu.0"]) >= 15)
     assert len(rows["gpu.0"]) >= 15
     assert (tmp_path / "log").read_text().count("--loop-ms=100") >= 5
-    assert not sensor.polling and group.trouble is None
+    assert not sensor.trouble and group.trouble is None
 
 
 def test_a_lost_gpu_is_a_gap_of_its_own_and_comes_back(smi, tmp_path, monkeypatch):

@@ -341,6 +341,21 @@ def test_without_a_counter_power_is_integrated_and_said_so():
     assert channels[0].mirror_of is None and channels[1].mirror_of == "gpu.0.power"
 
 
+def test_a_counter_that_fails_after_its_first_value_was_not_seen_to_move():
+    card = Card()
+    sensor, fake, _ = _sensor([card])
+    first = fake._millijoules
+
+    def once(card):
+        card.counter_field = False
+        return first(card)
+
+    fake._millijoules = once
+    report = sensor.probe()
+    assert "gpu.0.energy" not in report.samples and "did not move" in report.missing["gpu.0.energy"]
+    assert _by_name(sensor)["nvml.gpu.0.power"].info.channels[0].name == "gpu.0.power"
+
+
 def test_a_counter_that_stands_still_is_not_trusted():
     sensor, _, _ = _sensor([Card(stuck=True)])
     report = sensor.probe()

@@ -100,7 +100,7 @@ def test_nothing_changed_means_no_rows():
     try:
         trees = Trees(PROC, [sleeper.pid])
         wait_for(trees, lambda rows: rows and rows[-1]["name"] == "sleep")
-        time.sleep(0.05)
+        time.sleep(0.05)  # until the kernel has charged what it ran, and it sleeps
         trees.read()
         assert trees.read() == []
         trees.follow([sleeper.pid])  # somebody new listens: everything again
@@ -306,7 +306,7 @@ def test_files_of_a_process_that_did_not_run_are_not_read(monkeypatch):
     try:
         trees = Trees(PROC, [sleeper.pid])
         wait_for(trees, lambda rows: rows and rows[-1]["name"] == "sleep")
-        time.sleep(0.05)
+        time.sleep(0.05)  # until the kernel has charged what it ran, and it sleeps
         trees.read()
         asked = []
         monkeypatch.setattr(procfs, "slurp", lambda path, limit=None: asked.append(str(path)) or b"0 0 0 1/1 7")

@@ -131,6 +131,7 @@ def test_redirects_elsewhere_garbage_and_silence():
         assert "reports no power" in make(Tasmota, server.url).probe().why
     import time
 
+    # A plug that takes three times as long as it may.
     with Server(lambda *a: (time.sleep(0.6), (200, {}, PLUG))[1]) as server:
         assert "no data for 0.2 s" in make(Shelly, server.url, timeout_s=0.2).probe().why
     for kind in (Shelly, Tasmota):

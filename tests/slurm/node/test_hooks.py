@@ -227,12 +227,13 @@ def test_bad_settings_are_refused(site: Site) -> None:
         hook("start", Site(period="2s; reboot"))
 
 
-def install(folder: Path, *more: str) -> dict[str, list[str]]:
-    """`everywatt slurm install` into a folder, with an everywatt that is there; gives its JSON."""
+def install(folder: Path, *more: str, made: bool = True) -> dict[str, list[str]]:
+    """`everywatt slurm install` into a folder, with another everywatt first in PATH if `made`; gives its JSON."""
     program = folder / "bin" / "everywatt"
     program.parent.mkdir(exist_ok=True)
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
+    if made:
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
     places = [f"--{name}={folder}/{name}" for name in ("folder", "units", "spool", "store")]
     conf = folder / "slurm.conf"
     conf.write_text("ClusterName=x\nPrologFlags=X11\n")
@@ -272,6 +273,34 @@ def test_installing_may_print_and_write_nothing(tmp_path: Path) -> None:
     assert len(files) == 5
     assert not (tmp_path / "folder").exists()
     assert not (tmp_path / "spool").exists()
+
+
+def test_files_of_an_image_name_the_paths_inside_it(tmp_path: Path) -> None:
+    """The folder into which an image is made is not there when the image runs."""
+    image = tmp_path / "image"
+    words = [sys.executable, "-m", "everywatt", "slurm", "install", f"--root={image}", "--json"]
+    conf = [f"--slurm-conf={tmp_path}/slurm.conf", "--store=/srv/everywatt"]
+    done = subprocess.run([*words, *conf], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Prolog=/etc/everywatt/slurm/prolog.sh" in json.loads(done.stdout)["slurm_conf"]
+    written = [path for path in image.rglob("*") if path.is_file()]
+    assert image / "etc/systemd/system/everywatt-slurm.service" in written and len(written) == 5
+    for path in written:
+        text = path.read_text()
+        assert str(tmp_path) not in text and str(Path(sys.executable).parent) not in text
+    assert (image / "var/spool/everywatt/slurm/events").is_dir()
+
+
+def test_hooks_call_the_program_that_wrote_them(tmp_path: Path) -> None:
+    """Not another installation that comes first in PATH."""
+    own = Path(sys.executable).with_name("everywatt")
+    install(tmp_path)
+    text = (tmp_path / "folder" / "prolog.sh").read_text()
+    assert str(tmp_path / "bin") not in text and str(own) in text
+    (tmp_path / "bin" / "everywatt").unlink()
+    (tmp_path / "bin" / "everywatt").symlink_to(own)
+    linked = install(tmp_path, made=False)
+    assert str(tmp_path / "folder" / "prolog.sh") in linked["changed"], "a link to this program survives its updates"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")

@@ -145,6 +145,28 @@ def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_pat
     assert set(found) == set(JOBS)
 
 
+def test_a_job_that_began_after_another_gave_its_card_back_in_the_gap_has_its_joules(tmp_path, monkeypatch) -> None:
+    """The gap is cut where a card was handed over, and the third job was there in the second part only."""
+    monkeypatch.setitem(JOBS, 1, (3.0, 12.0))
+    monkeypatch.setitem(TRUE_CPU_S, 1, 2.0 * 9)
+    tapes(tmp_path / "tape")
+    before = node_at(tmp_path, DEAD[0], TRUE_CPU_S)
+    for job in (1, 2):
+        drop(tmp_path / "spool", "start", job, JOBS[job][0], cpus=3 - job, gpus="0" if job == 1 else "")
+    before.listen()
+    before.settle()
+    drop(tmp_path / "spool", "start", 3, JOBS[3][0], cpus=1)
+    for job in JOBS:
+        drop(tmp_path / "spool", "end", job, JOBS[job][1], exit_code="0:0")
+    last = node_at(tmp_path, SECONDS, TRUE_CPU_S)
+    last.listen()
+    last.settle()
+    for row in Store(tmp_path / "store").jobs(0, 1e12).to_pylist():
+        true = CPU_W * TRUE_CPU_S[row["job_id"]] + (CARD_W * 9 if row["job_id"] == 1 else 0.0)
+        assert row["low_uj"] / 1e6 <= true <= row["high_uj"] / 1e6, row["job_id"]
+        assert row["energy_uj"] / 1e6 == pytest.approx(true, rel=0.35), row["job_id"]
+
+
 def test_what_a_kill_took_of_the_tables_is_charged_with_the_time_after_it(tmp_path: Path) -> None:
     """Tables of processes are written every ten seconds, energy every second."""
     tapes(tmp_path / "tape", looked_until=4)

@@ -4,7 +4,7 @@ import known_site
 import pytest
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.site.detail import bars, find, hints, parse_id, slurm_difference
+from everywatt.slurm.site.detail import Details, bars, find, hints, parse_id, slurm_difference
 from everywatt.slurm.site.store import Store
 
 
@@ -65,3 +65,8 @@ def test_bars_end_in_a_line_of_the_rest() -> None:
     assert [line.split() for line in lines][:2] == [["a", "####", "4.000", "J"], ["bb", "##", "2.000", "J"]]
     assert "(2 more)" in lines[2]
     assert bars([]) == []
+
+
+def test_the_sum_of_tasks_has_an_interval(store: Store) -> None:
+    one, two, refused = (find(store, number)[0] for number in ("1", "2", "5"))
+    assert Details([one, two, refused]).tables()[0].notes == ("3 jobs: 7.60 MJ ± 0.66, 1 without",)

@@ -28,6 +28,7 @@ from everywatt.core import foreign
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_energy
+from everywatt.core.jsonio import declared
 from everywatt.core.spans import Span
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.energy.sources import sources
@@ -77,11 +78,7 @@ class Step:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "id": self.span.id,
-            "parent": self.span.parent,
-            "name": self.span.name,
-            "kind": self.kind,
-            "duration_s": self.span.duration_s,
+            **declared(self, "id=span.id parent=span.parent name=span.name kind duration_s=span.duration_s"),
             "input_tokens": self.tokens[0],
             "output_tokens": self.tokens[1],
             "energy_own": replace(self.own, parts=()).to_dict(),
@@ -264,7 +261,7 @@ def _of_line(data: Mapping[str, Any]) -> Iterator[Span]:
                     int(one["startTimeUnixNano"]),
                     int(one["endTimeUnixNano"]),
                     None if parent is None else f"{trace}:{parent}",
-                    {str(told["key"]): _value(told.get("value") or {}) for told in one.get("attributes") or ()},
+                    {str(pair["key"]): _value(pair.get("value") or {}) for pair in one.get("attributes") or ()},
                 )
 
 

@@ -304,8 +304,8 @@ def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float |
             "more often correct" if more.low > 0 else "less often correct" if more.high < 0 else "no difference shown"
         )
         ends = 100 * (more.value - more.low), 100 * (more.high - more.value)
-        told = format_number(100 * more.value, "points", *ends, signed=True)
-        found.append(f"{other} compared with {first}, accuracy: {word}, {told}, McNemar p = {p:.2g}")
+        points = format_number(100 * more.value, "points", *ends, signed=True)
+        found.append(f"{other} compared with {first}, accuracy: {word}, {points}, McNemar p = {p:.2g}")
     for name, what in (
         ("energy_ratio", "energy"),
         ("time_ratio", "time"),

@@ -21,7 +21,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.core.format import Printed, format_percent, print_quantity
 from everywatt.core.jsonio import ToDict
-from everywatt.core.stats import deviation, mean, mean_half_width, wilson
+from everywatt.core.stats import wilson
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -39,14 +39,6 @@ class Share(ToDict):
     def of(cls, hits: int, n: int) -> Share | None:
         """The share `hits` of `n` with Wilson's interval; None of nothing."""
         return cls(hits / n, *wilson(hits, n), n) if n > 0 else None
-
-
-def over_repeats(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean, standard deviation and Student's 95 % interval of a figure of repeated runs; None of fewer than two."""
-    if len(values) < 2:
-        return None
-    middle, near = mean(values), mean_half_width(values)
-    return {"mean": middle, "sd": deviation(values), "low": middle - near, "high": middle + near, "n": len(values)}
 
 
 def percentiles(values: npt.ArrayLike) -> dict[str, float] | None:

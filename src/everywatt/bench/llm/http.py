@@ -10,7 +10,6 @@ import asyncio
 import json
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.records import OK, Answer
 from everywatt.core.clocks import NS
 from everywatt.core.errors import NetworkError
+from everywatt.net.client import Response
 from everywatt.net.http1 import Head, retry_after_s
 from everywatt.net.streaming import BodySink, Sink, StreamClient
 
@@ -183,66 +183,25 @@ def _apart(text: str) -> tuple[str, str]:
     return thought, rest.lstrip()
 
 
-class Refused(Exception):
-    """The server answered with an error. `again` is True if a retry makes sense."""
-
-    def __init__(self, head: Head, text: str) -> None:
-        code, where = head.status, head.headers.get("location")
-        text = f"redirected to {where}" if where and code < 400 else text
-        super().__init__(f"HTTP {code}: {text}" if text else f"HTTP {code}")
-        self.again = code in AGAIN
-        self.status = "failed" if code >= 500 or code == 429 else "refused"
-        self.after_s = retry_after_s(head.headers.get("retry-after"))
-
-
-@dataclass(slots=True)
-class Reply(Sink):
-    """A small document, as a whole."""
-
-    head: Head = field(default_factory=lambda: Head(0))
-    data: bytearray = field(default_factory=bytearray)
-    most: int = MOST_BYTES
-
-    @property
-    def status(self) -> int:
-        """The code of HTTP."""
-        return self.head.status
-
-    @property
-    def text(self) -> str:
-        """What it says."""
-        return self.data.decode("utf-8", "replace")
-
-    def json(self) -> Any:
-        """The body as JSON; ValueError if it is not JSON."""
-        try:
-            return json.loads(self.text)
-        except RecursionError:
-            raise ValueError("the response is nested too deeply") from None
-
-    def sent(self, at_ns: int) -> None:
-        """The request goes out."""
-
-    def begin(self, head: Head) -> None:
-        """The head is there."""
-        self.head = head
-
-    def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece came."""
-        self.data += data[: self.most - len(self.data)]
-        return len(self.data) >= self.most
-
-    def end(self, at_ns: int) -> None:
-        """It is complete."""
-
-
 @dataclass(slots=True)
 class Reading(Sink):
-    """An answer on its way into its stream; what a server says that refuses is kept in a few words."""
+    """A response on its way. An answer goes into its stream; a small document (there is no reader), and what a server
+    says that refuses, is kept."""
 
-    reader: BodySink
-    got: Stream
-    refusal: Reply | None = None
+    reader: BodySink | None = None
+    got: Stream = field(default_factory=Stream)
+    head: Head = field(default_factory=lambda: Head(0))
+    kept: bytearray = field(default_factory=bytearray)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the server answers with an error."""
+        return self.head.status >= 300
+
+    @property
+    def response(self) -> Response:
+        """The document, or the refusal, as a whole."""
+        return Response(self.head.status, self.head.headers, bytes(self.kept))
 
     def sent(self, at_ns: int) -> None:
         """The request goes out."""
@@ -250,21 +209,92 @@ class Reading(Sink):
 
     def begin(self, head: Head) -> None:
         """The head is there."""
-        if head.status >= 300:
-            self.refusal = Reply(head, most=MOST_ERROR_BYTES)
-        else:
+        self.head = head
+        if self.reader is not None and not self.refused:
             self.reader.begin(head)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """A piece came."""
-        if self.refusal is not None:
-            return self.refusal.feed(at_ns, data)
-        return self.reader.feed(at_ns, data)
+        if self.reader is not None and not self.refused:
+            return self.reader.feed(at_ns, data)
+        most = MOST_BYTES if self.reader is None else MOST_ERROR_BYTES
+        self.kept += data[: most - len(self.kept)]
+        return len(self.kept) >= most
 
     def end(self, at_ns: int) -> None:
         """It is complete."""
-        if self.refusal is None:
+        if self.reader is not None and not self.refused:
             self.reader.end(at_ns)
+
+
+MOST_LINE_BYTES = 1 << 26
+BOM = b"\xef\xbb\xbf"
+
+
+Take = Callable[[str, int, Stream], None]
+"""What is to be done with a text that came, and when (ns), for an answer."""
+
+
+class Lines:
+    """Takes a stream of lines apart: `take` gets each."""
+
+    def __init__(self, got: Stream, take: Take) -> None:
+        self._got, self._take = got, take
+        self._rest = bytearray()
+
+    def begin(self, head: Head) -> None:
+        """The head is there: lines come under many types."""
+
+    def feed(self, at_ns: int, data: bytes) -> bool:
+        """A piece came. True: no more is wanted."""
+        if b"\n" not in data:
+            self._rest += data
+            if len(self._rest) > MOST_LINE_BYTES:
+                raise ValueError("a line does not end")
+            return False
+        *lines, rest = (bytes(self._rest) + data).split(b"\n")
+        self._rest = bytearray(rest)
+        for line in lines:
+            self._line(at_ns, line.removesuffix(b"\r"))
+            if self._got.over:
+                return True
+        return False
+
+    def end(self, at_ns: int) -> None:
+        """All has come: the last line may lack its end."""
+        if self._rest:
+            self._line(at_ns, bytes(self._rest))
+
+    def _line(self, at_ns: int, line: bytes) -> None:
+        self._take(line.decode("utf-8", "replace"), at_ns, self._got)
+
+
+class Events(Lines):
+    """Server-sent events: `take` gets the data of each."""
+
+    def __init__(self, got: Stream, take: Take) -> None:
+        super().__init__(got, take)
+        self._data: list[bytes] = []
+        self._first = True
+
+    def begin(self, head: Head) -> None:
+        """The head is there: it must say that events follow."""
+        kind = head.headers.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != "text/event-stream":
+            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
+
+    def _line(self, at_ns: int, line: bytes) -> None:
+        """A field of an event, its end, or a comment."""
+        if self._first:
+            self._first, line = False, line.removeprefix(BOM)
+        if line.startswith(b"data"):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+        elif not line and self._data:
+            text = b"\n".join(self._data).decode("utf-8", "replace")
+            self._data.clear()
+            self._take(text, at_ns, self._got)
 
 
 class Http:
@@ -285,15 +315,15 @@ class Http:
             )
         return self._client
 
-    async def get(self, path: str, timeout_s: float = 10.0) -> Reply:
+    async def get(self, path: str, timeout_s: float = 10.0) -> Response:
         """A small document; NetworkError if it cannot be fetched."""
-        reply = Reply()
+        reply = Reading()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._exchange("GET", path, None, reply)
         except TimeoutError:
             raise NetworkError("timeout", self._root, f"no response within {timeout_s:g} s") from None
-        return reply
+        return reply.response
 
     async def close(self) -> None:
         """Close all connections."""
@@ -301,7 +331,7 @@ class Http:
             self._client.close()
             self._client = None
 
-    async def stream(self, path: str, body: Mapping[str, Any], reader: Callable[[Stream], BodySink]) -> Answer:
+    async def stream(self, path: str, body: Mapping[str, Any], kind: type[Lines], take: Take) -> Answer:
         """POST and read the answer as it comes. Tried again only as long as nothing of an answer has arrived.
 
         All attempts and the waits between them share the total time: a wait that would outlast it is not begun.
@@ -314,7 +344,7 @@ class Http:
             attempts += 1
             got, asked_ns = Stream(), time.monotonic_ns()
             left_s = self._of.total_s - (asked_ns - began_ns) / NS
-            status, error, again, after_s = await self._attempt(path, data, Reading(reader(got), got), left_s)
+            status, error, again, after_s = await self._attempt(path, data, Reading(kind(got, take), got), left_s)
             wait_s = next(waits, None) if again and not got.piece_ns else None
             if wait_s is None:
                 break
@@ -335,10 +365,8 @@ class Http:
         try:
             async with asyncio.timeout(left_s):
                 await self._exchange("POST", path, data, into)
-            if into.refusal is not None:
-                raise Refused(into.refusal.head, into.refusal.text.strip())
-        except Refused as error:
-            return error.status, str(error), error.again, error.after_s
+            if into.refused:
+                return _refusal(into.response)
         except (NetworkError, TimeoutError, ValueError) as error:
             if not got.done:
                 return (*_trouble(error, got, self._of.total_s), None)
@@ -354,6 +382,14 @@ class Http:
             self._linger_s = 0.0
 
 
+def _refusal(said: Response) -> tuple[str, str, bool, float | None]:
+    """The same of an answer with an error."""
+    code, where = said.status, said.headers.get("location")
+    text = f"redirected to {where}" if where and code < 400 else said.text.strip()
+    status = "failed" if code >= 500 or code == 429 else "refused"
+    return status, f"HTTP {code}: {text}".rstrip(": "), code in AGAIN, retry_after_s(said.headers.get("retry-after"))
+
+
 def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, bool]:
     """Status, what went wrong and whether to try again, where an answer did not come to its end."""
     if isinstance(error, NetworkError) and error.kind != "protocol":
@@ -364,74 +400,3 @@ def _trouble(error: Exception, got: Stream, total_s: float) -> tuple[str, str, b
         return "timeout", f"no complete answer within {total_s:g} s", False
     why = error.reason if isinstance(error, NetworkError) else error
     return "broken", f"the response of the server cannot be read: {why}", False
-
-
-MOST_LINE_BYTES = 1 << 26
-BOM = b"\xef\xbb\xbf"
-
-
-class Lines(ABC):
-    """Takes a stream of lines apart; who inherits says what a line is."""
-
-    def __init__(self, got: Stream) -> None:
-        self.got = got
-        self._rest = bytearray()
-
-    def begin(self, head: Head) -> None:  # noqa: B027 - lines come under many types
-        """The head is there."""
-
-    def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece came. True: no more is wanted."""
-        if b"\n" not in data:
-            self._rest += data
-            if len(self._rest) > MOST_LINE_BYTES:
-                raise ValueError("a line does not end")
-            return False
-        *lines, rest = (bytes(self._rest) + data).split(b"\n")
-        self._rest = bytearray(rest)
-        for line in lines:
-            self.line(at_ns, line.removesuffix(b"\r"))
-            if self.got.over:
-                return True
-        return False
-
-    def end(self, at_ns: int) -> None:
-        """All has come: the last line may lack its end."""
-        if self._rest:
-            self.line(at_ns, bytes(self._rest))
-
-    @abstractmethod
-    def line(self, at_ns: int, line: bytes) -> None:
-        """One line."""
-
-
-class Events(Lines):
-    """Server-sent events; who inherits says what an event is."""
-
-    def __init__(self, got: Stream) -> None:
-        super().__init__(got)
-        self._data: list[bytes] = []
-        self._first = True
-
-    def begin(self, head: Head) -> None:
-        """The head is there: it must say that events follow."""
-        kind = head.headers.get("content-type", "")
-        if kind.partition(";")[0].strip().lower() != "text/event-stream":
-            raise ValueError(f"expected an event stream, got {kind or 'no content type'}")
-
-    def line(self, at_ns: int, line: bytes) -> None:
-        """A field of an event, its end, or a comment."""
-        if self._first:
-            self._first, line = False, line.removeprefix(BOM)
-        if line.startswith(b"data"):
-            name, _, value = line.partition(b":")
-            if name == b"data":
-                self._data.append(value.removeprefix(b" "))
-        elif not line and self._data:
-            text = b"\n".join(self._data).decode("utf-8", "replace")
-            self._data.clear()
-            self.event(at_ns, text)
-
-    @abstractmethod
-    def event(self, at_ns: int, text: str) -> None:
-        """The data of one event."""

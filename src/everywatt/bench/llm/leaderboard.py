@@ -21,7 +21,7 @@ from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import ToDict, as_data, plain
+from everywatt.core.jsonio import ToDict, plain
 from everywatt.core.tables import Cell, Table, csv_of
 
 ORDERS: Mapping[str, tuple[str, int]] = {
@@ -44,15 +44,14 @@ FIGURES = (
     "accuracy_per_watt",
     "output_tokens_per_second",
 )
+ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
 COLUMNS = " ".join(
     [
-        "rank tied model load=level answered asked=queries",
+        "rank tied model load=metrics.level answered=metrics.answered asked=metrics.queries",
         "accuracy=accuracy.value accuracy_low=accuracy.low accuracy_high=accuracy.high",
-        *(
-            f"{name}=figures.{name}.value {name}_low=figures.{name}.low {name}_high=figures.{name}.high"
-            for name in FIGURES
-        ),
-        "ttft_p50_s=ttft_s hardware scope boundary pedigree dataset run",
+        *(" ".join(f"{name}{end}=metrics.figures.{name}.{of}" for end, of in ENDS) for name in FIGURES),
+        "ttft_p50_s=metrics.latency.ttft_s.p50 hardware scope boundary",
+        "pedigree=metrics.bill.gross.pedigree dataset run",
     ]
 )
 TOLERANCE = 1e-6  # relative: what another machine's arithmetic may change
@@ -63,48 +62,57 @@ class Place(ToDict):
     """One run at one load. `refused` says why it has no energy. `rank` is shared by places that are `tied`: their
     intervals of what they are ranked by overlap that of the first of them."""
 
-    JSON = "rank tied run model level queries answered pedigree scope boundary hardware ttft_p50_s=ttft_s accuracy"
+    JSON = (
+        "rank tied run model level=metrics.level queries=metrics.queries answered=metrics.answered "
+        "pedigree=metrics.bill.gross.pedigree scope boundary hardware ttft_p50_s=metrics.latency.ttft_s.p50 accuracy"
+    )
 
     run: str
     model: str
-    level: str
-    queries: int
-    answered: int
-    pedigree: str
-    accuracy: Figure
-    figures: Mapping[str, Figure]
-    refused: str | None
-    scope: str = ""
-    boundary: str = ""
-    hardware: str = ""
-    ttft_s: float | None = None
+    dataset: str
+    hardware: str
+    metrics: Metrics
+    scope: str
+    boundary: str
     rank: int | None = None
     tied: bool = False
-    dataset: str = ""
+
+    @property
+    def refused(self) -> str | None:
+        """Why there is no energy."""
+        return self.metrics.bill.gross.refused
+
+    @property
+    def accuracy(self) -> Figure:
+        """The share of right answers."""
+        formula = "correct / scored queries, failed ones included; Wilson"
+        return Figure.share(self.metrics.accuracy, formula, "no answer was scored")
 
     def figure(self, name: str) -> Figure:
         """A figure by name."""
-        return self.accuracy if name == "accuracy" else self.figures[name]
+        return self.accuracy if name == "accuracy" else self.metrics.figures[name]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         more = {} if self.refused is None else {"refused": self.refused}
-        return {**super().to_dict(), **as_data(self.figures), **more}
+        return {**super().to_dict(), **{name: self.metrics.figures[name].to_dict() for name in FIGURES}, **more}
 
     def row(self) -> list[Cell]:
         """For a table with the columns of `HEADERS`."""
-        shown = self._shown
+        shown, one = self._shown, self.metrics
+        ttft = one.latency["ttft_s"]
         return [
             "-" if self.rank is None else f"{self.rank}{' tied' if self.tied else ''}",
-            *(self.model, self.level, f"{self.answered}/{self.queries}"),
+            *(self.model, one.level, f"{one.answered}/{one.queries}"),
             self.accuracy.percent(),
             *(shown("accuracy_per_joule_mean"), shown("accuracy_per_watt"), shown("energy_per_output_token")),
-            *(shown("energy_per_request"), None if self.ttft_s is None else format_duration(self.ttft_s)),
-            *(shown("output_tokens_per_second"), self.hardware or None, self.scope or None, self.pedigree, self.run),
+            *(shown("energy_per_request"), None if ttft is None else format_duration(ttft["p50"])),
+            *(shown("output_tokens_per_second"), self.hardware or None, self.scope or None),
+            *(one.bill.gross.pedigree, self.run),
         ]
 
     def _shown(self, name: str) -> str | None:
-        figure = self.figures[name]
+        figure = self.metrics.figures[name]
         return None if figure.value is None else str(replace(figure, unit="").printed())
 
 
@@ -168,14 +176,15 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
         first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
         asked.setdefault((dataset_name(plan), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
         for one in found:
-            place = _place(run, plan, one)
+            names = run.name, model_name(plan), dataset_name(plan), hardware_name(run)
+            place = Place(*names, one, one.bill.gross.scope, one.bill.boundary)
             if place.refused is None:
                 tables.setdefault((place.scope, place.boundary), []).append(place)
             else:
                 without.append(place)
     if len(asked) > 1:
-        told = "; ".join(f"{run}: {name} ({which})" for (name, which), run in asked.items())
-        raise ScopeError(f"The runs used different items: {told}.", cure="rank the runs of each group separately")
+        listed = "; ".join(f"{run}: {name} ({which})" for (name, which), run in asked.items())
+        raise ScopeError(f"The runs used different items: {listed}.", cure="rank the runs of each group separately")
     scope, boundary = next(iter(tables), ("", ""))
     tables.setdefault((scope, boundary), []).extend(
         replace(place, scope=scope, boundary=boundary) for place in without
@@ -221,39 +230,39 @@ def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tup
     the run of a name, or raises EverywattError."""
     found = []
     runs: dict[str, Run] = {}
-    for told in data.get("places", ()):
-        name = str(told.get("run"))
+    for published in data.get("places", ()):
+        name = str(published.get("run"))
         try:
             runs.setdefault(name, find(name))
         except EverywattError as error:
             found.append((name, "run", error.message))
-    known = [told for told in data.get("places", ()) if str(told.get("run")) in runs]
+    known = [published for published in data.get("places", ()) if str(published.get("run")) in runs]
     if not known or found:
         return found
     try:
         board = leaderboard(list(runs.values()), str(data.get("order")))
     except EverywattError as error:
         return [("", "places", error.message)]
-    mine = {(place.run, place.level): place.to_dict() for place in board.places}
-    for told in known:
-        key = (runs[str(told["run"])].name, str(told.get("level")))
+    mine = {(place.run, place.metrics.level): place.to_dict() for place in board.places}
+    for published in known:
+        key = (runs[str(published["run"])].name, str(published.get("level")))
         place = mine.pop(key, None)
         if place is None:
             found.append((", ".join(key), "level", "the run has no such load"))
             continue
-        told = {"boundary": data.get("boundary"), **told}  # older tables have one for all
-        wrong = [field for field, value in plain(place).items() if not _same(told.get(field), value)]
+        published = {"boundary": data.get("boundary"), **published}  # older tables have one for all
+        wrong = [field for field, value in plain(place).items() if not _same(published.get(field), value)]
         found += [(", ".join(key), field, "differs from what the run's tape and records give") for field in wrong]
     found += [(", ".join(key), "level", "this load of the run is not in the table") for key in mine]
     return found
 
 
-def _same(told: Any, value: Any) -> bool:
+def _same(published: Any, value: Any) -> bool:
     if isinstance(value, Mapping):
-        return isinstance(told, Mapping) and all(_same(told.get(name), one) for name, one in value.items())
-    if isinstance(value, float) and isinstance(told, int | float):
-        return math.isclose(told, value, rel_tol=TOLERANCE, abs_tol=1e-12)
-    return bool(told == value)
+        return isinstance(published, Mapping) and all(_same(published.get(name), one) for name, one in value.items())
+    if isinstance(value, float) and isinstance(published, int | float):
+        return math.isclose(published, value, rel_tol=TOLERANCE, abs_tol=1e-12)
+    return bool(published == value)
 
 
 def hardware_name(run: Run) -> str:
@@ -263,26 +272,3 @@ def hardware_name(run: Run) -> str:
     if cards:
         return ", ".join(f"{count} × {label}" if count > 1 else label for label, count in cards.items())
     return str(run.meta.get("host", {}).get("cpu") or "")
-
-
-def _place(run: Run, plan: Mapping[str, Any], one: Metrics) -> Place:
-    formula = "correct / scored queries, failed ones included; Wilson"
-    accuracy = Figure.share(one.accuracy, formula, "no answer was scored")
-    figures = {name: one.figures[name] for name in FIGURES}
-    ttft = one.latency.get("ttft_s")
-    return Place(
-        run.name,
-        model_name(plan),
-        one.level,
-        one.queries,
-        one.answered,
-        one.gross.pedigree,
-        accuracy,
-        figures,
-        one.gross.refused,
-        one.gross.scope,
-        one.boundary,
-        hardware_name(run),
-        None if ttft is None else ttft["p50"],
-        dataset=dataset_name(plan),
-    )

@@ -25,7 +25,7 @@ from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import ToDict, as_data
+from everywatt.core.jsonio import ToDict, as_data, declared
 from everywatt.core.stats import bootstrap_ratio
 from everywatt.core.units import parse_duration_s
 
@@ -36,6 +36,13 @@ FORMULAS: Mapping[str, str] = {
     "itl_s": "every gap between two pieces, pooled over the queries; a piece may hold several tokens",
     "e2e_s": "whole answer received − request sent",
 }
+# Of a query, in this order: what came of it, what it cost, what was asked and answered.
+OUTCOME = (
+    "id group status=answer.status error=answer.error verdict=score.verdict input_tokens=answer.input_tokens "
+    "output_tokens=answer.output_tokens ttft_s=answer.ttft_s e2e_s=answer.e2e_s"
+)
+COST = "joules=energy.joules low=energy.low high=energy.high net_joules=net_j"
+TEXTS = "attempts=answer.attempts finish=answer.finish prompt=asked.prompt reference=asked.answer answer=answer.text"
 BOUNDS = ("ttft", "tpot", "e2e")
 Conditions = Mapping[str, Mapping[str, Any]]
 """By device and quantity: `{"gpu.0": {"power_w": {"min": …, "mean": …, "max": …, "samples": …}}}`."""
@@ -76,13 +83,23 @@ def within(answer: Answer, bounds: Mapping[str, float]) -> bool:
     return all((value := times[name]) is not None and value <= most for name, most in bounds.items())
 
 
+@dataclass(frozen=True, slots=True)
+class Failure(ToDict):
+    """Why some queries failed, and how many."""
+
+    status: str
+    reason: str
+    queries: int
+
+
 @dataclass(frozen=True)
 class Metrics(ToDict):
     """Everything about the queries of one load."""
 
     JSON = (
         "level queries answered statuses failures verdicts accuracy accuracy_by_group=subjects input_tokens "
-        "output_tokens tokens_counted_by=counted duration_s=seconds energy=gross energy_net=net energy_others=others"
+        "output_tokens tokens_counted_by=counted duration_s=bill.seconds energy=bill.gross energy_net=bill.net "
+        "energy_others=bill.others"
     )
 
     level: str
@@ -93,18 +110,13 @@ class Metrics(ToDict):
     input_tokens: int | None
     output_tokens: int | None
     counted: str | None
-    seconds: float
-    gross: Energy
-    net: Energy
-    others: Energy
-    boundary: str
-    about: str
+    bill: Bill
     figures: Mapping[str, Figure]
     latency: Mapping[str, Any]
     regressions: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     items: tuple[Mapping[str, Any], ...] = ()
-    failures: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[Failure, ...] = ()
     subjects: Mapping[str, Share] = field(default_factory=dict)  # accuracy by the items' group, where they have one
 
     @property
@@ -116,7 +128,7 @@ class Metrics(ToDict):
         """The JSON form of one load; its queries, one by one, are in `items`."""
         return {
             **super().to_dict(),
-            "boundary": {"name": self.boundary, "about": self.about},
+            "boundary": {"name": self.bill.boundary, "about": self.bill.about},
             **as_data(self.figures),
             "latency": {name: {"formula": FORMULAS[name], "seconds": value} for name, value in self.latency.items()},
             "regression": dict(self.regressions),
@@ -168,17 +180,12 @@ def metrics(
         level,
         len(records),
         dict(Counter(record.answer.status for record in records)),
-        dict(Counter(str(record.score["verdict"]) for record in answered if record.score is not None)),
+        dict(Counter(record.score.verdict for record in answered if record.score is not None)),
         accuracy,
         inputs,
         outputs,
         " and ".join(sorted(str(one) for one in pooled)) if pooled != {None} and pooled else None,
-        bill.seconds,
-        bill.gross,
-        bill.net,
-        bill.others,
-        bill.boundary,
-        bill.about,
+        bill,
         found,
         latencies(records),
         _regressions(bill, answered),
@@ -199,45 +206,30 @@ def _subjects(judged: Sequence[Record]) -> dict[str, Share]:
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _failures(records: Sequence[Record]) -> list[dict[str, Any]]:
+def _failures(records: Sequence[Record]) -> list[Failure]:
     """Why queries failed, the most frequent reason first."""
     counted = Counter(
         (record.answer.status, record.answer.error or "no reason was given") for record in records if not record.ok
     )
-    return [{"status": status, "reason": why, "queries": count} for (status, why), count in counted.most_common()]
+    return [Failure(*which, count) for which, count in counted.most_common()]
 
 
 def _item(record: Record, bill: Bill, during: Conditions) -> dict[str, Any]:
     """One query as plain data: what was asked, what came back, what it cost and what the machine did meanwhile. The raw
     times of its pieces are in the record."""
-    owed, answer, asked = bill.queries.get(record.span or ""), record.answer, record.asked or {}
+    owed = bill.queries.get(record.span or "")
     joules = {} if owed is None else owed.devices
     # Of a phase that the sensor saw too little of, the joules are not known.
     phases = {} if owed is None else {name: owed.phase(name) for name in PHASE_FORMULAS}
     devices = {name: {"joules": joules.get(name), **during.get(name, {})} for name in dict.fromkeys((*joules, *during))}
     return {
-        "id": record.id,
-        "group": record.group,
-        "status": answer.status,
-        "error": answer.error,
-        "verdict": None if record.score is None else record.score["verdict"],
-        "input_tokens": answer.input_tokens,
-        "output_tokens": answer.output_tokens,
-        "ttft_s": answer.ttft_s,
-        "e2e_s": answer.e2e_s,
-        "joules": None if owed is None else owed.energy.joules,
-        "low": None if owed is None else owed.energy.low,
-        "high": None if owed is None else owed.energy.high,
-        "net_joules": None if owed is None else owed.net_j,
-        "attempts": answer.attempts,
-        "finish": answer.finish,
-        "prompt": asked.get("prompt"),
-        "reference": asked.get("reference"),
-        "answer": answer.text,
-        "columns": dict(asked.get("columns") or {}),
+        **declared(record, OUTCOME),
+        **declared(owed, COST),
+        **declared(record, TEXTS),
+        "columns": {} if record.asked is None else dict(record.asked.meta),
         "phases": {f"{name}_j": found if seen else None for name, (found, seen) in phases.items()},
         "devices": devices,
-        "server": dict(answer.server),
+        "server": dict(record.answer.server),
     }
 
 
@@ -437,7 +429,7 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
 
 
 def _perplexity(answered: Sequence[Record]) -> dict[str, Figure]:
-    """How sure the model was of its tokens, where the server told log-probabilities; no figure where it told none."""
+    """How sure the model was of its tokens, where the server reports log-probabilities; else no figure."""
     known = [record for record in answered if record.answer.logprob_sum is not None and record.answer.logprob_tokens]
     if not known:
         return {}

@@ -144,18 +144,18 @@ def _reading_s(records: Sequence[Record], spans: Mapping[str, tuple[int, int]]) 
     def reading_s(record: Record) -> float:
         if not _streamed(record):
             return math.inf
-        if (told_s := told_prefill_s(record.answer.server)) is not None:
-            return told_s
+        if (reported_s := reported_prefill_s(record.answer.server)) is not None:
+            return reported_s
         return each_s * record.answer.input_tokens if each_s and record.answer.input_tokens else least_s
 
     return reading_s
 
 
-def told_prefill_s(server: Mapping[str, Any]) -> float | None:
+def reported_prefill_s(server: Mapping[str, Any]) -> float | None:
     """Seconds for which a server says that it read the prompt: llama.cpp in ms, Ollama in ns; vLLM for a whole load."""
     for name, scale in (("prompt_ms", 1e3), ("prompt_eval_duration", NS), (PREFILL_OF_LOAD, 1.0)):
-        if isinstance(told := server.get(name), int | float) and told > 0:
-            return told / scale
+        if isinstance(amount := server.get(name), int | float) and amount > 0:
+            return amount / scale
     return None
 
 

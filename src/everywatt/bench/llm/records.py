@@ -21,13 +21,17 @@ REFUSED = "refused"  # by the server: 4xx
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Item(ToDict):
     """One question. `answer` is what the scorer compares with; None where there is nothing to score.
 
     `id` is unique in its data set and the same in every run of it. `rules` are what the scorer has to know beside the
     answer: the letters of a multiple choice, a pattern, a schema, constraints. `group` is what clusters items (a
     subject), `meta` the other columns of its row in the data set.
+
+    Its JSON form is what a record keeps of it: all that is needed to score its answer again without the data set.
     """
+
+    JSON = "prompt reference=answer scorer rules columns=meta"
 
     id: str
     prompt: str
@@ -37,15 +41,34 @@ class Item:
     rules: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
 
-    def asked(self) -> dict[str, Any]:
-        """What a record keeps of the item: all that is needed to score its answer again without the data set."""
-        return {
-            "prompt": self.prompt,
-            "reference": self.answer,
-            "scorer": self.scorer,
-            "rules": dict(self.rules),
-            "columns": dict(self.meta),
-        }
+    @classmethod
+    def from_dict(cls, name: str, group: str, data: Mapping[str, Any]) -> Item:
+        """The inverse of `to_dict`, of the item with that id."""
+        answer, scorer = (None if one is None else str(one) for one in (data.get("reference"), data.get("scorer")))
+        rules, columns = data.get("rules") or {}, data.get("columns") or {}
+        return cls(name, str(data.get("prompt") or ""), answer, scorer, group, rules, columns)
+
+    @property
+    def masked(self) -> bool:
+        """Whether hashes stand in the place of its texts."""
+        return self.prompt.startswith(MASK)
+
+
+RIGHT, WRONG, UNPARSED, UNEVALUATED = "right", "wrong", "unparsed", "unevaluated"
+
+
+@dataclass(frozen=True, slots=True)
+class Score(ToDict):
+    """`verdict` is right, wrong, unparsed or unevaluated; `found` was read out of the answer, `how` names the rule."""
+
+    verdict: str
+    found: str | None = None
+    how: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Score:
+        """The inverse of `to_dict`."""
+        return cls(str(data["verdict"]), data.get("found"), str(data.get("how") or ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +159,9 @@ SERVER_PHASES = "server_phases"
 class Record(ToDict):
     """One finished query: which item at which load, the span on the tape, what came back and how it was judged.
 
-    `asked` is what the item was: prompt, reference, scorer, rules and the data set's columns; None in records of older
-    versions. `score` is None where the item has no scorer, the query failed, or a judge has not come to it yet.
-    `earlier` are attempts at the same item that failed before the run was resumed: their joules belong to this query.
+    `asked` is the item as it was asked; None in records of older versions. `score` is None where the item has no
+    scorer, the query failed, or a judge has not come to it yet. `earlier` are attempts at the same item that failed
+    before the run was resumed: their joules belong to this query.
     """
 
     JSON = "id level group span score asked answer"
@@ -147,10 +170,10 @@ class Record(ToDict):
     level: str
     span: str | None
     answer: Answer
-    score: Mapping[str, Any] | None = None
+    score: Score | None = None
     group: str = ""
     earlier: tuple[Record, ...] = ()
-    asked: Mapping[str, Any] | None = None
+    asked: Item | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -165,52 +188,35 @@ class Record(ToDict):
     @property
     def right(self) -> bool | None:
         """Whether the answer is right; an unparsed one is not. None where it was not judged."""
-        return self.score["verdict"] == "right" if self.judged and self.score is not None else None
+        return self.score.verdict == RIGHT if self.judged and self.score is not None else None
 
     @property
     def judged(self) -> bool:
         """Whether there is a verdict: a judge that did not answer gave none."""
-        return self.score is not None and self.score["verdict"] != "unevaluated"
+        return self.score is not None and self.score.verdict != UNEVALUATED
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
         """The inverse of `to_dict`."""
+        name, group, asked, score = str(data["id"]), str(data.get("group") or ""), data.get("asked"), data.get("score")
         return cls(
-            str(data["id"]),
+            name,
             str(data["level"]),
             data.get("span"),
             Answer.from_dict(data["answer"]),
-            data.get("score"),
-            str(data.get("group") or ""),
-            asked=asked if isinstance(asked := data.get("asked"), dict) else None,
-        )
-
-    def item(self) -> Item | None:
-        """The item as it was asked, for scoring it again; None where the record does not have it, or hides it."""
-        told = self.asked
-        if told is None or not isinstance(told.get("prompt"), str) or str(told["prompt"]).startswith(MASK):
-            return None
-        reference, scorer = told.get("reference"), told.get("scorer")
-        return Item(
-            self.id,
-            told["prompt"],
-            None if reference is None else str(reference),
-            None if scorer is None else str(scorer),
-            self.group,
-            told.get("rules") or {},
-            told.get("columns") or {},
+            None if score is None else Score.from_dict(score),
+            group,
+            asked=Item.from_dict(name, group, asked) if isinstance(asked, dict) else None,
         )
 
     def masked(self) -> Record:
         """The record with a hash in the place of every text of the data set and of the answer."""
-        asked = (
-            None
-            if self.asked is None
-            else {name: value if name == "scorer" else _masked(value) for name, value in self.asked.items()}
-        )
+        asked, score = self.asked, self.score
+        if asked is not None:
+            hidden = {name: _masked(getattr(asked, name)) for name in ("prompt", "answer", "rules", "meta")}
+            asked = replace(asked, **hidden)
         answer = replace(self.answer, text=_masked(self.answer.text), reasoning=_masked(self.answer.reasoning))
-        score = self.score and {**self.score, "found": _masked(self.score.get("found"))}
-        return replace(self, asked=asked, answer=answer, score=score)
+        return replace(self, asked=asked, answer=answer, score=score and replace(score, found=_masked(score.found)))
 
 
 def _masked(value: Any) -> Any:
@@ -226,7 +232,8 @@ def _masked(value: Any) -> Any:
 
 def recorded_items(records: Sequence[Record]) -> list[Item]:
     """The items that records hold, each once; those of older versions, and masked ones, are not among them."""
-    return list({item.id: item for record in records if (item := record.item()) is not None}.values())
+    kept = [record.asked for record in records if record.asked is not None]
+    return list({item.id: item for item in kept if item.prompt and not item.masked}.values())
 
 
 class Journal(Lines):
@@ -256,8 +263,9 @@ def read_records(folder: Path) -> list[Record]:
         found[record.key] = replace(record, earlier=earlier)
     for entry in read_lines(folder / SCORES):
         known = found.get((str(entry.get("level")), str(entry.get("id"))))
-        if known is not None and entry.get("span") == known.span and isinstance(entry.get("score"), dict):
-            found[known.key] = replace(known, score=entry["score"])
+        score = entry.get("score")
+        if known is not None and entry.get("span") == known.span and isinstance(score, dict) and "verdict" in score:
+            found[known.key] = replace(known, score=Score.from_dict(score))
     return list(found.values())
 
 
@@ -272,14 +280,14 @@ def scored(records: Sequence[Record]) -> list[Record]:
     def counts(record: Record) -> bool:
         if record.ok:
             return record.judged
-        return some if record.asked is None else record.asked.get("scorer") is not None
+        return some if record.asked is None else record.asked.scorer is not None
 
     return [record for record in records if counts(record)]
 
 
-def score_entry(record: Record, score: Mapping[str, Any]) -> dict[str, Any]:
+def score_entry(record: Record, score: Score) -> dict[str, Any]:
     """The line of a score that came after its record."""
-    return {"id": record.id, "level": record.level, "span": record.span, "score": dict(score)}
+    return {"id": record.id, "level": record.level, "span": record.span, "score": score.to_dict()}
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:

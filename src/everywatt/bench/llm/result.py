@@ -11,6 +11,7 @@ bill.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,12 +20,13 @@ import numpy as np
 
 from everywatt.api.power import PowerLine, held_line, power_line
 from everywatt.api.run import Run, load, union
+from everywatt.bench.figures import Mean, mean_of
 from everywatt.bench.lines import folder_of
 from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
-from everywatt.bench.llm.figure import Facts, Figure, Share, over_repeats, peak_of
+from everywatt.bench.llm.figure import Facts, Figure, Share, peak_of
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
-from everywatt.bench.llm.phases import PREFILL_OF_LOAD, told_prefill_s
+from everywatt.bench.llm.phases import PREFILL_OF_LOAD, reported_prefill_s
 from everywatt.bench.llm.records import SERVER_PHASES, Answer, Record, read_plan, read_records
 from everywatt.bench.llm.scorers import plain_words
 from everywatt.core.budget import Bound, Budget
@@ -33,6 +35,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
+from everywatt.core.jsonio import declared
 from everywatt.core.stats import mean
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import windows_energy
@@ -180,7 +183,7 @@ def with_prefill(record: Record, own: Sequence[Record], phases: Mapping[str, tup
 
     As it is where the server said nothing, or said it of this very query.
     """
-    if "prefill" not in phases or told_prefill_s(record.answer.server) is not None:
+    if "prefill" not in phases or reported_prefill_s(record.answer.server) is not None:
         return record
     seconds, requests = phases["prefill"]
     tokens = [one.answer.input_tokens for one in own if one.answer.input_tokens]
@@ -237,9 +240,10 @@ def agreement(records: Sequence[Record], reference: Sequence[Record]) -> Figure:
 
 def _said(record: Record) -> str:
     """What an answer comes down to: what its scorer read out of it, else its words."""
-    score = record.score or {}
-    extracted = score.get("found") if score.get("how") not in ("constraints", "JSON schema") else None
-    return str(extracted) if extracted is not None else plain_words(record.answer.text)
+    score = record.score
+    if score is None or score.found is None or score.how in ("constraints", "JSON schema"):
+        return plain_words(record.answer.text)
+    return str(score.found)
 
 
 def evaluate_folder(run: Run) -> tuple[dict[str, Any], list[Metrics]]:
@@ -278,24 +282,30 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     }
 
 
-def over_all_repeats(found: Sequence[Metrics]) -> dict[str, Any]:
+def over_all_repeats(found: Sequence[Metrics]) -> dict[str, dict[str, Mean]]:
     """For each load that was repeated, its figures over the repetitions: how much they vary from run to run."""
-    kinds: dict[str, list[Metrics]] = {}
+    values: dict[str, dict[str, list[float]]] = {}
     for one in found:
-        kinds.setdefault(kind_of(one.level), []).append(one)
-    data: dict[str, Any] = {}
-    for kind, same in kinds.items():
-        if len(same) < 2:
-            continue
-        values: dict[str, list[float]] = {}
-        for one in same:
-            if one.accuracy is not None:
-                values.setdefault("accuracy", []).append(one.accuracy.value)
-            for name, figure in one.figures.items():
-                if figure.value is not None:
-                    values.setdefault(name, []).append(figure.value)
-        data[kind] = {name: over_repeats(all_of_them) for name, all_of_them in values.items() if len(all_of_them) > 1}
-    return data
+        same = values.setdefault(kind_of(one.level), {})
+        if one.accuracy is not None:
+            same.setdefault("accuracy", []).append(one.accuracy.value)
+        for name, figure in one.figures.items():
+            if figure.value is not None:
+                same.setdefault(name, []).append(figure.value)
+    repeats = Counter(kind_of(one.level) for one in found)
+    return {
+        kind: {name: mean_of(several, anytime=False) for name, several in same.items() if len(several) > 1}
+        for kind, same in values.items()
+        if repeats[kind] > 1
+    }
+
+
+def repeats_data(found: Sequence[Metrics]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The same for JSON."""
+    return {
+        kind: {name: declared(one, "mean=value sd low high n") for name, one in same.items()}
+        for kind, same in over_all_repeats(found).items()
+    }
 
 
 # The last part of a channel's name, and what it is called in a record. Utilisation is in percent.
@@ -318,19 +328,14 @@ def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
             for device, name, line in lines:
                 values = line.inside([one.edges[span]])
                 if len(values):
-                    told = {
-                        "min": values.min(),
-                        "mean": values.mean(),
-                        "max": values.max(),
-                        "median": np.median(values),
-                    }
-                    numbers = {key: float(value) for key, value in told.items()}
+                    least, mean_, most = float(values.min()), float(values.mean()), float(values.max())
+                    numbers = {"min": least, "mean": mean_, "max": most, "median": float(np.median(values))}
                     mine.setdefault(device, {})[name] = {**numbers, "samples": len(values)}
     return found
 
 
 def _state_lines(tape: Tape) -> list[tuple[str, str, PowerLine]]:
-    """Everything that is told of a query: the device, the quantity, and its values over time."""
+    """Everything that is reported of a query: the device, the quantity, and its values over time."""
     found = [(one.label, "power_w", line) for one in addable(sources(tape)) if (line := power_line(one)) is not None]
     for group in tape.groups:
         chosen = [

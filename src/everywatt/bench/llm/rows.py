@@ -12,7 +12,7 @@ from typing import Any
 from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.metrics import FORMULAS, Metrics
 from everywatt.bench.llm.records import dataset_name, model_name
-from everywatt.bench.llm.result import knee, over_all_repeats
+from everywatt.bench.llm.result import knee, over_all_repeats, repeats_data
 from everywatt.core.energy import Energy
 from everywatt.core.files import replacing
 from everywatt.core.format import (
@@ -74,7 +74,7 @@ class LlmResult:
                 *HEADERS,
                 rows=[*figure_rows(one), *(() if footprint is None else _carbon_rows(footprint))],
                 title=f"{self.subject}, {one.level}: {', '.join(f'{n} {name}' for name, n in one.statuses.items())}",
-                notes=[f"boundary: {one.about}"],
+                notes=[f"boundary: {one.bill.about}"],
             )
             for one, footprint in zip_longest(self.found, self.footprints)
         ]
@@ -85,10 +85,8 @@ class LlmResult:
         for kind, figures in over_all_repeats(self.found).items() if len(self.found) > 1 else ():
             rows = []
             for name, one in ((name, figures[name]) for name in REPEATED if name in figures):
-                shown = Figure(one["mean"], one["low"], one["high"], "", "").printed()
-                rows.append(
-                    (name.replace("_", " "), shown.value, shown.interval, format_number(one["sd"]), str(one["n"]))
-                )
+                shown = Figure(one.value, one.low, one.high, "", "").printed()
+                rows.append((name.replace("_", " "), shown.value, shown.interval, format_number(one.sd), str(one.n)))
             found.append(Table.of(*REPEAT_HEADERS, rows=rows, title=f"{kind}, from run to run"))
         return found
 
@@ -129,7 +127,7 @@ class LlmResult:
             data["notes"] = list(dict.fromkeys([*self.notes, *found[0].notes]))
         data["levels"] = [one.to_dict() for one in found]
         if len(found) > 1:
-            data |= {"knee": knee(found), "repeats": over_all_repeats(found)}
+            data |= {"knee": knee(found), "repeats": repeats_data(found)}
         return data
 
 
@@ -163,8 +161,8 @@ def _flat(item: Mapping[str, Any]) -> dict[str, Any]:
     row |= item["phases"]
     row |= {f"server.{name}": value for name, value in item["server"].items()}
     row |= {f"dataset.{name}": _cell(value) for name, value in item["columns"].items()}
-    for device, told in item["devices"].items():
-        for name, value in told.items():
+    for device, quantities in item["devices"].items():
+        for name, value in quantities.items():
             parts = value.items() if isinstance(value, Mapping) else ()
             row |= {f"{device}.{name}.{part}": one for part, one in parts}
             if not parts:
@@ -202,9 +200,10 @@ def figure_rows(one: Metrics) -> list[Row]:
         rows.append(row_of("accuracy", shown, f"correct / scored queries ({', '.join(counts)}); Wilson"))
     elif counts:
         rows.append(("accuracy", "refused", "", f"no answer was scored ({', '.join(counts)})"))
-    reasons = "; ".join(f"{told['queries']} {told['status']}: {told['reason']}" for told in one.failures)
+    reasons = "; ".join(f"{why.queries} {why.status}: {why.reason}" for why in one.failures)
     rows.append(("answered", f"{one.answered} of {one.queries}", "", reasons or "answered / sent queries"))
-    for name, energy in (("energy, gross", one.gross), ("energy, net", one.net), ("other processes", one.others)):
+    bill = one.bill
+    for name, energy in (("energy, gross", bill.gross), ("energy, net", bill.net), ("other processes", bill.others)):
         if energy.joules is None:
             rows.append((name, "refused", "", energy.refused or ""))
         else:
@@ -241,7 +240,7 @@ LOADS = (
 def load_row(one: Metrics) -> tuple[str, ...]:
     """A load in one line."""
     figures = one.figures
-    energy = "refused" if one.gross.joules is None else format_energy(one.gross)
+    energy = "refused" if one.bill.gross.joules is None else format_energy(one.bill.gross)
     return (
         one.level,
         f"{one.answered} of {one.queries}",
@@ -250,7 +249,7 @@ def load_row(one: Metrics) -> tuple[str, ...]:
         figure_text(figures["energy_per_request"]),
         figure_text(figures["energy_per_output_token"]),
         *(
-            MISSING if (told := one.latency[name]) is None else format_duration(told["p50"])
+            MISSING if (found := one.latency[name]) is None else format_duration(found["p50"])
             for name in ("ttft_s", "e2e_s")
         ),
         MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),

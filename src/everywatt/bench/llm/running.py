@@ -24,6 +24,7 @@ from everywatt.bench.llm.records import (
     Item,
     Journal,
     Record,
+    Score,
     read_records,
     score_entry,
     update_plan,
@@ -33,6 +34,7 @@ from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.serving import MOST_STARTS, READY_S, Serving
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
+from everywatt.core.jsonio import declared
 from everywatt.recorder.client import Recording
 
 QUERY, WARM_UP, LOADING = "query", "warm-up", "loading"
@@ -121,10 +123,10 @@ class Bench:
         return self._about
 
     def _learn(self) -> None:
-        """The count of parameters that the server tells, where the user told none."""
-        facts, told = dict(self._about.get("facts") or {}), getattr(self._client, "parameters", None)
-        if told and facts.get("parameters") is None:
-            self._about["facts"] = {**facts, "parameters": told, "parameters_from": "the server"}
+        """The count of parameters as the server reports it, where the user gave none."""
+        facts, count = dict(self._about.get("facts") or {}), getattr(self._client, "parameters", None)
+        if count and facts.get("parameters") is None:
+            self._about["facts"] = {**facts, "parameters": count, "parameters_from": "the server"}
 
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
@@ -262,7 +264,7 @@ class Bench:
                 self._watch("judging", done, len(open_ones))
                 score = await self._scoring.later(record.answer, items[record.id])
                 if score is not None:
-                    journal.write(score_entry(record, score.to_dict()))
+                    journal.write(score_entry(record, score))
         finally:
             self._closed(journal)
 
@@ -363,24 +365,16 @@ class Bench:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise
         mark = recording.mark()
-        found = self._scoring.at_once(answer, item)
-        score = None if found is None else found.to_dict()
+        score = self._scoring.at_once(answer, item)
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
-        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item.asked())
+        record = Record(item.id, level.label, uid, answer, score, item.group, asked=item)
         return record.masked() if self._plan.mask else record
 
 
-def _attributes(answer: Answer, score: Mapping[str, Any] | None) -> dict[str, Any]:
+def _attributes(answer: Answer, score: Score | None) -> dict[str, Any]:
     """Attributes of a query's span on the tape; the raw times are in the record."""
-    return {
-        "status": answer.status,
-        "input_tokens": answer.input_tokens,
-        "output_tokens": answer.output_tokens,
-        "pieces": len(answer.piece_ns),
-        "ttft_s": answer.ttft_s,
-        "attempts": answer.attempts,
-        "verdict": None if score is None else score["verdict"],
-    }
+    known = declared(answer, "status input_tokens output_tokens ttft_s attempts")
+    return {**known, "pieces": len(answer.piece_ns), "verdict": None if score is None else score.verdict}
 
 
 def grown(before: PhaseCounters, after: PhaseCounters) -> dict[str, list[float]]:

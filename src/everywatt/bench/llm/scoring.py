@@ -28,8 +28,8 @@ from typing import Any
 
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.records import OK, Answer, Ask, Item
-from everywatt.bench.llm.scorers import RIGHT, UNEVALUATED, UNPARSED, WRONG, Score, scorer
+from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item, Score
+from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 
 MOST_SECONDS = 10.0
@@ -293,6 +293,8 @@ class Scoring:
                 )
             if name not in LATER:
                 scorer(name)
+        for schema in (item.rules["schema"] for item in items if "schema" in item.rules):
+            schema_validator(schema)
 
     def describe(self) -> dict[str, Any]:
         """Plain data for the record: who judges, and what runs where."""

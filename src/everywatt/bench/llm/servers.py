@@ -14,11 +14,12 @@ from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
 from everywatt.bench.llm.figure import parse_count
-from everywatt.bench.llm.http import Events, Http, Lines, Reply, Stream, count, document, numbers, part, parts, words
+from everywatt.bench.llm.http import Events, Http, Lines, Stream, count, document, numbers, part, parts, words
 from everywatt.bench.llm.records import Answer, Ask
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError
 from everywatt.core.plugins import library
 from everywatt.fleet.metrics import samples
+from everywatt.net.client import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +54,45 @@ def counter(path: str | None) -> Counter | None:
         raise UsageError(f"{file} is not a tokenizer: {error}.") from None
 
 
-class OpenAI:
+class _Server:
+    """What clients of servers share."""
+
+    where = "server"
+    parameters: float | None = None  # of the model, where the server says
+
+    def __init__(self, connection: Connection, root: str) -> None:
+        self._of, self._root = connection, root
+        self._http = Http(connection, root)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+
+def _messages(ask: Ask) -> list[dict[str, str]]:
+    """A question as the messages of a chat."""
+    system = [{"role": "system", "content": ask.system}] if ask.system else []
+    return [*system, {"role": "user", "content": ask.prompt}]
+
+
+class OpenAI(_Server):
     """Streams `/v1/chat/completions`, or `/v1/completions` with the parameter endpoint=completions.
 
     Usage is asked for; where the server gives none, the parameter `tokenizer` (a folder or file of the tokenizers
     library) counts, and without one the counts are None.
     """
 
-    where = "server"
-
     def __init__(self, connection: Connection) -> None:
         connection.only("endpoint", "tokenizer", "usage")
         if not connection.base_url:
             raise UsageError("The client 'openai' requires --base-url.", cure="--base-url http://127.0.0.1:8000")
-        self._of = connection
-        self._root = connection.base_url if connection.base_url.endswith("/v1") else f"{connection.base_url}/v1"
-        self._http = Http(connection, self._root)
+        super().__init__(connection, f"{connection.base_url.removesuffix('/v1')}/v1")
         self._beside_api = Http(connection, self._root.removesuffix("/v1"))
         self._endpoint = connection.params.get("endpoint", "chat")
         if self._endpoint not in ("chat", "completions"):
             raise UsageError(f"endpoint={self._endpoint} is not one of chat, completions.")
         self._ask_usage = connection.params.get("usage", "yes") == "yes"
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
-        self.parameters: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -101,7 +118,7 @@ class OpenAI:
         if reply.status >= 500:
             raise MeasurementRefused(f"{self._root} is not ready: HTTP {reply.status}.", cure="wait until it is ready")
         if 300 <= reply.status < 400:
-            where = self._of.without_key(reply.head.headers.get("location", "elsewhere"))
+            where = self._of.without_key(reply.headers.get("location", "elsewhere"))
             raise MeasurementRefused(
                 f"{self._root} redirects to {where} (HTTP {reply.status}).", cure="pass that server as --base-url"
             )
@@ -120,12 +137,11 @@ class OpenAI:
         if self._ask_usage:
             body["stream_options"] = {"include_usage": True}
         if self._endpoint == "chat":
-            system = [{"role": "system", "content": ask.system}] if ask.system else []
-            body["messages"] = [*system, {"role": "user", "content": ask.prompt}]
-            answer = await self._http.stream("/chat/completions", body, _Events)
+            body["messages"] = _messages(ask)
+            answer = await self._http.stream("/chat/completions", body, Events, _openai_event)
         else:
             body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
-            answer = await self._http.stream("/completions", body, _Events)
+            answer = await self._http.stream("/completions", body, Events, _openai_event)
         if answer.output_tokens is None and self._counter is not None:
             asked = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
             counts = self._counter.count(asked), self._counter.count(answer.reasoning + answer.text)
@@ -144,7 +160,7 @@ class OpenAI:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._http.close()
+        await super().close()
         await self._beside_api.close()
 
 
@@ -169,16 +185,13 @@ def _phase_counters(text: str) -> dict[str, tuple[float, float]]:
     }
 
 
-class _Events(Events):
-    def event(self, at_ns: int, text: str) -> None:
-        """A piece of the answer, or its end."""
-        if text == "[DONE]":
-            self.got.end(at_ns)
-        elif text:
-            _take(document(text), at_ns, self.got)
-
-
-def _take(data: dict[str, Any], at_ns: int, got: Stream) -> None:
+def _openai_event(text: str, at_ns: int, got: Stream) -> None:
+    """A piece of the answer, or its end."""
+    if text == "[DONE]":
+        got.end(at_ns)
+    if text in ("", "[DONE]"):
+        return
+    data = document(text)
     if data.get("error"):
         error = data["error"]
         got.error = str(error.get("message", error)) if isinstance(error, dict) else str(error)
@@ -209,32 +222,27 @@ def _logprobs(found: Any) -> list[Any]:
     return [token.get("logprob") for token in tokens]
 
 
-def _models(reply: Reply) -> dict[str, int | None] | None:
+def _models(reply: Response) -> dict[str, int | None] | None:
     """The models that a server has, with how many parameters each has where it tells (llama.cpp does); None where it
     lists none."""
     try:
-        told = {str(one["id"]): one.get("meta") for one in reply.json()["data"]}
+        listed = {str(one["id"]): one.get("meta") for one in reply.json()["data"]}
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return {
-        name: count(meta.get("n_params")) or None if isinstance(meta, dict) else None for name, meta in told.items()
+        name: count(meta.get("n_params")) or None if isinstance(meta, dict) else None for name, meta in listed.items()
     }
 
 
 USUAL_URL = "http://127.0.0.1:11434"
 
 
-class Ollama:
+class Ollama(_Server):
     """Streams `/api/chat`: JSON lines. Sampling settings go into `options`."""
-
-    where = "server"
 
     def __init__(self, connection: Connection) -> None:
         connection.only()
-        self._of = connection
-        self._root = connection.base_url or USUAL_URL
-        self._http = Http(connection, self._root)
-        self.parameters: float | None = None
+        super().__init__(connection, connection.base_url or USUAL_URL)
 
     def describe(self) -> dict[str, Any]:
         """What was asked, without any secret."""
@@ -261,33 +269,22 @@ class Ollama:
 
     async def ask(self, ask: Ask) -> Answer:
         """One question, streamed."""
-        system = [{"role": "system", "content": ask.system}] if ask.system else []
-        body = {
-            "model": self._of.model,
-            "messages": [*system, {"role": "user", "content": ask.prompt}],
-            "stream": True,
-            "options": dict(ask.settings),
-        }
-        return await self._http.stream("/api/chat", body, _OllamaLines)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.close()
+        body = {"model": self._of.model, "messages": _messages(ask), "stream": True, "options": dict(ask.settings)}
+        return await self._http.stream("/api/chat", body, Lines, _ollama_line)
 
 
-class _OllamaLines(Lines):
-    def line(self, at_ns: int, line: bytes) -> None:
-        """A piece of the answer, or its end."""
-        if not line.strip():
-            return
-        got, data = self.got, document(line.decode("utf-8", "replace"))
-        if data.get("error"):
-            got.error = str(data["error"])
-            return
-        message = part(data, "message")
-        got.piece(at_ns, words(message, "content"), words(message, "thinking"))
-        if data.get("done"):
-            got.finish = words(data, "done_reason") or "stop"
-            got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
-            got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
-            got.end(at_ns)
+def _ollama_line(text: str, at_ns: int, got: Stream) -> None:
+    """A piece of the answer, or its end."""
+    if not text.strip():
+        return
+    data = document(text)
+    if data.get("error"):
+        got.error = str(data["error"])
+        return
+    message = part(data, "message")
+    got.piece(at_ns, words(message, "content"), words(message, "thinking"))
+    if data.get("done"):
+        got.finish = words(data, "done_reason") or "stop"
+        got.input_tokens, got.output_tokens = count(data.get("prompt_eval_count")), count(data.get("eval_count"))
+        got.server = {name: value for name, value in numbers(data).items() if name.endswith("_duration")}
+        got.end(at_ns)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.plan import Job, LayerTime
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library
 
@@ -71,7 +71,7 @@ class Backend(ABC):
         """How many hooks the model's modules have now."""
         return 0
 
-    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+    def layers(self, prepared: Any, passes: int) -> tuple[list[LayerTime], float]:
         """For each module its own time, and the seconds of a pass, from passes with hooks that are gone afterwards."""
         raise Unsupported(self.blind.format("energy by layer"))
 

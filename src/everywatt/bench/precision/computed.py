@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.jsonio import ToDict
+from everywatt.sensors.surroundings import file_text, parse_cpuinfo
 
 INT8_DTYPES = ("qint8", "quint8", "int8", "uint8")
 INT8_OPERATORS = (
@@ -52,9 +53,9 @@ class Computed(ToDict):
     visible: bool = True
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Computed:
+    def of(cls, report: Mapping[str, Any]) -> Computed:
         """From what a worker said."""
-        return cls(**{name: told[name] for name in cls.__dataclass_fields__ if name in told})
+        return cls(**{name: report[name] for name in cls.__dataclass_fields__ if name in report})
 
     @property
     def int8_operators(self) -> list[str]:
@@ -119,7 +120,7 @@ def emulated(label: str, *, flags: Sequence[str] = (), capability: tuple[int, in
     return f"emulated: this CPU has no {label} instructions ({', '.join(wanted_flags)})"
 
 
-def cast(label: str, seen: Computed) -> str | None:
+def widened(label: str, seen: Computed) -> str | None:
     """Why a float precision is one of storage only: the runtime widens its weights before every product."""
     wanted = FLOATS.get(label)
     if wanted is None or not seen.compute or wanted in seen.compute:
@@ -136,12 +137,5 @@ def int8_note(flags: Sequence[str]) -> str | None:
 
 def cpu_flags(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """The instruction sets that the CPU says it has; none where it does not say."""
-    try:
-        text = (proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    for line in text.split("\n"):
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return tuple(value.split())
-    return ()
+    first = next(iter(parse_cpuinfo(file_text(proc / "cpuinfo"))), {})
+    return tuple((first.get("flags") or first.get("Features") or "").split())

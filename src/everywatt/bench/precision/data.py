@@ -134,12 +134,14 @@ def _folder(path: Path) -> Dataset:
     if missing and missing != ["labels.pt"]:
         raise UsageError(f"{path} lacks {', '.join(missing)}.")
     arrays = {Path(name).stem: _tensor(path / name) for name in OLD_FILES if name not in missing}
-    told: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     if (path / "metadata.json").is_file():
-        told = foreign.read_json(path / "metadata.json")
-    found = _checked(path.name, arrays, told.get("num_labels"), str(told.get("tokenizer", "")))
-    if told.get("num_samples") not in (None, len(found)):
-        raise UsageError(f"{path}: metadata.json reports {told['num_samples']} samples, the tensors have {len(found)}.")
+        metadata = foreign.read_json(path / "metadata.json")
+    found = _checked(path.name, arrays, metadata.get("num_labels"), str(metadata.get("tokenizer", "")))
+    if metadata.get("num_samples") not in (None, len(found)):
+        raise UsageError(
+            f"{path}: metadata.json reports {metadata['num_samples']} samples, the tensors have {len(found)}."
+        )
     return found
 
 

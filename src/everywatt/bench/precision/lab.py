@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, decided, figures
-from everywatt.bench.precision.computed import Computed, cast, cpu_flags, emulated, int8_note, refusal
+from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
-from everywatt.bench.precision.plan import TARGET, Job
+from everywatt.bench.precision.plan import TARGET, Job, LoopReport
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
@@ -25,6 +25,7 @@ from everywatt.bench.precision.variants import (
     ISA_VARIABLE,
     Arm,
     Journal,
+    TimedLine,
     Worker,
     WorkerFailed,
     available_bytes,
@@ -32,7 +33,6 @@ from everywatt.bench.precision.variants import (
     load_data_without_torch,
     next_isa,
     read_journal,
-    trial_of,
 )
 from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
@@ -119,7 +119,7 @@ class PrecisionLab:
             if line["kind"] == "checked":
                 self._recall(arm, line)
             elif line["kind"] == "timed" and line["span"] in spans and not arm.has(line["block"]):
-                arm.add(trial_of(arm, line), line["told"])
+                arm.add(cast(TimedLine, line))
             elif line["kind"] == "layers":
                 arm.times, arm.pass_s = line["times"], line["pass_s"]
 
@@ -192,7 +192,7 @@ class PrecisionLab:
                     self._remarks.append(SHORT)
             arm.worker = self._worker(arm.environ)
             try:
-                told = self._step(
+                report = self._step(
                     arm, "setup", job=self.job.to_dict(), precision=arm.precision, int8_layers=arm.int8_layers
                 )
             except WorkerFailed as error:
@@ -202,16 +202,16 @@ class PrecisionLab:
                     raise
                 self._short = True
                 continue
-            arm.seq_length = told["seq_length"]
+            arm.seq_length = report["seq_length"]
 
     def _warm(self, arm: Arm) -> None:
-        told = self._step(arm, "warmup", iters=self.job.warmup)
-        arm.memory_bytes = max(arm.memory_bytes, told["peak_bytes"])
+        report = self._step(arm, "warmup", iters=self.job.warmup)
+        arm.memory_bytes = max(arm.memory_bytes, report["peak_bytes"])
 
     def _prepare(self, arm: Arm) -> None:
         self._wake(arm)
-        told = self._step(arm, "facts")
-        self._check(arm, dict(told))
+        facts = self._step(arm, "facts")
+        self._check(arm, dict(facts))
         if not self.scorer.ready:
             self._step(arm, "score", part="train", file=str(self.folder / "train.npz"))
             self.scorer.train(self.folder / "train.npz")
@@ -220,18 +220,18 @@ class PrecisionLab:
         self._warm(arm)
         arm.known = True
         names = ("precision", "seq_length", "notes", "memory_bytes")
-        self._journal.write("checked", told=told, **{name: getattr(arm, name) for name in names})
+        self._journal.write("checked", told=facts, **{name: getattr(arm, name) for name in names})
 
-    def _check(self, arm: Arm, told: dict[str, Any]) -> None:
+    def _check(self, arm: Arm, facts: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
-        capability = told.pop("capability", None)
-        arm.computed = Computed.of(told)
+        capability = facts.pop("capability", None)
+        arm.computed = Computed.of(facts)
         why = refusal(arm.precision, arm.computed)
         if why is not None:
             raise WorkerFailed(why)
         flags = cpu_flags()
         pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        arm.emulated = cast(arm.precision, arm.computed) or emulated(arm.precision, flags=flags, capability=pair)
+        arm.emulated = widened(arm.precision, arm.computed) or emulated(arm.precision, flags=flags, capability=pair)
         if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
             arm.notes.append(note)
         if not arm.computed.visible:
@@ -333,27 +333,30 @@ class PrecisionLab:
         recording = self._meter.recording
         about = {"precision": arm.precision, "block": block, "place": place}
         outer = recording.span_open("trial", attributes={"role": "trial", **about}) if recording is not None else None
-        told: dict[str, Any] = {}
+        report: LoopReport | None = None
+        span: str | None = None
         try:
             assert arm.worker is not None
             # Where batches are counted, a loop lasts as long as they take.
             seconds = 0.0 if self.job.iters is not None else self.job.loop_s
-            told = arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds)
+            report = cast(LoopReport, arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds))
         finally:
             if recording is not None and outer is not None:
-                inner = None
-                if told:
-                    inner = recording.span_open("loop", parent=outer, attributes=about, at_ns=told["start_ns"])
-                    recording.span_close(inner, at_ns=told["end_ns"], attributes={"batches": len(told["latency_ns"])})
+                if report is not None:
+                    span = recording.span_open("loop", parent=outer, attributes=about, at_ns=report["start_ns"])
+                    batches = {"batches": len(report["latency_ns"])}
+                    recording.span_close(span, at_ns=report["end_ns"], attributes=batches)
                 recording.span_close(outer)
-        seconds = (told["end_ns"] - told["start_ns"]) / 1e9
-        span = inner if recording is not None else None
-        trial = Trial(arm.index, block, place, span, 0, seconds, told["cpu_s"], told["peak_bytes"])
-        arm.add(trial, told)
-        kept = {name: told[name] for name in ("latency_ns", "cpu_s", "peak_bytes", "hooks")}
-        self._journal.write(
-            "timed", precision=arm.precision, span=span, seconds=seconds, told=kept, block=block, place=place
-        )
+        line: TimedLine = {
+            "precision": arm.precision,
+            "block": block,
+            "place": place,
+            "span": span,
+            "seconds": (report["end_ns"] - report["start_ns"]) / 1e9,
+            "told": report,
+        }
+        arm.add(line)
+        self._journal.write("timed", **line)
 
     def _decided(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._experiment.live()
@@ -369,8 +372,8 @@ class PrecisionLab:
         if arm.computed is None or not arm.computed.visible or arm.times:
             return
         self._wake(arm)
-        told = self._step(arm, "layers", passes=5)
-        arm.times, arm.pass_s = told["layers"], told["whole_s"]
+        report = self._step(arm, "layers", passes=5)
+        arm.times, arm.pass_s = report["layers"], report["whole_s"]
         self._journal.write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
@@ -452,14 +455,14 @@ class PrecisionLab:
         order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
         ranking = Ranking(tuple(ranked(self._sensitive)), tuple(self._plan)) if self._sensitive else None
         both = None if ranking is None else ranking.correlation
-        told = () if both is None else (str(both),)
+        ranks = () if both is None else (str(both),)
         return Result(
             self.job,
             tuple(rows),
             self._ended,
             None if run is None else run.name,
             tuple(self.arms[trial.candidate].precision for trial in order),
-            (*self.scorer.notes, *self._remarks, *told, *(() if run is None else dict.fromkeys(run.trouble))),
+            (*self.scorer.notes, *self._remarks, *ranks, *(() if run is None else dict.fromkeys(run.trouble))),
             ranking,
         )
 

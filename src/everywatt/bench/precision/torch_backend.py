@@ -19,14 +19,15 @@ from torch import nn
 
 from everywatt.bench.precision.backend import Backend, Unsupported, build, converts, load_model, pooled
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.plan import Job, LayerTime
 from everywatt.core.stats import median
 
-Times = tuple[list[dict[str, Any]], float]
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def module_times(model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]) -> Times:
+def module_times(
+    model: Any, run: Callable[[], Any], passes: int, synchronise: Callable[[], None]
+) -> tuple[list[LayerTime], float]:
     """For each module that ran, the seconds a pass spends in it and not in modules inside it; and those of a pass.
 
     So a leaf of any class has a row, and what an attention module does itself between its projections has one too.
@@ -48,7 +49,7 @@ def module_times(model: Any, run: Callable[[], Any], passes: int, synchronise: C
     finally:
         for handle in handles:
             handle.remove()
-    found = [
+    found: list[LayerTime] = [
         {"layer": name, "type": kinds[name], "seconds": seconds, "calls": clock.calls[name] / passes}
         for name, seconds in clock.medians().items()
     ]
@@ -167,7 +168,7 @@ class TorchBackend(Backend):
     def hooks(self) -> int:
         return sum(len(getattr(module, table, ())) for module in self.model.modules() for table in HOOK_TABLES)
 
-    def layers(self, prepared: Any, passes: int) -> tuple[list[dict[str, Any]], float]:
+    def layers(self, prepared: Any, passes: int) -> tuple[list[LayerTime], float]:
         return module_times(self.model, lambda: self.run(prepared), passes, self._synchronise)
 
     def sensitivity(self, prepared: Sequence[Any]) -> dict[str, list[dict[str, npt.NDArray[Any]]]]:

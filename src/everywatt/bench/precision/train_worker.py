@@ -13,6 +13,7 @@ import torch
 
 from everywatt.bench.precision.backend import build, load_model, pooled
 from everywatt.bench.precision.data import Dataset, halves, load_data
+from everywatt.bench.precision.plan import EpochReport, StepReport
 from everywatt.bench.precision.worker import answer_channel, serve
 from everywatt.core.errors import UsageError
 
@@ -39,24 +40,24 @@ class Training:
         self._mark_ns = 0
         self._epoch = 0
 
-    def setup(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Load data and model."""
-        start = int(told["seed"]) + int(told.get("trial", 1)) - 1
+        start = int(request["seed"]) + int(request.get("trial", 1)) - 1
         torch.manual_seed(start)
         self._rng = np.random.default_rng(start)
-        self._data: Dataset = load_data(told["data"])
+        self._data: Dataset = load_data(request["data"])
         if self._data.labels is None:
             raise UsageError(f"{self._data.name} has no labels to train on.")
-        train, held = halves(len(self._data), told["seed"])
-        limit = told.get("limit")
+        train, held = halves(len(self._data), request["seed"])
+        limit = request.get("limit")
         self._train, self._held = train[:limit], held[:limit]
-        self._size = int(told["batch_size"])
-        self._device = torch.device("cuda" if told["device"] == "auto" and torch.cuda.is_available() else "cpu")
-        if told["device"] != "auto":
-            self._device = torch.device(told["device"])
-        self._precision = told["precision"]
-        self._model = _model(told, int(self._data.labels.max()) + 1).to(self._device)
-        self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=float(told["lr"]))
+        self._size = int(request["batch_size"])
+        self._device = torch.device("cuda" if request["device"] == "auto" and torch.cuda.is_available() else "cpu")
+        if request["device"] != "auto":
+            self._device = torch.device(request["device"])
+        self._precision = request["precision"]
+        self._model = _model(request, int(self._data.labels.max()) + 1).to(self._device)
+        self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=float(request["lr"]))
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._precision == "fp16")
         self._warm_up()
         return {"items": len(self._train), "held_out": len(self._held), "steps": -(-len(self._train) // self._size)}
@@ -70,7 +71,7 @@ class Training:
         torch.optim.AdamW(spare.parameters()).step()
         self._optimiser.zero_grad(set_to_none=True)
 
-    def epoch(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def epoch(self, request: Mapping[str, Any]) -> EpochReport:
         """One pass over the training half and one over the held-out one, with when each step began and ended."""
         start_ns = self._mark_ns or time.monotonic_ns()
         order = self._rng.permutation(self._train)
@@ -90,7 +91,7 @@ class Training:
             "weights": str(next(self._model.parameters()).dtype).removeprefix("torch."),
         }
 
-    def _step(self, items: Any) -> dict[str, Any]:
+    def _step(self, items: Any) -> StepReport:
         start_ns = time.monotonic_ns()
         self._optimiser.zero_grad(set_to_none=True)
         with self._cast():
@@ -127,12 +128,12 @@ class Training:
         return nullcontext() if wanted is None else torch.autocast(self._device.type, dtype=wanted)
 
 
-def _model(told: Mapping[str, Any], classes: int) -> Any:
-    if told.get("entry"):
-        return build(told["entry"], "fp32")
-    if told["model"] == "minilm":
+def _model(request: Mapping[str, Any], classes: int) -> Any:
+    if request.get("entry"):
+        return build(request["entry"], "fp32")
+    if request["model"] == "minilm":
         return Pooled(load_model("minilm", "encode"), classes)
-    return load_model(told["model"], "classify")
+    return load_model(request["model"], "classify")
 
 
 if __name__ == "__main__":

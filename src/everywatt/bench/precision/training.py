@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
+from everywatt.bench.precision.plan import EpochReport, StepReport
 from everywatt.bench.precision.variants import Worker, WorkerFailed
 from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import of_candidate
@@ -145,7 +146,7 @@ class TrainJob:
         if unknown or not self.precisions:
             raise UsageError(f"'{', '.join(unknown)}' is not one of {', '.join(PRECISIONS)}, which can be trained in.")
 
-    def told(self, precision: str, trial: int = 1) -> dict[str, Any]:
+    def request(self, precision: str, trial: int = 1) -> dict[str, Any]:
         """What a worker gets. Each trial has its own start and order of items, the same for all precisions."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "precisions"}
         return {**fields, "precision": precision, "trial": trial}
@@ -220,7 +221,7 @@ class TrainResult:
         """The JSON form; `cli` puts schema and kind around it."""
         return {
             "run": self.run,
-            "job": self.job.told(""),
+            "job": self.job.request(""),
             "trained": [one.to_dict() for one in self.trained],
             "compared": [one.to_dict() for one in self.beside],
             "order": [one.precision for one in self.trained if one.epochs],
@@ -231,9 +232,9 @@ class TrainResult:
 class _Training:
     precision: str
     trial: int
-    spans: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    spans: list[tuple[str, str, EpochReport]] = field(default_factory=list)
     whole: str | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    held_out: int = 0
     failure: str | None = None
     cure: str | None = None
 
@@ -286,35 +287,40 @@ class TrainLab:
         about = {"precision": training.precision, "trial": training.trial}
         self._experiment.show(f"set-up of {which}")
         with self._meter.span("set-up", precision=training.precision, trial=training.trial):
-            training.told = worker.ask("setup", **self.job.told(training.precision, training.trial))
+            asked = self.job.request(training.precision, training.trial)
+            training.held_out = worker.ask("setup", **asked)["held_out"]
         recording = self._meter.recording
         try:
             for number in range(1, self.job.epochs + 1):
                 self._experiment.show(f"epoch {number} of {which}")
-                told = worker.ask("epoch")
+                report = cast(EpochReport, worker.ask("epoch"))
                 if recording is None:
-                    training.spans.append(("", "", told))
+                    training.spans.append(("", "", report))
                     continue
                 if training.whole is None:
-                    training.whole = recording.span_open("training", attributes=about, at_ns=told["start_ns"])
-                training.spans.append((*self._record(training, number, told), told))
+                    training.whole = recording.span_open("training", attributes=about, at_ns=report["start_ns"])
+                training.spans.append((*self._record(training, number, report), report))
         finally:
             if recording is not None and training.whole is not None:
                 recording.span_close(training.whole, at_ns=training.spans[-1][2]["end_ns"])
 
-    def _record(self, training: _Training, number: int, told: Mapping[str, Any]) -> tuple[str, str]:
+    def _record(self, training: _Training, number: int, report: EpochReport) -> tuple[str, str]:
         """The epoch and its training part as spans, and the losses beside them."""
         recording = self._meter.recording
         assert recording is not None
         about = {"precision": training.precision, "trial": training.trial, "epoch": number}
-        epoch = recording.span_open("epoch", parent=training.whole, attributes=about, at_ns=told["start_ns"])
-        part = recording.span_open("steps", parent=epoch, attributes=about, at_ns=told["start_ns"])
-        for step in told["steps"]:
+        epoch = recording.span_open("epoch", parent=training.whole, attributes=about, at_ns=report["start_ns"])
+        part = recording.span_open("steps", parent=epoch, attributes=about, at_ns=report["start_ns"])
+        for step in report["steps"]:
             recording.log({"loss": step["loss"]}, span=part, at_ns=step["end_ns"])
-        recording.span_close(part, at_ns=told["trained_ns"])
-        known = {"val_accuracy": told["val_accuracy"], "val_loss": told["val_loss"], "train_loss": told["train_loss"]}
-        recording.log(known, span=epoch, at_ns=told["end_ns"])
-        recording.span_close(epoch, at_ns=told["end_ns"], attributes=known)
+        recording.span_close(part, at_ns=report["trained_ns"])
+        known = {
+            "val_accuracy": report["val_accuracy"],
+            "val_loss": report["val_loss"],
+            "train_loss": report["train_loss"],
+        }
+        recording.log(known, span=epoch, at_ns=report["end_ns"])
+        recording.span_close(epoch, at_ns=report["end_ns"], attributes=known)
         return epoch, part
 
     def result(self, run: Run | None) -> TrainResult:
@@ -344,38 +350,38 @@ class TrainLab:
             training.failure,
             training.cure,
             why,
-            int(training.told.get("held_out", 0)),
+            training.held_out,
             trial=training.trial,
             span=training.whole,
         )
 
 
-def _epoch(of: _Training, number: int, spans: tuple[str, str, dict[str, Any]], run: Run | None) -> Epoch:
-    whole, part, told = spans
+def _epoch(of: _Training, number: int, spans: tuple[str, str, EpochReport], run: Run | None) -> Epoch:
+    whole, part, report = spans
     if run is None:
         energy = training = Energy.refuse("nothing was recorded")
         joules: Sequence[float] = ()
     else:
         energy, training = run.energy(span=whole), run.energy(span=part)
-        joules = _steps(run, told["steps"])
-    seconds = (told["end_ns"] - told["start_ns"]) / 1e9
+        joules = _steps(run, report["steps"])
+    seconds = (report["end_ns"] - report["start_ns"]) / 1e9
     return Epoch(
         number,
         seconds,
-        len(told["steps"]),
-        told["train_loss"],
-        told["val_loss"],
-        told["val_accuracy"],
+        len(report["steps"]),
+        report["train_loss"],
+        report["val_loss"],
+        report["val_accuracy"],
         energy,
         training,
         tuple(joules),
-        tuple(step["loss"] for step in told["steps"]),
+        tuple(step["loss"] for step in report["steps"]),
         of.precision,
         of.trial,
     )
 
 
-def _steps(run: Run, steps: Sequence[Mapping[str, Any]]) -> list[float]:
+def _steps(run: Run, steps: Sequence[StepReport]) -> list[float]:
     """Joules of each step; none where the run is in several pieces."""
     if len(run.tapes) != 1:
         return []

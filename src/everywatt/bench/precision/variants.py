@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 from everywatt.bench.lines import Lines, read_lines
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
+from everywatt.bench.precision.plan import LayerTime, LoopReport
 from everywatt.bench.trials import Trial, let_go
 from everywatt.core.errors import UsageError
+from everywatt.sensors.procfs import parse_meminfo
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
@@ -151,12 +153,23 @@ def load_data_without_torch(source: str) -> Dataset:
         file = Path(folder) / "data.npz"
         worker = Worker()
         try:
-            told = worker.ask("arrays", data=source, file=str(file))
+            report = worker.ask("arrays", data=source, file=str(file))
         except WorkerFailed as error:
             raise UsageError(error.reason, cure=error.cure) from None
         finally:
             worker.close()
-        return replace(load_data(str(file)), name=told["name"], note=told["note"])
+        return replace(load_data(str(file)), name=report["name"], note=report["note"])
+
+
+class TimedLine(TypedDict):
+    """A finished trial in the journal: where it ran, its span and seconds, and the worker's report (`told`)."""
+
+    precision: str
+    block: int
+    place: int
+    span: str | None
+    seconds: float
+    told: LoopReport
 
 
 SPARE = 1.5
@@ -189,7 +202,7 @@ class Arm:
     peak_bytes: int | None = None
     memory_bytes: int = 0
     hooks: int = 0
-    times: list[dict[str, Any]] = field(default_factory=list)
+    times: list[LayerTime] = field(default_factory=list)
     pass_s: float = 0.0
 
     @property
@@ -211,12 +224,14 @@ class Arm:
         """Seconds of the batches of each trial of some blocks."""
         return [loop for trial, loop in zip(self.trials, self.loops, strict=True) if trial.block in blocks]
 
-    def add(self, trial: Trial, told: dict[str, Any]) -> None:
-        """Add a timed loop: the worker's report, and its trial."""
-        self.loops.append(tuple(ns / 1e9 for ns in told["latency_ns"]))
-        self.peak_bytes = max(self.peak_bytes or 0, told["peak_bytes"])
-        self.hooks = max(self.hooks, told["hooks"])
-        self.trials.append(trial)
+    def add(self, line: TimedLine) -> None:
+        """Add a timed loop, as it stands in the journal."""
+        loop = line["told"]
+        self.loops.append(tuple(ns / 1e9 for ns in loop["latency_ns"]))
+        self.peak_bytes = max(self.peak_bytes or 0, loop["peak_bytes"])
+        self.hooks = max(self.hooks, loop["hooks"])
+        where = self.index, line["block"], line["place"], line["span"]
+        self.trials.append(Trial(*where, 0, line["seconds"], loop["cpu_s"], loop["peak_bytes"]))
 
     def rest(self) -> None:
         """Let the worker go, and its memory with it."""
@@ -228,13 +243,9 @@ class Arm:
 def available_bytes() -> int | None:
     """Memory that programs can still get; None where the kernel does not say."""
     try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii", errors="replace")
+        return parse_meminfo(Path("/proc/meminfo").read_bytes()).get("MemAvailable")
     except OSError:
         return None
-    for line in text.split("\n"):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def crowded(arms: list[Arm], available: int | None) -> bool:
@@ -276,18 +287,3 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
     if not found or found[0]["kind"] != "request":
         raise UsageError(f"{folder.name} is not a run of `bench precision`.", cure="everywatt list")
     return found
-
-
-def trial_of(arm: Arm, line: Mapping[str, Any]) -> Trial:
-    """The trial that a line describes."""
-    told = line["told"]
-    return Trial(
-        arm.index,
-        int(line["block"]),
-        int(line["place"]),
-        line["span"],
-        0,
-        float(line["seconds"]),
-        told["cpu_s"],
-        told["peak_bytes"],
-    )

@@ -18,8 +18,7 @@ import numpy as np
 
 from everywatt.bench.precision.backend import Backend, make
 from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
-from everywatt.bench.precision.plan import Job, job_from
-from everywatt.core.errors import UsageError
+from everywatt.bench.precision.plan import Job, LoopReport, job_from
 from everywatt.core.platforms import own_peak_bytes
 
 CALIBRATION_ITEMS = 64
@@ -31,41 +30,41 @@ class Lab:
 
     def __init__(self) -> None:
         self._job = Job()
-        self._data: Dataset | None = None
-        self._model: Backend | None = None
+        self.data: Dataset  # this and the model are there once it is set up
+        self.model: Backend
         self._timed: list[Any] = []
 
-    def setup(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Load the data, make the model at its precision."""
-        self._job = job_from(told["job"])
-        self._data = load_data(self._job.data)
-        layers: Sequence[str] | None = told.get("int8_layers")
-        self._model = make(self._job, told["precision"], self._calibration(), layers)
-        length = self._job.seq_length or self._data.fitting_length()
-        timed = timed_batches(self._data, self._job.batch_size, length)
+        self._job = job_from(request["job"])
+        self.data = load_data(self._job.data)
+        layers: Sequence[str] | None = request.get("int8_layers")
+        self.model = make(self._job, request["precision"], self._calibration(), layers)
+        length = self._job.seq_length or self.data.fitting_length()
+        timed = timed_batches(self.data, self._job.batch_size, length)
         self._timed = [self.model.prepare(batch) for batch in timed]
         shape = next(iter(timed[0].values())).shape
         return {"seq_length": length, "shape": list(shape)}
 
-    def arrays(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def arrays(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A data set as an .npz file, for a parent without torch."""
-        data = load_data(told["data"])
+        data = load_data(request["data"])
         arrays: dict[str, Any] = {**data.inputs} if data.labels is None else {**data.inputs, "labels": data.labels}
-        np.savez(told["file"], **arrays)
+        np.savez(request["file"], **arrays)
         return {"name": data.name, "note": data.note}
 
-    def warmup(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def warmup(self, request: Mapping[str, Any]) -> LoopReport:
         """A few batches that do not count."""
-        return self.loop(told)
+        return self.loop(request)
 
-    def loop(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def loop(self, request: Mapping[str, Any]) -> LoopReport:
         """The timed loop: nothing but forward passes, at least `iters` and until `seconds` are over; each latency."""
         hooks, run, batches, count = self.model.hooks(), self.model.run, self._timed, len(self._timed)
         clock = time.perf_counter_ns
         latencies: list[int] = []
         used = time.process_time()
         start_ns = time.monotonic_ns()
-        least, until = int(told["iters"]), clock() + int(float(told.get("seconds", 0.0)) * 1e9)
+        least, until = int(request["iters"]), clock() + int(float(request.get("seconds", 0.0)) * 1e9)
         began = clock()
         while len(latencies) < least or began < until:
             run(batches[len(latencies) % count])
@@ -83,67 +82,54 @@ class Lab:
             "hooks": hooks,
         }
 
-    def score(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answers to all items that are scored, in the order of their numbers, in an .npz file."""
         data, job = self.data, self._job
-        items = scored_items(data, job.task, job.seed, told.get("limit", job.limit))
-        if told.get("part") == "train":
+        items = scored_items(data, job.task, job.seed, request.get("limit", job.limit))
+        if request.get("part") == "train":
             items = halves(len(data), job.seed)[0]
         parts = list(by_length(data, items, SCORING_BATCH))
         answers = _in_order(items, [(part, self.model.answers(self.model.prepare(data.batch(part)))) for part in parts])
-        _save(Path(told["file"]), items, answers)
+        _save(Path(request["file"]), items, answers)
         return {"items": len(items)}
 
-    def facts(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def facts(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """What was computed, from a pass of its own."""
         return self.model.facts(self._timed[0])
 
-    def layers(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def layers(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Where the time goes, from passes of their own."""
-        found, whole_s = self.model.layers(self._timed[0], int(told.get("passes", 5)))
+        found, whole_s = self.model.layers(self._timed[0], int(request.get("passes", 5)))
         return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
 
-    def calls(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def calls(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """How many functions a batch calls, from passes that count them: what a hook would add shows to the last one.
 
         The least of three: now and then the collector of garbage calls some too.
         """
         return {
-            "calls": min(_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
+            "calls": min(count_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
             "hooks": self.model.hooks(),
         }
 
-    def sensitivity(self, told: Mapping[str, Any]) -> dict[str, Any]:
+    def sensitivity(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
         data, job = self.data, self._job
-        items = scored_items(data, job.task, job.seed, told["limit"])
+        items = scored_items(data, job.task, job.seed, request["limit"])
         parts = list(by_length(data, items, SCORING_BATCH))
         found = self.model.sensitivity([self.model.prepare(data.batch(part)) for part in parts])
         for place, answers in enumerate(found.values()):
             ordered = _in_order(items, list(zip(parts, answers, strict=True)))
-            _save(Path(told["folder"]) / f"{place}.npz", items, ordered)
+            _save(Path(request["folder"]) / f"{place}.npz", items, ordered)
         return {"layers": list(found)}
-
-    @property
-    def model(self) -> Backend:
-        """The model, once it is set up."""
-        if self._model is None:
-            raise UsageError("No model is loaded yet.")
-        return self._model
-
-    @property
-    def data(self) -> Dataset:
-        """The data, once it is set up."""
-        if self._data is None:
-            raise UsageError("No data is loaded yet.")
-        return self._data
 
     def _calibration(self) -> list[Arrays]:
         items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]
         return [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
 
 
-def _calls(work: Callable[[], Any]) -> int:
+def count_calls(work: Callable[[], Any]) -> int:
+    """How many functions a piece of work calls."""
     counted = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -178,10 +164,10 @@ def _save(file: Path, items: Any, answers: Arrays) -> None:
 def serve(lines: Iterable[str], out: TextIO, lab: Any) -> None:
     """Answer one line after another until there are none. An exception is an answer too."""
     for line in lines:
-        told = json.loads(line)
-        step: Callable[[Mapping[str, Any]], dict[str, Any]] = getattr(lab, told["do"])
+        request = json.loads(line)
+        step: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(lab, request["do"])
         try:
-            answer = {"ok": True, **step(told)}
+            answer = {"ok": True, **step(request)}
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the parent shows it as a row
             cure = getattr(error, "cure", None)
             answer = {"ok": False, "kind": type(error).__name__, "message": getattr(error, "message", str(error))}

@@ -261,7 +261,7 @@ def command(
         # Whose energy it is was settled when the run began; the server may be gone by now.
         about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
     found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared, detail=True)
-    footprints = tuple(account(one.gross, factors) for one in found) if factors else ()
+    footprints = tuple(account(one.bill.gross, factors) for one in found) if factors else ()
     result = LlmResult(
         *(outcome.folder.name, about, tuple(found), footprints, tuple(_loading(outcome.run))),
         *(outcome.ended, outcome.notes),

@@ -28,6 +28,7 @@ PROGRESS_EVERY_S = 10.0
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_WORDS = 72  # characters of a cell of words in one line: longer ones are hard to read, however wide the terminal
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
+UNITS = r"(?:[GMkmµ]?(?:J|Wh?|s|g)|[KMGT]i?B|B|min|h|%|±)(?!\w)"  # words that belong to the number before them
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
 _ASCII = str.maketrans(
     {
@@ -274,7 +275,8 @@ def _columns(stream: TextIO, environ: Mapping[str, str]) -> int | None:
 
 
 def _wrapped(line: str, columns: int | None) -> str:
-    """A line broken between words, below where its text starts. Commands stay whole, so that they can be copied.
+    """A line broken between words, below where its text starts. Commands stay whole, so that they can be copied, and
+    numbers stay with their units.
 
     Text of several lines (a file, CSV) is left as it is.
     """
@@ -287,6 +289,7 @@ def _wrapped(line: str, columns: int | None) -> str:
 
     command = rf"(?:sudo|(?:\S+ -m )?\S*everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
     whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
+    whole = re.sub(rf"(?<=[±≈]) (?=\d)|(?<=\d) (?={UNITS})", "\0", whole)
     label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
     indent = " " * (len(label[0]) if label else 0)
     wrap = textwrap.wrap(whole, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
@@ -331,6 +334,7 @@ def _cards(table: Table, console: Console) -> None:
     for line in replace(table, notes=()).cards(console.width).split("\n"):
         heading = bool(line) and not line.startswith(" ")
         console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
+    console.print()
 
 
 def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:

@@ -79,7 +79,9 @@ def spool_of(flag: Path | None) -> Path:
 
 def here(spool: Path | None, store: Path | None, folder: Path = DEFAULT_FOLDER) -> tuple[Site, str]:
     """Where the parts of this node are, and its name."""
-    program = Path(shutil.which("everywatt") or Path(sys.executable).with_name("everywatt"))
+    own, found = Path(sys.executable).with_name("everywatt"), shutil.which("everywatt")
+    # A link in PATH to this program survives its updates; another installation that comes first there is not this one.
+    program = Path(found) if found and (not own.exists() or Path(found).resolve() == own.resolve()) else own
     kept = store or resolve().slurm_store or DEFAULT_STORE
     site = Site(spool_of(spool).absolute(), folder.absolute(), kept.absolute(), program.absolute())
     return site, short_name(socket.gethostname())

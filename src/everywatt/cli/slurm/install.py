@@ -45,6 +45,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
 )
 @click.option("--job-line", is_flag=True, help="Add a line with its energy to the output of each batch job.")
+@click.option("--root", type=FOLDER, help="Write below this folder, for a machine image whose root it is.")
 @slurm_conf_option
 @click.option("--print", "print_only", is_flag=True, help="Print the files instead of writing them.")
 @output_options
@@ -56,6 +57,7 @@ def install(
     period: str,
     config: Path | None,
     job_line: bool,
+    root: Path | None,
     slurm_conf: Path,
     print_only: bool,
     output: Output,
@@ -68,14 +70,16 @@ def install(
     parse_duration_s(period)
     site, name = here(spool, store, folder)
     site = replace(site, period=period, config=config.absolute() if config else None, job_line=job_line)
-    wanted = {site.folder / NAMES[event]: (hook(event, site), 0o755) for event in EVENTS}
-    wanted |= {units / name: (unit(name, site), 0o644) for name in UNITS}
+    if root is not None:
+        site = replace(site, command=Site().command)  # this machine's is not the image's
+    wanted = {_below(root, site.folder / NAMES[event]): (hook(event, site), 0o755) for event in EVENTS}
+    wanted |= {_below(root, units / name): (unit(name, site), 0o644) for name in UNITS}
     conf = slurm_conf.read_text(encoding="utf-8", errors="replace") if slurm_conf.is_file() else ""
     lines = slurm_conf_lines(site, conf)
-    changed = [] if print_only else _write(wanted, site)
+    changed = [] if print_only else _write(wanted, _below(root, site.spool))
     files = {str(path): text for path, (text, _) in wanted.items()} if print_only else list(map(str, wanted))
     facts = {"files": files, "changed": [str(path) for path in changed], "slurm_conf": lines}
-    for finding in () if print_only else check_node(site, name, slurm_conf):
+    for finding in () if print_only or root is not None else check_node(site, name, slurm_conf):
         if finding.verdict is Verdict.FAIL and finding.name != "slurm.conf":
             output.warn(f"{finding.name}: {finding.seen} ({finding.cure})")
     if print_only:
@@ -91,7 +95,12 @@ def install(
     output.facts("slurm-install", facts, *texts)
 
 
-def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:
+def _below(root: Path | None, path: Path) -> Path:
+    """Where this machine finds a file of the image below `root`."""
+    return path if root is None else root / path.absolute().relative_to("/")
+
+
+def _write(wanted: dict[Path, tuple[str, int]], spool: Path) -> list[Path]:
     """Write what is not there already, each file whole or not at all; gives what was changed."""
     changed = []
     for path, (text, mode) in wanted.items():
@@ -100,7 +109,7 @@ def _write(wanted: dict[Path, tuple[str, int]], site: Site) -> list[Path]:
             continue
         replace_text(path, text, mode=mode)
         changed.append(path)
-    make_spool(site.spool)
+    make_spool(spool)
     return changed
 
 

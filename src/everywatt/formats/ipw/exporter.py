@@ -114,12 +114,12 @@ def _row(
     about: Mapping[str, Any],
     during: Conditions,
 ) -> dict[str, Any]:
-    asked = record.asked or ({} if item is None else item.asked())
+    asked = record.asked or item
     return {
-        "problem": asked.get("prompt"),
-        "answer": asked.get("reference"),
+        "problem": None if asked is None else asked.prompt,
+        "answer": None if asked is None else asked.answer,
         "subject": record.group,
-        "dataset_metadata": dumps({"id": record.id, **(asked.get("columns") or {})}),
+        "dataset_metadata": dumps({"id": record.id, **({} if asked is None else asked.meta)}),
         "model_answers": {model: record.answer.text},
         "model_metrics": {model: {**_metrics(record, bill, facts, during), **about}},
     }
@@ -194,7 +194,10 @@ def _metrics(record: Record, bill: Bill, facts: Facts, during: Conditions) -> di
         "cost": _cost(facts, inputs, outputs),
         "lm_correctness": record.right if record.ok else False,
         "lm_response": answer.text,
-        "evaluation": {"is_correct": record.right, "metadata": dumps(dict(record.score or {}))},
+        "evaluation": {
+            "is_correct": record.right,
+            "metadata": dumps({} if record.score is None else record.score.to_dict()),
+        },
     }
 
 
@@ -221,11 +224,11 @@ def _block(
     during: Conditions, kind: str, name: str, scale: float = 1.0, *, together: bool = True
 ) -> dict[str, float | None]:
     """That tool's block of statistics over some devices: their sum, or, for what does not add up, their mean."""
-    told = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
+    readings = [one[name] for device, one in during.items() if _kind(device) == kind and name in one]
     found: dict[str, float | None] = dict.fromkeys(("avg", "max", "median", "min"))
-    if told:
-        share = scale if together else scale / len(told)
-        found = {key: share * sum(one[mine] for one in told) for key, mine in _STATISTICS.items()}
+    if readings:
+        share = scale if together else scale / len(readings)
+        found = {key: share * sum(one[mine] for one in readings) for key, mine in _STATISTICS.items()}
     return found
 
 

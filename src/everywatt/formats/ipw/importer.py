@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import OK, Answer, Journal, Record, write_plan
+from everywatt.bench.llm.records import OK, RIGHT, WRONG, Answer, Item, Journal, Record, Score, write_plan
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
@@ -47,7 +47,7 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     if not queries:
         raise UsageError(f"{folder} contains no queries.")
     columns = _columns(queries, summary)
-    part, places = _laid_out(queries, columns, _written(summary), *_told(summary))
+    part, places = _laid_out(queries, columns, _written(summary), *certainty(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
     journal = Journal(tape.parent)
@@ -126,18 +126,18 @@ def _joules(query: Query, columns: Sequence[tuple[str, str, str, Domain]]) -> li
 
 def _written(summary: Mapping[str, Any]) -> int:
     """UTC nanoseconds at which the summary was made; now where it does not say."""
-    told = summary.get("generated_at")
-    if isinstance(told, int | float) and 0 < told < 1e11:
-        return int(told) * NS
+    at = summary.get("generated_at")
+    if isinstance(at, int | float) and 0 < at < 1e11:
+        return int(at) * NS
     try:
-        when = datetime.fromisoformat(str(told))
+        when = datetime.fromisoformat(str(at))
     except ValueError:
         when = datetime.now(UTC)
     when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
     return int(when.timestamp()) * NS
 
 
-def _told(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
+def certainty(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
     """What `export --to ipw` wrote down of how sure its joules are; of that tool's own profiles nothing is known."""
     found = summary.get("energy")
     if not isinstance(found, Mapping):
@@ -174,8 +174,8 @@ def _laid_out(
         sums = [a + b for a, b in zip(sums, owed, strict=True)] if owed else ([float(done)] if not columns else sums)
         places.append((at_ns - start_ns + NS, at_ns + length - start_ns + NS))
         # Everything that the tool filled in, under its own names: `latency_metrics.median_itl_ms`.
-        told = {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
-        spans.append(("query", at_ns, at_ns + length, told))
+        attributes = {"item": _id(query), "status": OK, **dict(_flat(query.metrics))}
+        spans.append(("query", at_ns, at_ns + length, attributes))
         at_ns += length
         table.add(at_ns, sums)
         at_ns += PAUSE_NS
@@ -227,33 +227,33 @@ def _record(query: Query, place: tuple[int, int], columns: Sequence[tuple[str, s
     )
 
 
-def _asked(query: Query) -> dict[str, Any]:
+def _asked(query: Query) -> Item:
     """What was asked, as a record keeps it; that tool's own scorers are not here."""
-    meta = query.row.get("dataset_metadata")
-    reference = query.row.get("answer")
-    return {
-        "prompt": query.row.get("problem"),
-        "reference": None if reference is None else str(reference),
-        "scorer": None if _score(query) is None else "exact",
-        "rules": {},
-        "columns": dict(meta) if isinstance(meta, Mapping) else {},
-    }
+    meta, reference = query.row.get("dataset_metadata"), query.row.get("answer")
+    return Item(
+        _id(query),
+        str(query.row.get("problem") or ""),
+        None if reference is None else str(reference),
+        None if _score(query) is None else "exact",
+        str(query.row.get("subject") or ""),
+        meta=dict(meta) if isinstance(meta, Mapping) else {},
+    )
 
 
-def _score(query: Query) -> dict[str, Any] | None:
-    told = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
-    if not isinstance(told, bool):
+def _score(query: Query) -> Score | None:
+    right = (query.metrics.get("evaluation") or {}).get("is_correct", query.metrics.get("lm_correctness"))
+    if not isinstance(right, bool):
         return None
-    return {"verdict": "right" if told else "wrong", "found": None, "how": "Intelligence per Watt"}
+    return Score(RIGHT if right else WRONG, None, "Intelligence per Watt")
 
 
 def _truncated(queries: Sequence[Query], summary: Mapping[str, Any]) -> list[str]:
     """Whether the buffer of readings was shorter than queries were."""
     config = summary.get("profiler_config") or {}
-    told = number(config.get("telemetry_buffer_seconds"))
+    kept_s = number(config.get("telemetry_buffer_seconds"))
     if "everywatt" in (summary.get("versions") or {}):
         return []
-    buffer_s = OLD_BUFFER_S if told is None or told <= 0 else told
+    buffer_s = OLD_BUFFER_S if kept_s is None or kept_s <= 0 else kept_s
     longer = [query for query in queries if (query.seconds or 0.0) > buffer_s]
     if not longer:
         return []

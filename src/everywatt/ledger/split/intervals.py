@@ -14,7 +14,7 @@ from typing import TypeVar
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, Pedigree
 from everywatt.core.domains import WHOLE
-from everywatt.ledger.engine import OWNED_S, UJ, USED, DeviceAccount, Level
+from everywatt.ledger.engine import OWNED_S, UJ, USED, DeviceAccount, Level, stand_alone
 
 O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
 
@@ -166,9 +166,7 @@ def _saturation(terms: list[list[Term]], key: str, charged_j: Sequence[float], o
     would draw more for each of them alone. The sum over owners is zero.
     """
     whole_j = math.fsum(charged_j)
-    alone = [
-        1.0 - (1.0 - min(2.0 * part, 1.0)) ** 2 if j > 0 else 0.0 for part, j in zip(occupancy, charged_j, strict=True)
-    ]
+    alone = [stand_alone(part, cores_s=0.5) if j > 0 else 0.0 for part, j in zip(occupancy, charged_j, strict=True)]
     if whole_j <= 0 or math.fsum(alone) <= 0:
         return
     for own, amount, share in zip(terms, charged_j, _shares(alone), strict=True):

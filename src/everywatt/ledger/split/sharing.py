@@ -19,6 +19,7 @@ from everywatt.ledger.levels import device_number, kind_of
 from everywatt.ledger.owners import BY_ALLOCATION, BY_USE
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
 from everywatt.ledger.split.split import (
+    CPU_TIME,
     FIRST,
     IDLE_AT,
     NOBODY_AT,
@@ -94,10 +95,13 @@ class _Work:
         roll, cpu, count = self._roll, self._cpu, len(self._roll)
         joules, seconds = stretch_joules(source, cpu.stretches.starts_ns, cpu.stretches.ends_ns)
         package = self._package(source)
-        uses = cpu.on_package(roll, package, self._packages)
-        done = split(joules, seconds, idle.level, uses, Uses.none(), count)
+        one_of_several = len(self._packages) > 1 and package is None
+        unsure, saturates = cpu_time_doubt(source.channel, one_of_several, roll.use.threads_per_core)
+        uses = cpu.on_package(roll, package)
+        weighted, method = cpu.weighted(roll, uses, package, seconds) if saturates else (uses, CPU_TIME)
+        done = split(joules, seconds, idle.level, weighted, Uses.none(), count)
         used = uses.of_owners(count)
-        allocated, method = self._allocated(used), "cpu time"
+        allocated = self._allocated(used)
         held_j, idle_j, notes = done.held_j, done.idle_j, list[str]()
         if source.domain is Domain.DRAM:
             bytes_ = self._bytes(count)
@@ -110,8 +114,6 @@ class _Work:
                     "counts as idle"
                 )
         charged = charge_idle(self._policy, idle_j, used, allocated)
-        one_of_several = len(self._packages) > 1 and package is None
-        unsure, saturates = cpu_time_doubt(source.channel, one_of_several, roll.use.threads_per_core)
         return DeviceShares(
             source.label,
             energy,
@@ -131,8 +133,7 @@ class _Work:
 
     def _occupancy(self, uses: Uses, package: int | None) -> Floats:
         """Which part of the CPUs each owner kept busy, on average over CPU time: rest between loads does not count."""
-        of_package, count = self._roll.use.packages, len(self._roll)
-        cpus = self._roll.use.capacity() * (1.0 if package is None else float((of_package == package).mean()))
+        count, cpus = len(self._roll), self._roll.cpus(package)
         used = sums(uses.stretch, uses.amount, len(self._cpu.stretches))
         squares = float((used**2 / np.maximum(self._cpu.stretches.seconds, 1e-9)).sum())
         busy_s = float(used.sum()) ** 2 / squares if squares else 1.0

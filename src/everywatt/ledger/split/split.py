@@ -6,7 +6,7 @@ Joules are added in the same order as by `DeviceAccount.add`, so that they are t
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,17 @@ import numpy.typing as npt
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.engine import ACTIVE_J, HELD_J, NO_USE, OWNED_S, SHORTEST_S, SUMS, DeviceAccount, Level
+from everywatt.ledger.engine import (
+    ACTIVE_J,
+    HELD_J,
+    NO_USE,
+    OWNED_S,
+    SHORTEST_S,
+    STAND_ALONE,
+    SUMS,
+    DeviceAccount,
+    Level,
+)
 from everywatt.ledger.idle import Idle
 from everywatt.ledger.owners import IDLE, METER, OTHER, UNATTRIBUTED, Owner
 from everywatt.ledger.use.account import TapeUse
@@ -84,21 +94,24 @@ def sums(index: Ints, amount: Floats, count: int) -> Floats:
 class Uses:
     """Sparse: in `stretch`, `owner` used so much (CPU seconds, SM seconds, or a weight ≥ 0).
 
-    `cpu` is where, -1 for somewhere; None where nothing is known of that.
+    `cpu` is where, -1 for somewhere, and `workload` the number of what it was for; None where that is not known.
     """
 
     stretch: Ints
     owner: Ints
     amount: Floats
     cpu: Ints | None = None
+    workload: Ints | None = None
 
     @classmethod
     def none(cls) -> Uses:
         """Nobody used anything."""
         return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
-    def and_also(self, stretch: npt.ArrayLike, owner: npt.ArrayLike, amount: npt.ArrayLike) -> Uses:
-        """With these uses added."""
+    def and_also(
+        self, stretch: npt.ArrayLike, owner: npt.ArrayLike, amount: npt.ArrayLike, workload: int | None = None
+    ) -> Uses:
+        """With these uses added; without a workload they are of one for each owner."""
         stretches = np.asarray(stretch, dtype=np.int64)
         owners = np.broadcast_to(np.asarray(owner, dtype=np.int64), stretches.shape)
         amounts = np.broadcast_to(np.asarray(amount, dtype=np.float64), stretches.shape)
@@ -107,6 +120,9 @@ class Uses:
             np.concatenate((self.owner, owners)),
             np.concatenate((self.amount, amounts)),
             None if self.cpu is None else np.concatenate((self.cpu, np.full(len(stretches), -1))),
+            None
+            if self.workload is None
+            else np.concatenate((self.workload, owners if workload is None else np.full(len(stretches), workload))),
         )
 
     def merged(self, owners: int) -> Uses:
@@ -120,10 +136,28 @@ class Uses:
         """What of it was on one package: by the CPU where that is known, else by how many CPUs the package has."""
         inside = package_of == package
         if self.cpu is None or not len(self.cpu):
-            return Uses(self.stretch, self.owner, self.amount * inside.mean(), self.cpu)
+            return replace(self, amount=self.amount * inside.mean())
         known = (self.cpu >= 0) & (self.cpu < len(package_of))
         share = np.where(known, inside[np.where(known, self.cpu, 0)], inside.mean())
-        return Uses(self.stretch, self.owner, self.amount * share, self.cpu)
+        return replace(self, amount=self.amount * share)
+
+    def saturating(self, cores_s: Floats) -> Uses:
+        """Weighted for a package whose power saturates, as by `ledger.engine.saturating`.
+
+        `cores_s` are the core seconds of each stretch.
+        """
+        workload = self.owner if self.workload is None else self.workload
+        whole = sums(self.stretch, self.amount, len(cores_s))
+        cores_s = np.maximum(np.maximum(cores_s, whole / 2), NO_USE)
+        many = int(workload.max(initial=0)) + 1
+        keys, place = np.unique(self.stretch * many + workload, return_inverse=True)
+        used = sums(place, self.amount, len(keys))
+        stretch = keys // many
+        part = np.minimum(used / cores_s[stretch], 1.0)
+        alone = part * (2.0 - part)
+        rate = whole / np.maximum(sums(stretch, alone, len(cores_s)), NO_USE)
+        factor = 1.0 - STAND_ALONE + STAND_ALONE * rate[stretch] * alone / np.maximum(used, NO_USE)
+        return replace(self, amount=self.amount * factor[place])
 
     def of_owners(self, count: int) -> Floats:
         """Use of each owner, added over all stretches."""
@@ -208,6 +242,8 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s, nobody_s, reasons)
 
 
+# How joules are shared, as ledgers say it.
+CPU_TIME, SATURATING = "cpu time", "cpu time, saturating"
 TAIL_PERIODS = 2.0
 FIRST = len(SPECIAL)
 
@@ -329,6 +365,17 @@ class Roll:
     def __len__(self) -> int:
         return FIRST + len(self.facts)
 
+    def cpus(self, package: int | None) -> float:
+        """How many CPUs the machine has, or one of its packages."""
+        part = 1.0 if package is None else float((self.use.packages == package).mean())
+        return self.use.capacity() * part
+
+    def workloads(self) -> Ints:
+        """The number of each process's workload, above those of the special owners; the meter is one by itself."""
+        numbers: dict[str | int, int] = {}
+        found = [FIRST + numbers.setdefault(facts.workload, len(numbers)) for facts in self.facts]
+        return np.where(self.index == METER_AT, METER_AT, np.array(found, dtype=np.int64))
+
     def add(self, facts: ProcessFacts) -> int:
         """An owner that is in no table."""
         self.facts.append(facts)
@@ -357,11 +404,19 @@ class CpuUse:
     partial: npt.NDArray[np.bool_]
     notes: tuple[str, ...] = ()
 
-    def on_package(self, roll: Roll, package: int | None, packages: Collection[int]) -> Uses:
-        """What was used of one of several packages, where the tape says which CPUs each has; else all of it."""
-        if package is None or not packages_known(roll, packages):
-            return self.uses
-        return self.uses.on(package, roll.use.packages)
+    def on_package(self, roll: Roll, package: int | None) -> Uses:
+        """What was used of one of several packages, or of all of them."""
+        return self.uses if package is None else self.uses.on(package, roll.use.packages)
+
+    def weighted(self, roll: Roll, uses: Uses, package: int | None, seconds: Floats) -> tuple[Uses, str]:
+        """Uses of a package whose power saturates in stretches of so many seconds, weighted; and what that is called.
+
+        Unweighted where the tape does not say how many threads a core has.
+        """
+        threads = roll.use.threads_per_core
+        if threads is None:
+            return uses, CPU_TIME
+        return uses.saturating(roll.cpus(package) / threads * seconds), SATURATING
 
 
 def packages_known(roll: Roll, packages: Collection[int]) -> bool:
@@ -377,14 +432,16 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         return CpuUse(stretches, Uses.none(), np.ones(len(stretches), dtype=np.bool_), ("no process was recorded",))
     stretches = cut(windows, processes.edges)
     known = process_use(stretches, processes, use.period_s, use.runs, roll.subject)
-    uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu)
+    workloads = roll.workloads()
+    uses = Uses(known.stretch, roll.index[known.owner], known.amount, known.cpu, workloads[known.owner])
     most_owed = most_owed_s(use.capacity())
     if (made := processes.made_use(stretches.starts_ns, stretches.ends_ns)) is not None:
         mine = roll.subject[known.owner]
         seen = sums(known.stretch[mine], known.amount[mine], len(stretches))
         more = remainder(made, seen, most_owed)
         roll.rest_at = roll.add(ProcessFacts(0, None, "short-lived processes of the command", exited=True))
-        uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0])
+        of = int(workloads[np.argmax(roll.subject)]) if roll.subject.any() else None
+        uses = uses.and_also(np.flatnonzero(more), roll.rest_at, more[more > 0], of)
     notes = []
     if use.busy is None:
         notes.append("the host's CPU time was not recorded, so other processes cannot be separated")

@@ -12,6 +12,7 @@ from typing import Any
 
 from everywatt.core.clocks import NS
 from everywatt.ledger.counters import METER, OTHER, UNATTRIBUTED, OwnerKey
+from everywatt.ledger.engine import saturating
 from everywatt.ledger.split.intervals import JIFFY_S
 from everywatt.ledger.use.processes import CpuRecord, ProcessFacts, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
@@ -19,6 +20,7 @@ from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
 
 Placer = Callable[[ProcessFacts], OwnerKey]
+Part = tuple[OwnerKey, OwnerKey | str | int]  # an owner, and the workload for which it used something
 Used = tuple[ProcessFacts, float, int]  # a process, its CPU seconds, and the CPU that it ran on (-1: not known)
 
 
@@ -51,25 +53,36 @@ class OwnedUse:
     def __init__(self, packages: Sequence[int] = ()) -> None:
         self.uses: dict[OwnerKey, float] = {}
         self._packages = packages  # of each CPU, where there are several
-        self._pinned: dict[int, dict[OwnerKey, float]] = {}
+        self._parts: dict[Part, float] = {}
+        self._pinned: dict[int, dict[Part, float]] = {}
 
-    def add(self, owner: OwnerKey, cpu_s: float, cpu: int = -1) -> None:
-        """What an owner used."""
+    def add(self, owner: OwnerKey, cpu_s: float, cpu: int = -1, workload: str | int | None = None) -> None:
+        """What an owner used, for a workload; None for one of its own."""
         self.uses[owner] = self.uses.get(owner, 0.0) + cpu_s
+        part = owner, owner if workload is None else workload
+        self._parts[part] = self._parts.get(part, 0.0) + cpu_s
         if 0 <= cpu < len(self._packages):
             there = self._pinned.setdefault(self._packages[cpu], {})
-            there[owner] = there.get(owner, 0.0) + cpu_s
+            there[part] = there.get(part, 0.0) + cpu_s
 
-    def on(self, package: int) -> dict[OwnerKey, float] | None:
-        """What of it was on one package; None where that is not told."""
-        if package not in self._packages:
-            return None
+    def on(self, package: int | None, cores_s: float | None = None) -> dict[OwnerKey, float]:
+        """What of it was on one package, None for all of them; weighted where its power saturates (`saturating`).
+
+        `cores_s` are the core seconds that the package had where it does, else None.
+        """
+        parts = self._parts if package is None else self._on(package)
+        if cores_s is not None:
+            return saturating(parts, cores_s)
+        found: dict[OwnerKey, float] = {}
+        for (owner, _), used in parts.items():
+            found[owner] = found.get(owner, 0.0) + used
+        return found
+
+    def _on(self, package: int) -> dict[Part, float]:
         share = self._packages.count(package) / len(self._packages)
         here = self._pinned.get(package, {})
-        known = {owner: sum(there.get(owner, 0.0) for there in self._pinned.values()) for owner in self.uses}
-        return {
-            owner: here.get(owner, 0.0) + max(used - known[owner], 0.0) * share for owner, used in self.uses.items()
-        }
+        known = {part: sum(there.get(part, 0.0) for there in self._pinned.values()) for part in self._parts}
+        return {part: here.get(part, 0.0) + max(used - known[part], 0.0) * share for part, used in self._parts.items()}
 
 
 class OwnerUse(ProcessTable):
@@ -174,7 +187,8 @@ class OwnerUse(ProcessTable):
         found = OwnedUse(self.packages)
         self.taken = [used for used in self._used_now if used[1] > 0]
         for facts, cpu_s, cpu in self.taken:
-            found.add(self.owner(facts), cpu_s, cpu)
+            owner = self.owner(facts)
+            found.add(owner, cpu_s, cpu, None if owner in (METER, OTHER) else facts.workload)
         beyond_s = self._beyond.take(self._host_used - sum(found.uses.values()))
         if beyond_s > 0:
             found.add(UNATTRIBUTED, beyond_s)

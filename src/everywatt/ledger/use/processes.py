@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from everywatt.core.cgroup_names import places
+from everywatt.core.cgroup_names import PlaceKind, places
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 
@@ -23,6 +24,7 @@ TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux o
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
 LITTLE_S = 0.05  # what a group has beyond its processes may be rounding below this: processes count in steps of 10 ms
 MOST_BEHIND_S = 1.0  # and what it lacks beyond this is a group that does not count all of its processes
+NO_PROGRAMS = (1, 2)  # init and the kernel's own: what they started are programs by themselves
 LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
 
 
@@ -33,6 +35,7 @@ class ProcessFacts:
     `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen.
     `exited` marks a stand-in for the children of `parent` that came and went between two reads. `moved` marks facts
     from before the process was moved to another cgroup; other facts of the same pid and start say how it went on.
+    `tree` is the number of the first process of its tree below init.
     """
 
     pid: int
@@ -50,6 +53,12 @@ class ProcessFacts:
     moved: bool = False
     more: dict[str, Any] = field(default_factory=dict)
     number: int = -1
+    tree: int = -1
+
+    @property
+    def workload(self) -> str | int:
+        """What it is a part of, whoever is asked about: its job, container, unit or cgroup, else its tree."""
+        return self.tree if self.cgroup in (None, "/") else _workload(self.cgroup or "")
 
     @property
     def id(self) -> str:
@@ -98,6 +107,13 @@ class ProcessFacts:
         known = {"pid": self.pid, "start": self.start, "ppid": self.ppid, "name": self.name, "cmdline": self.cmdline}
         known |= {"uid": self.uid, "cgroup": self.cgroup}
         return {key: value for key, value in known.items() if value is not None}
+
+
+@lru_cache(maxsize=4096)
+def _workload(cgroup: str) -> str:
+    within = places(cgroup)
+    kinds = (PlaceKind.JOB, PlaceKind.CONTAINER, PlaceKind.UNIT)
+    return next((within[kind].id for kind in kinds if kind in within), cgroup)
 
 
 def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | None]]) -> list[bool]:
@@ -436,7 +452,11 @@ class ProcessTable:
         facts = self._known.get((pid, start))
         known = facts is not None
         if facts is None:
-            facts = self._add(ProcessFacts(pid, start, parent=self._parent(row.get("ppid"))), at_ns)
+            parent = self.alive.get(row.get("ppid", 0))
+            facts = ProcessFacts(pid, start, parent=None if parent is None else parent.facts.number)
+            if parent is not None and parent.facts.pid not in NO_PROGRAMS:
+                facts.tree = parent.facts.tree
+            self._add(facts, at_ns)
         facts.take(row)
         seen = self.alive[pid] = Seen(facts, start, cpu_s, children_s)
         began_ns = self._began_ns(start)
@@ -506,6 +526,7 @@ class ProcessTable:
             else:
                 of = parent.facts
                 facts = ProcessFacts(of.pid, of.start, "", of.pid, None, of.uid, of.cgroup, of.meter, parent=of.number)
+                facts.tree = of.tree
                 facts.exited, facts.meter, facts.user = True, of.meter and not of.reaper, of.user
                 name = "the command" if of.reaper else of.name
                 facts.name = f"short-lived children of {name}"
@@ -520,11 +541,9 @@ class ProcessTable:
 
     def _number(self, facts: ProcessFacts) -> ProcessFacts:
         facts.number, self._count = self._count, self._count + 1
+        if facts.tree < 0:
+            facts.tree = facts.number
         return facts
-
-    def _parent(self, pid: int | None) -> int | None:
-        seen = self.alive.get(pid) if pid is not None else None
-        return None if seen is None else seen.facts.number
 
     def _began_ns(self, start: int | None) -> int | None:
         if start is None or self._boot_offset_ns is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,10 +163,10 @@ def _rate(one: BatchFigures) -> dict[str, Any] | None:
 
 def _each(one: BatchFigures) -> dict[str, Any] | None:
     """Energy of the batch for each finished item, as a bar with its interval."""
-    if one.total.joules is None or not (done := one.count(DONE)):
+    each = one.per_item
+    if each is None:
         return None
-    each = one.total / done
-    return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(replace(each, parts=()))}
+    return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(each)}
 
 
 def _host(tape: Tape) -> str:

@@ -40,7 +40,11 @@ def table_html(table: Table, links: Sequence[str] = ()) -> str:
         for row, link in zip_longest(table.cells(MISSING if links else "-"), links, fillvalue="")
     )
     kind = "scroll jobs" if links else "scroll"
-    return f'<div class="{kind}"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    # A wide table is scrolled by keyboard where it can be focused, and is then read out by this name.
+    name = escape(table.title or ", ".join(filter(None, table.headers)) or "facts")
+    region = f'<div class="{kind}" tabindex="0" role="region" aria-label="{name}">'
+    head = f"<thead><tr>{head}</tr></thead>" if any(table.headers) else ""
+    return f"{region}<table>{head}<tbody>{body}</tbody></table></div>"
 
 
 def _linked(text: str, link: str) -> str:

@@ -16,7 +16,7 @@ from everywatt.bench.llm.energy import SERVER
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
 from everywatt.bench.llm.records import OK, dataset_name, model_name
-from everywatt.bench.llm.result import evaluate_folder, knee, over_all_repeats
+from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
 from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
@@ -44,11 +44,9 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "dataset": dataset_name(plan),
         "client": plan["client"]["client"],
         "answer": _answer(found) + _unsent(plan, found),
-        "boundary": found[0].about,
+        "boundary": found[0].bill.about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
-        "failures": [
-            [one.level, str(why["queries"]), why["status"], why["reason"]] for one in found for why in one.failures
-        ],
+        "failures": [[one.level, str(why.queries), why.status, why.reason] for one in found for why in one.failures],
         "subjects": _subjects(found),
         "levels": [_level(one) for one in found],
         "ttft": _histogram([item["ttft_s"] for item in items]),
@@ -58,7 +56,7 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         "tokens": _points(items),
         "curve": [point for one in found if (point := _curve(one)) is not None],
         "knee": knee(found) if len(found) > 1 else None,
-        "repeats": over_all_repeats(found) if len(found) > 1 else {},
+        "repeats": repeats_data(found) if len(found) > 1 else {},
         "worst": _worst(items),
     }
 
@@ -77,13 +75,13 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
         return {"refused": "The joules of the runs cover different scopes; everywatt bench leaderboard ranks each."}
     rows = [
         {
-            "name": f"{place.model}, {place.level}",
+            "name": f"{place.model}, {place.metrics.level}",
             "run": place.run,
             "accuracy": place.accuracy.to_dict(),
-            "joules": place.figures["energy_per_request"].to_dict(),
-            "per_joule": figure_text(place.figures["accuracy_per_joule_mean"]),
-            "per_token": figure_text(place.figures["energy_per_output_token"]),
-            "pedigree": place.pedigree,
+            "joules": place.metrics.figures["energy_per_request"].to_dict(),
+            "per_joule": figure_text(place.metrics.figures["accuracy_per_joule_mean"]),
+            "per_token": figure_text(place.metrics.figures["energy_per_output_token"]),
+            "pedigree": place.metrics.bill.gross.pedigree,
         }
         for place in board.places
     ]
@@ -92,9 +90,9 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def _answer(found: Sequence[Metrics]) -> str:
     """What the reader wants to know first: what the server used for the answers, at the cheapest load."""
-    known = [one for one in found if one.gross.joules is not None and one.answered]
+    known = [one for one in found if one.bill.gross.joules is not None and one.answered]
     if not known:
-        return f"No energy: {found[0].gross.refused or 'no query was answered'}."
+        return f"No energy: {found[0].bill.gross.refused or 'no query was answered'}."
     best = min(known, key=lambda one: one.figures["energy_per_request"].value or math.inf)
     per = [f"{figure_text(best.figures['energy_per_request'])} per request"]
     if best.figures["energy_per_output_token"].value is not None:
@@ -102,11 +100,11 @@ def _answer(found: Sequence[Metrics]) -> str:
     load = (
         f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
     )
-    whose = "server" if best.boundary == SERVER else "machine"
+    whose = "server" if best.bill.boundary == SERVER else "machine"
     right = "" if best.accuracy is None else f", accuracy {percent_text(best.accuracy)}"
     return (
-        f"{load} {whose} used {format_energy(best.gross)} for {best.queries} queries, {best.answered} of them answered"
-        f"{right}: {' and '.join(per)}."
+        f"{load} {whose} used {format_energy(best.bill.gross)} for {best.queries} queries, {best.answered} of them "
+        f"answered{right}: {' and '.join(per)}."
     )
 
 
@@ -133,7 +131,7 @@ def _level(one: Metrics) -> dict[str, Any]:
         "statuses": dict(one.statuses),
         "verdicts": dict(one.verdicts),
         "rows": [list(row) for row in figure_rows(one)],
-        "about": one.about,
+        "about": one.bill.about,
         "notes": list(one.notes),
     }
 

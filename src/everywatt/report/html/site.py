@@ -120,7 +120,7 @@ def _days(month: Month) -> str:
         Table.of("day", "jobs", "energy", rows=[[row["group"], row["jobs"], short(row)] for row in rows], right=(1, 2))
     )
     return (
-        f'<svg viewBox="0 0 {WIDTH} 150" width="100%" class="days" role="img" aria-label="Energy by day">'
+        f'<svg viewBox="0 -20 {WIDTH} 180" width="100%" class="days" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
         f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
         f"{''.join(bars)}{marks}</svg>"
@@ -158,7 +158,7 @@ def _group(by: str, month: Month, currency: str) -> str:
         line += [None if row["cost"] is None else format_money(row["cost"])] if total["cost"] is not None else []
         shown.append(line)
     more = f'<p class="notes">{len(rows) - MOST} more are in the CSV.</p>' if len(rows) > MOST else ""
-    return table_html(Table.of(*heads, rows=shown)) + more
+    return table_html(Table.of(*heads, rows=shown, title=TITLES[by])) + more
 
 
 def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -29,7 +29,7 @@ from everywatt.ledger.idle import Idle
 from everywatt.ledger.levels import device_number, find_levels
 from everywatt.ledger.owners import IDLE, UNATTRIBUTED, Owner, OwnerKind
 from everywatt.ledger.split.intervals import UNSURE, account_budgets, cpu_time_doubt
-from everywatt.ledger.split.split import SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share
+from everywatt.ledger.split.split import CPU_TIME, SPECIAL, Roll, Uses, accumulate, cpu_use, gpu_share, packages_known
 from everywatt.ledger.use.account import TapeUse, tape_use
 from everywatt.report.live.snapshot import OwnerNow, Owners
 from everywatt.tape.reader import Tape
@@ -51,6 +51,10 @@ SILENT_NS = 5 * NS
 MOST = 500  # owners of a device that are kept apart
 ENDED = Owner(OwnerKind.OTHER, "ended", "ended")
 NOT_YET = "too little time has passed"
+
+
+def _cpu_doubt(line: Line, packages: int, use: TapeUse) -> tuple[float, bool]:
+    return cpu_time_doubt(line.channel, packages > 1 and not len(use.packages), use.threads_per_core)
 
 
 class OwnersAsker(Protocol):
@@ -201,9 +205,12 @@ class RunningOwners:
                 stretches, uses, holders, method = share.stretches, share.uses, share.holders, share.method
                 gpu_s.append(share.gpu_s)
             else:
-                uses = cpu.on_package(roll, packages.get(line.label), packages.values())
-                stretches, holders, method = cpu.stretches, Uses.none(), "cpu time"
+                package = packages.get(line.label) if packages_known(roll, packages.values()) else None
+                uses, method = cpu.on_package(roll, package), CPU_TIME
+                stretches, holders = cpu.stretches, Uses.none()
             joules, seconds = line.between(stretches.starts_ns, stretches.ends_ns)
+            if method == CPU_TIME and _cpu_doubt(line, len(packages), use)[1]:
+                uses, method = cpu.weighted(roll, uses, package, seconds)
             level = self._levels[line.label].level
             latest[line.label] = accumulate(joules, seconds, level, uses, holders, len(roll)).by(owner_of), method
         if not latest:
@@ -231,8 +238,7 @@ class RunningOwners:
                 words = [word for word in methods.get(line.label, "").split("+") if word]
                 unsure, cpus = max((UNSURE[word] for word in words), default=UNSURE["sm time"]), None
             else:
-                one_of_several = packages > 1 and not len(use.packages)
-                unsure, saturates = cpu_time_doubt(channel, one_of_several, use.threads_per_core)
+                unsure, saturates = _cpu_doubt(line, packages, use)
                 cpus = use.capacity() / max(packages, 1) if saturates else None
             joules, seconds = max(account.whole_j, 0.0), line.observed_ns / NS
             widths_j = joules * (channel.facts.gain_pct or 0.0) / 100, (channel.facts.offset_w or 0.0) * seconds

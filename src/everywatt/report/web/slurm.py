@@ -408,10 +408,9 @@ def _detail(job: Detail, viewer: Viewer) -> str:
         ["coverage", format_percent(min(row.coverage for row in job.rows))],
     ]
     parts = [table_html(Table.of("", "", rows=facts))]
-    for title, pairs in (("node", job.by_node()), ("step", job.by_step()), ("device", job.by_device())):
-        if len(pairs) > 1 or (pairs and title != "node"):
-            rows = [[name, format_joules(uj / UJ)] for name, uj in pairs]
-            parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
+    for title, pairs, shown in job.parts():
+        rows = [[name, shown[name]] for name, _ in pairs]
+        parts.append(table_html(Table.of(title, "energy", rows=rows, right=(1,))))
     parts += [*(f"<p>{html.escape(hint)}</p>" for hint in hints(job)), _others(job, viewer)]
     again = f" (run {first.restart + 1})" if first.restart else ""
-    return card(f"{first.shown_id}{again} {first.name}", "".join(parts))
+    return card(f"{first.name or 'Figures'} · {first.shown_id}{again}", "".join(parts))

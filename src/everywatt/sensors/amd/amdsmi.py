@@ -157,7 +157,7 @@ class AmdSmi(SimpleSensor):
         """Whether a counter moves: some cards have one that never does."""
         clock = self.machine.clock
         deadline_ns = clock.monotonic_ns() + MOVES_NS
-        while _quiet(count) == first:
+        while _quiet(count) in (first, None):  # a failure is no movement
             now_ns = clock.monotonic_ns()
             if now_ns >= deadline_ns:
                 return False

@@ -191,7 +191,7 @@ def _package_limit_w(sys: Path) -> float | None:
             and file_text(zone / "constraint_0_name").strip() == "long_term"
         ):
             text = file_text(zone / "constraint_0_max_power_uw").strip()
-            if text.isdigit() and int(text) > 0:
+            if text.isdecimal() and int(text) > 0:
                 return int(text) / 1e6
     return None
 

@@ -72,7 +72,7 @@ class Cpu:
     def parse(cls, text: str) -> Cpu:
         """A processor from `FAMILY/MODEL`, e.g. `6/106`; ValueError where it is not of this form."""
         family, slash, model = text.partition("/")
-        if not (slash and family.strip().isdigit() and model.strip().isdigit()):
+        if not (slash and family.strip().isdecimal() and model.strip().isdecimal()):
             raise ValueError(f"a processor is FAMILY/MODEL as in /proc/cpuinfo, such as 6/106, not '{text}'")
         # Intel stayed with family 6; AMD's processors that have RAPL are of family 23 and later.
         return cls("GenuineIntel" if int(family) < _AMD_FAMILY else "AuthenticAMD", int(family), int(model))
@@ -87,7 +87,7 @@ class Cpu:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdecimal() else 0
 
 
 def socket_name(package: int, die: int | None) -> str:

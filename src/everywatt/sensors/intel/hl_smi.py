@@ -37,7 +37,7 @@ def parse_hl_smi(text: str) -> list[Gaudi]:
     found = []
     for row in csv.reader(text.split("\n"), skipinitialspace=True):
         words = [word.strip() for word in row]
-        if len(words) == len(IDENTITY) + len(NUMBERS) and words[0].isdigit():
+        if len(words) == len(IDENTITY) + len(NUMBERS) and words[0].isdecimal():
             index, name, uuid, bus = words[: len(IDENTITY)]
             values = tuple(_number(word) for word in words[len(IDENTITY) :])
             found.append(Gaudi(int(index), name, uuid, short_pci(bus), values))

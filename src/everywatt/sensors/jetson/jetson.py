@@ -255,7 +255,7 @@ class RailReader:
 
     def __init__(self, rail: Rail) -> None:
         self.rail = rail
-        self._files = [SignedFile(path) for path in rail.files]
+        self._files = [SignedFile(path.resolve()) for path in rail.files]
 
     @property
     def why(self) -> str:

@@ -38,8 +38,7 @@ _LONGEST = 20_000
 _OFF_C = -200.0
 _TIME = re.compile(r"(\d\d)-(\d\d)-(\d{4}) (\d\d):(\d\d):(\d\d)(?=\s|$)")
 _SIZE = r"(\d{1,9})/(\d{1,9})([kMG]?)B"
-_RAM = re.compile(rf"(?<!\w)RAM {_SIZE}(?:\s*\(lfb (\d{{1,9}})x(\d{{1,9}})([kMG]?)B\))?")
-_SWAP = re.compile(rf"(?<!\w)SWAP {_SIZE}(?:\s*\(cached (\d{{1,9}})([kMG]?)B\))?")
+_PART = r"(\d{1,9})([kMG]?)B"
 _CORES = re.compile(r"(?<!\w)(?:CPU|cpu) \[([^\]]{1,4000})\](?:@(\d{1,6}))?")  # until L4T 28 one clock for all
 _CORE = re.compile(r"(\d{1,3})%(?:@(\d{1,6}))?")
 _MTS = re.compile(r"(?<!\w)MTS fg (\d{1,3})% bg (\d{1,3})%")
@@ -106,7 +105,7 @@ def parse_line(text: str) -> TegraLine | None:
     """What a line says, None for one that is not of tegrastats."""
     if len(text) > _LONGEST:
         return None
-    ram, swap = _ram(text), _swap(text)
+    ram, swap = _memory(text, "RAM"), _memory(text, "SWAP")
     cores = _CORES.search(text)
     rails = _rails(text)
     if ram is None and cores is None and not (rails and _TEMPERATURE.search(text)):
@@ -140,23 +139,21 @@ def _time(text: str) -> datetime | None:
         return None
 
 
-def _ram(text: str) -> Memory | None:
-    match = _RAM.search(text)
+def _memory(text: str, name: str) -> Memory | None:
+    match = re.search(rf"(?<!\w){name} {_SIZE}(?:\s*\(lfb (\d{{1,9}})x{_PART}\))?(?:\s*\(cached {_PART}\))?", text)
     if match is None:
         return None
-    scale = _SCALE[match[3]]
-    blocks = int(match[4]) if match[4] else None
-    block_bytes = int(match[5]) * _SCALE[match[6]] if match[5] else None
-    return Memory(int(match[1]) * scale, int(match[2]) * scale, blocks, block_bytes)
-
-
-def _swap(text: str) -> Memory | None:
-    match = _SWAP.search(text)
-    if match is None:
-        return None
-    scale = _SCALE[match[3]]
-    cached_bytes = int(match[4]) * _SCALE[match[5]] if match[4] else None
-    return Memory(int(match[1]) * scale, int(match[2]) * scale, cached_bytes=cached_bytes)
+    used, total, blocks, block_bytes, cached_bytes = (
+        int(number) * _SCALE[unit or ""] if number else None
+        for number, unit in (
+            (match[1], match[3]),
+            (match[2], match[3]),
+            (match[4], ""),
+            match.group(5, 6),
+            match.group(7, 8),
+        )
+    )
+    return Memory(used or 0, total or 0, blocks, block_bytes, cached_bytes)
 
 
 def _cores(text: str, shared_mhz: str | None) -> tuple[Engine | None, ...]:

@@ -157,7 +157,8 @@ class Hwmon:
         if not values:
             why = "No hwmon chip reports power or energy."
             return Report(self.name, State.ABSENT, why=why, missing=missing)
-        files = [NumberFile(value.folder / value.file) for value in values]
+        # By the chip's own place: the kernel gives the number of a chip that left to the next one.
+        files = [NumberFile(value.folder.resolve() / value.file) for value in values]
         try:
             first, last = self._watch(values, files)
         finally:

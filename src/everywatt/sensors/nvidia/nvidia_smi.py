@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Cadence, Channel, GroupInfo, Kind, Row
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.child import Child, run_once
@@ -71,7 +71,8 @@ BEHIND_NS = 250_000_000  # from the time it prints to the line's arrival: readin
 class SmiGroup:
     """One GPU's readings out of the common child.
 
-    `fields` has the field behind each channel; `lost` says why the GPU is left out until `retry_ns`, None if it is not.
+    `fields` has the field behind each channel, `failure` why it has no value now. A lost GPU is left out until
+    `retry_ns`, which is 0 otherwise.
     """
 
     def __init__(self, sensor: NvidiaSmi, who: Identity, row: SmiRow) -> None:
@@ -80,11 +81,10 @@ class SmiGroup:
         self.fields: list[str] = []
         self.samples: dict[str, float | None] = {}
         self.missing: dict[str, str] = {}
-        self.lost: str | None = None
+        self.failure: str | None = None
         self.retry_ns = 0
         self._rows: list[Row] = []
-        self.last_ns = 0  # when the last line was printed
-        self._word: str | None = None  # what the last line has instead of power
+        self._last_ns = 0  # when the last line was printed
         device, channels = f"gpu.{who.gpu.index}", self._channels(who, row)
         self.info = GroupInfo(f"nvidia-smi.{device}", "nvidia-smi", device, channels, Cadence.FAST, label=who.gpu.name)
 
@@ -111,36 +111,43 @@ class SmiGroup:
 
     @property
     def trouble(self) -> str | None:
-        """What is wrong with the rate or the way of reading, in a sentence."""
+        """Why single polls have replaced the looping child; None where it loops."""
         return self._sensor.trouble
 
     def read(self) -> list[Row]:
         """The lines that have arrived since the last read. Raises SensorError while the GPU gives no power."""
-        failure = self._sensor.pump()
+        self._sensor.pump()
         rows, self._rows = self._rows, []
-        word, self._word = self._word, None
-        if rows:
-            return rows
-        if word:
-            raise SensorError(f"GPU {self.gpu.index}: nvidia-smi reports '{word}' for {self.fields[0]}.")
-        if self.lost:
-            raise SensorError(f"GPU {self.gpu.index}: {self.lost}")
-        if failure:
-            raise SensorError(failure)
+        why = f"GPU {self.gpu.index}: {self.failure}" if self.failure else self._sensor.failure
+        if why and not rows:
+            raise SensorError(why)
         return rows
 
-    def arrived(self, lines: Sequence[SmiRow], times_ns: Sequence[int], period_ns: int) -> None:
-        """Keep lines with the times they are of, for the next read."""
-        for line, read_ns in zip(lines, times_ns, strict=True):
-            read_ns = max(read_ns, self.last_ns + 1)
-            near = read_ns - self.last_ns < 3 * period_ns
-            early_ns, self.last_ns = self.last_ns if near else read_ns - period_ns, read_ns
+    def arrived(self, lines: Sequence[SmiRow], since_ns: int, now_ns: int, clock: Clock) -> None:
+        """Keep lines that came between two instants, with the times they are of, for the next read."""
+        period_ns = self._sensor.period_ns
+        for line, read_ns in zip(lines, self._times_ns(lines, since_ns, now_ns, clock), strict=True):
+            read_ns = max(read_ns, self._last_ns + 1)
+            near = read_ns - self._last_ns < 3 * period_ns
+            early_ns, self._last_ns = self._last_ns if near else read_ns - period_ns, read_ns
             values = [line.numbers.get(field) for field in self.fields]
             if values[0] is None:
-                self._word = line.reasons.get(self.fields[0], "nothing")
+                word = line.reasons.get(self.fields[0], "nothing")
+                self.failure = f"nvidia-smi reports '{word}' for {self.fields[0]}."
             else:
+                self.failure = None
                 found = tuple(NAN if value is None else value for value in values)
                 self._rows.append(Row(read_ns, early_ns, read_ns, found))
+
+    def _times_ns(self, lines: Sequence[SmiRow], since_ns: int, now_ns: int, clock: Clock) -> list[int]:
+        """When lines were printed. Where the times in them cannot be right (none, another zone, a clock that was set),
+        they are a period apart until now."""
+        ahead_ns = clock.utc_ns() - clock.monotonic_ns()
+        times_ns = [round(line.time.timestamp() * 1e6) * 1000 - ahead_ns for line in lines if line.time is not None]
+        rising = all(before < after for before, after in pairwise([self._last_ns, *times_ns]))
+        if len(times_ns) == len(lines) and rising and since_ns - BEHIND_NS <= times_ns[-1] < now_ns + AHEAD_NS:
+            return [min(at_ns, now_ns) for at_ns in times_ns]
+        return [now_ns - self._sensor.period_ns * back for back in reversed(range(len(lines)))]
 
     def close(self) -> None:
         """End the child once every group has."""
@@ -151,7 +158,7 @@ class NvidiaSmi:
     """The sensor, with the one child that feeds all its groups. Options: `period_s`, how often a line is asked for
     (0.1 s); `patience_s`, how long the first answer may take (2 s where a run waits for it, else 15 s).
 
-    `trouble` says why single polls have replaced the looping child; None where it loops.
+    `failure` says why no line can come now. `trouble` says why single polls have replaced the looping child.
     """
 
     name = "nvidia-smi"
@@ -162,22 +169,19 @@ class NvidiaSmi:
         self._environ = request.machine.environ
         self._clock = request.machine.clock
         options = request.options.get(self.name, {})
-        self._period_s = float(options.get("period_s", PERIOD_S))
+        self.period_ns = round(float(options.get("period_s", PERIOD_S)) * NS)
         self._wait_s = float(options.get("patience_s", request.patience_s or PROBE_TIMEOUT_S))
         self._binary = ""
         self._fields: list[str] = []  # that this driver knows
-        self._gpus: dict[int, tuple[Identity, SmiRow]] = {}
-        self._chosen: list[int] = []
+        self._count = 0  # of all GPUs, also those that are not selected
+        self._groups: list[SmiGroup] = []
         self._report: Report | None = None
         self._first_s = 0.0  # how long the first answer took
-        self.polling = False
+        self.failure: str | None = None
         self.trouble: str | None = None
-        self._command: list[str] = []  # without GPUs and loop
-        self._groups: dict[int, SmiGroup] = {}
         self._open = 0  # groups that are not closed
         self._child: Child | None = None
         self._parser = Parser()
-        self._failure: str | None = None
         self._start_ns = 0  # no child is started before
         self._line_ns = 0  # when the last line came
         self._pump_ns = 0  # when lines were last looked for
@@ -192,12 +196,8 @@ class NvidiaSmi:
         """One group for each selected GPU, all fed by one child."""
         if not self.probe().usable:
             return ()
-        self._groups = {index: SmiGroup(self, *self._gpus[index]) for index in self._chosen}
         self._open = len(self._groups)
-        wanted = {field for group in self._groups.values() for field in group.fields}
-        fields = ["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)]
-        self._command = self._query(fields)
-        return list(self._groups.values())
+        return list(self._groups)
 
     def _query(self, fields: Sequence[str]) -> list[str]:
         return [self._binary, f"--query-gpu={','.join(fields)}", "--format=csv,nounits"]
@@ -211,26 +211,26 @@ class NvidiaSmi:
         self._first_s = (self._clock.monotonic_ns() - started_ns) / NS
         if why and not rows:
             return self._refuse(why)
-        self._gpus = {int(row.numbers.get("index") or 0): (_identity(row), row) for row in rows}
-        gpus = self._with_migs([who.gpu for who, _ in self._gpus.values()])
+        known = {who.gpu.index: (who, row) for who, row in zip(map(_identity, rows), rows, strict=True)}
+        self._count = len(known)
+        gpus = self._with_migs([who.gpu for who, _ in known.values()])
         selection = select(self._request.devices, gpus, self._environ.get("CUDA_DEVICE_ORDER"))
-        devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in self._gpus.items()]
+        devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in known.items()]
         missing = {"CUDA_VISIBLE_DEVICES": selection.note} if selection.note else {}
         if why:
             missing["gpu"] = why
         if not selection.gpus:
             why = selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
             return Report(self.name, State.ABSENT, why, None, {}, missing, devices)
-        groups = [SmiGroup(self, *self._gpus[index]) for index in selection.gpus]
+        groups = [SmiGroup(self, *known[index]) for index in selection.gpus]
         for group in groups:
             missing |= group.missing
-        usable = [group for group in groups if group.fields]
-        self._chosen = [group.gpu.index for group in usable]
-        if not usable:
+        self._groups = [group for group in groups if group.fields]
+        if not self._groups:
             why = f"nvidia-smi runs, but no GPU reports power: {missing[f'{groups[0].info.device}.power']}."
             return Report(self.name, State.UNUSABLE, why, None, {}, missing, devices)
-        samples = {name: value for group in usable for name, value in group.samples.items()}
-        cards = f"{len(usable)} GPU{'s' if len(usable) > 1 else ''}"
+        samples = {name: value for group in self._groups for name, value in group.samples.items()}
+        cards = f"{len(self._groups)} GPU{'s' if len(self._groups) > 1 else ''}"
         how = f"{cards}, one looping nvidia-smi, power integrated"
         return Report(self.name, State.USABLE, how, None, samples, missing, devices)
 
@@ -294,110 +294,87 @@ class NvidiaSmi:
         if self._open <= 0:
             self.close()
 
-    def close(self) -> None:
-        """End the child."""
+    def close(self, again_ns: int = 0) -> None:
+        """End the child; another one is not started before `again_ns`."""
         if self._child is not None:
             self._child.end()
             self._child = None
+        self._start_ns = again_ns
 
-    def pump(self) -> str | None:
-        """Hand the lines that have arrived to their groups, and keep a child running. Says why none can arrive."""
+    def pump(self) -> None:
+        """Hand the lines that have arrived to their groups, and keep a child running."""
         now_ns = self._clock.monotonic_ns()
-        self._line_ns = self._line_ns or now_ns  # from the first call on it may be expected to print
-        back = [group for group in self._groups.values() if group.lost and now_ns >= group.retry_ns]
+        back = [group for group in self._groups if 0 < group.retry_ns <= now_ns]
         for group in back:
-            group.lost = None
+            group.retry_ns = 0
         if back:
-            self._restart(now_ns)
+            self.close()
         if self._child is None and now_ns >= self._start_ns:
             self._launch(now_ns)
-        if self._child is not None:
-            self._read(self._child, now_ns)
-        if self._child is not None:
-            self._watch(self._child, now_ns)
+        child = self._child
+        if child is not None and not self._take(child, now_ns) and self._child is child:
+            self._watch(child, now_ns)
         self._pump_ns = now_ns
-        silent_s = (now_ns - self._line_ns) / NS
-        if self._failure:
-            return f"nvidia-smi: {self._failure}"
-        return f"nvidia-smi has printed nothing for {silent_s:.1f} s." if silent_s > self._limit_s() else None
-
-    def _restart(self, at_ns: int) -> None:
-        self.close()
-        self._start_ns = at_ns
 
     def _launch(self, now_ns: int) -> None:
-        gpus = [group.gpu for group in self._groups.values() if group.lost is None]
-        if not gpus:
+        groups = [group for group in self._groups if not group.retry_ns]
+        if not groups:
             return
-        some = ["--id=" + ",".join(gpu.uuid or str(gpu.index) for gpu in gpus)] if len(gpus) < len(self._gpus) else []
-        loop = [] if self.polling else [f"--loop-ms={max(1, round(self._period_s * 1000))}"]
+        wanted = {field for group in groups for field in group.fields}
+        command = self._query(["timestamp", "index", *(name for name in self._fields if canonical(name) in wanted)])
+        if self.trouble is None:
+            command.append(f"--loop-ms={max(1, self.period_ns // 1_000_000)}")
+        if len(groups) < self._count:
+            command.append("--id=" + ",".join(group.gpu.uuid or str(group.gpu.index) for group in groups))
         self._parser = Parser()
         try:
-            self._child = Child([*self._command, *loop, *some], self._environ, now_ns)
+            self._child = Child(command, self._environ, now_ns)
         except OSError as error:
-            self._failure = f"{error.strerror}."
-            self._start_ns = now_ns + round(BACKOFF_S * NS)
+            self.failure, self._start_ns = f"nvidia-smi: {error.strerror}.", now_ns + round(BACKOFF_S * NS)
 
-    def _read(self, child: Child, now_ns: int) -> None:
-        by_gpu: dict[int, list[SmiRow]] = {}
-        for row in filter(None, map(self._parser.feed, child.lines())):
-            index = row.numbers.get("index")
-            if index is not None:
-                by_gpu.setdefault(int(index), []).append(row)
-        for group in self._groups.values():
-            rows = by_gpu.get(group.gpu.index)
-            if not rows:
-                continue
-            group.arrived(rows, self._times_ns(rows, group.last_ns, now_ns), round(self._period_s * NS))
-            self._line_ns, self._failure = now_ns, None
-        if not by_gpu and self._parser.failures:
+    def _take(self, child: Child, now_ns: int) -> bool:
+        """Take what the child has printed; False where that is nothing, or only what it complains of."""
+        rows = [row for row in map(self._parser.feed, child.lines()) if row is not None]
+        for group in self._groups:
+            own = [row for row in rows if row.numbers.get("index") == group.gpu.index]
+            if own:
+                group.arrived(own, self._pump_ns, now_ns, self._clock)
+                self._line_ns, self.failure = now_ns, None
+        if self._line_ns != now_ns and self._parser.failures:
             self._failed(self._parser.failures.pop(), now_ns)
-
-    def _times_ns(self, rows: Sequence[SmiRow], last_ns: int, now_ns: int) -> list[int]:
-        """When lines of one GPU were printed. Where the times in them cannot be right (none, another zone, a clock that
-        was set), they are a period apart until now."""
-        ahead_ns = self._clock.utc_ns() - self._clock.monotonic_ns()
-        times_ns = [round(row.time.timestamp() * 1e6) * 1000 - ahead_ns for row in rows if row.time is not None]
-        rising = all(before < after for before, after in pairwise([last_ns, *times_ns]))
-        if len(times_ns) == len(rows) and rising and self._pump_ns - BEHIND_NS <= times_ns[-1] < now_ns + AHEAD_NS:
-            return [min(at_ns, now_ns) for at_ns in times_ns]
-        return [now_ns - round(self._period_s * NS) * back for back in reversed(range(len(rows)))]
+        return self._line_ns == now_ns
 
     def _failed(self, text: str, now_ns: int) -> None:
         """Leave out the GPU that a failure names: a lost one makes every query of all GPUs fail."""
         address = short_pci(text)
-        gone = [group for group in self._groups.values() if address and short_pci(group.gpu.pci_bus_id) == address]
+        gone = [group for group in self._groups if address and short_pci(group.gpu.pci_bus_id) == address]
         for group in gone:
-            group.lost, group.retry_ns = text, now_ns + round(LOST_RETRY_S * NS)
+            group.failure, group.retry_ns = text, now_ns + round(LOST_RETRY_S * NS)
         if gone:
-            self._restart(now_ns)
+            self.close()
         else:
-            self._failure = text
-
-    def _limit_s(self) -> float:
-        """How long silence is nothing to worry about: longer for a child that has not printed anything yet."""
-        spoke = self._child is not None and self._line_ns > self._child.started_ns
-        least_s = max(POLL_TIMEOUT_S if self.polling else WATCHDOG_S, 5 * self._period_s)
-        return least_s if spoke and not self.polling else max(least_s, 3 * self._first_s)
+            self.failure = f"nvidia-smi: {text}"
 
     def _watch(self, child: Child, now_ns: int) -> None:
         """Replace a child that has ended, or one that prints nothing; the latter by single polls."""
+        polling, period_s = self.trouble is not None, self.period_ns / NS
+        spoke = self._line_ns > child.started_ns
         silent_s = (now_ns - max(self._line_ns, child.started_ns)) / NS
-        if not child.finished and silent_s <= self._limit_s():
+        limit_s = max(POLL_TIMEOUT_S if polling else WATCHDOG_S, 5 * period_s)
+        if polling or not spoke:  # the first line may take as long as that of the probe
+            limit_s = max(limit_s, 3 * self._first_s)
+        if not child.finished and silent_s <= limit_s:
             return
-        done = child.finished and self._line_ns > child.started_ns
+        if child.finished and spoke:
+            self.close(max(now_ns, child.started_ns + self.period_ns))
+            return
         why = "exited" if child.finished else f"printed no line for {silent_s:.1f} s"
-        self._restart(now_ns + round(BACKOFF_S * NS))
-        if done:
-            self._start_ns = max(now_ns, child.started_ns + round(self._period_s * NS))
-        elif self.polling:
-            self._failure = self._failure or f"a poll {why}."
-        else:
-            self.polling = True
-            self._start_ns = now_ns
+        self.close(now_ns + round(BACKOFF_S * NS) if polling else now_ns)
+        self.failure = self.failure or f"nvidia-smi {why}."
+        if not polling:
             self.trouble = (
-                f"nvidia-smi --loop-ms={round(self._period_s * 1000)}, requested to print every "
-                f"{self._period_s:g} s, {why}; single polls are used instead."
+                f"nvidia-smi --loop-ms={self.period_ns // 1_000_000}, requested to print every {period_s:g} s, {why}; "
+                "single polls are used instead."
             )
 
 

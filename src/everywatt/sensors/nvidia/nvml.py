@@ -271,7 +271,7 @@ class Nvml:
         while waiting:
             for index, card in list(waiting.items()):
                 first = card.power.samples[f"gpu.{index}.energy"]
-                if first is None or self._counter_j(card) != first:
+                if self._counter_j(card) not in (first, None):  # None: it failed this time, which is no movement
                     del waiting[index]
             now_ns = self._clock.monotonic_ns()
             if now_ns >= deadline_ns:

@@ -55,7 +55,7 @@ def parse_fdinfo(text: str) -> Client | None:
             found.setdefault(_kind(key), {})[key] = value.strip()
     pci = short_pci(found.get("drm-pdev", {}).get("drm-pdev", ""))
     client = found.get("drm-client-id", {}).get("drm-client-id", "")
-    if pci is None or not client.isdigit():
+    if pci is None or not client.isdecimal():
         return None
     busy = _counts(found, "drm-engine-")
     totals = _counts(found, "drm-total-cycles-")
@@ -78,7 +78,7 @@ def _counts(found: dict[str, dict[str, str]], kind: str) -> dict[str, int]:
     counts = {}
     for key, value in found.get(kind, {}).items():
         number = value.removesuffix("ns").strip()
-        if number.isdigit() and len(number) <= 20:
+        if number.isdecimal() and len(number) <= 20:
             counts[key.removeprefix(kind)] = int(number)
     return counts
 
@@ -89,7 +89,7 @@ def _memory(found: dict[str, dict[str, str]]) -> int | None:
         regions = {}
         for key, value in found.get(kind, {}).items():
             number, _, unit = value.partition(" ")
-            if number.isdigit() and unit.strip() in _UNITS:
+            if number.isdecimal() and unit.strip() in _UNITS:
                 regions[key.removeprefix(kind)] = int(number) * _UNITS[unit.strip()]
         own = [size for name, size in regions.items() if not name.startswith(_OF_SYSTEM)]
         if regions:
@@ -152,7 +152,7 @@ class DrmTable:
         return now_ns, [{**row, **before} for row in changed]
 
     def _list(self, now_ns: int, first: bool) -> None:
-        pids = {int(name) for name in _names(self._proc) if name.isdigit()}
+        pids = {int(name) for name in _names(self._proc) if name.isdecimal()}
         for gone in self._processes.keys() - pids:
             del self._processes[gone]
         self._turn = (self._turn + 1) % ROUND

@@ -292,7 +292,7 @@ class Use:
 def _below(machine: Machine) -> tuple[int | None, int | None]:
     """The process under which this simulated machine is, and the one of those that makes its power; None for none."""
     root, _, maker = machine.environ.get("EVERYWATT_BELOW", "").partition(",")
-    return int(root) if root.isdigit() else None, int(maker) if maker.isdigit() else None
+    return int(root) if root.isdecimal() else None, int(maker) if maker.isdecimal() else None
 
 
 def _hidepid(machine: Machine) -> str | None:

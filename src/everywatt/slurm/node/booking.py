@@ -63,16 +63,17 @@ def book(
     idle: dict[str, Idle],
     *,
     late: dict[str, Account] | None = None,
-    learn: bool = True,
+    bridge: bool = False,
 ) -> list[NodeHour]:
     """Charge a stretch of UTC time on one tape to its jobs; gives what jobs, idle and the system had of each device in
     each hour of it. `accounts` grow.
 
-    `idle` is what the node knows of its devices' idle power; if it may `learn`, what this tape tells more surely
-    replaces it. `late` gets accounts of jobs (by id) whose processes were there and of which no hook has told yet: they
-    are a part of the system until then.
+    `idle` is what the node knows of its devices' idle power; what this tape tells more surely replaces it, unless it is
+    a `bridge` over a time without a recorder. On a bridge, use and power are spread evenly over all of it, and so is a
+    job that was there for a part of it. `late` gets accounts of jobs (by id) whose processes were there and of which no
+    hook has told yet: they are a part of the system until then.
     """
-    for label, found in find_levels(tape, {}).items() if learn else ():
+    for label, found in find_levels(tape, {}).items() if not bridge else ():
         if label not in idle or found.spread_w <= idle[label].spread_w:
             idle[label] = found
     hours: list[NodeHour] = []
@@ -85,7 +86,8 @@ def book(
             if made.total.joules is None:
                 hours += book_unseen(tape, node, jobs, accounts, low_s, high_s)
                 continue
-            here = [job for job in jobs if job.start_s < high_s and (job.end_s is None or job.end_s > low_s)]
+            between_s = (start_s, end_s) if bridge else (low_s, high_s)
+            here = [job for job in jobs if job.start_s < between_s[1] and (job.end_s or high_s) > between_s[0]]
             piece = _Piece(tape, made, here, accounts, {} if late is None else late, low_s, high_s)
             piece.book()
             hours += _hour_rows(tape, node, piece.totals, (low_s, high_s), dict(made.total.parts))

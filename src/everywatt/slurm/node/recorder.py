@@ -379,7 +379,7 @@ class Node:
                     hours = book(before, self.name, known, accounts, start_s, seen_s, self.state.idle) if before else []
                     hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
                 else:
-                    hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, learn=False)
+                    hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, bridge=True)
                     unknown = [job for key, job in ended.items() if used_s[key] is None]
                     book_doubt(unknown, accounts, hours, start_s, end_s)
         except EverywattError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from everywatt.core.format import (
     format_duration,
     format_joules,
     format_percent,
+    format_rounded,
     format_watts,
 )
 from everywatt.core.tables import Cell, Column, Table
@@ -75,6 +76,30 @@ class Detail:
             for part in row.devices
         )
 
+    def parts(self) -> list[tuple[str, list[tuple[str, int]], dict[str, str]]]:
+        """By node, step and device where there are several: names with microjoules, and names with what is printed.
+
+        Records have intervals of nodes and devices; a step has the digits that the interval of the job leaves it.
+        """
+        several, whole = len(self.rows) > 1, summed(self.rows)
+        nodes = {row.node: short(row.row()) for row in self.rows}
+        devices = {
+            f"{row.node} {part.device}" if several else part.device: format_joules(
+                part.energy_uj / UJ, (part.energy_uj - part.low_uj) / UJ, (part.high_uj - part.energy_uj) / UJ
+            )
+            for row in self.rows
+            for part in row.devices
+        }
+        ends_uj = whole["energy_uj"], whole["low_uj"], whole["high_uj"]
+        share = 0.0 if None in ends_uj or not ends_uj[0] else (ends_uj[2] - ends_uj[1]) / 2 / ends_uj[0]
+        steps = {name: format_rounded("J", share * uj / UJ, uj / UJ) for name, uj in self.by_step()}
+        found = [
+            ("node", self.by_node(), nodes),
+            ("step", self.by_step(), steps),
+            ("device", self.by_device(), devices),
+        ]
+        return [one for one in found if len(one[1]) > 1 or (one[1] and one[0] != "node")]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         first, difference = self.first, slurm_difference(self)
@@ -100,16 +125,16 @@ class Detail:
         again = f" (run {first.restart + 1})" if first.restart else ""
         where = first.node if len(self.rows) == 1 else f"{len(self.rows)} nodes"
         lines = [
-            f"job {first.shown_id}{again}: {first.name}   {first.user}, {first.account or 'no account'}",
+            f"job {first.shown_id}{again}: {f'{first.name}   ' * bool(first.name)}{first.user}, "
+            f"{first.account or 'no account'}",
             f"  {first.state}, {format_duration(self.elapsed_s)} on {where}, partition {first.partition or '-'}",
             f"  energy      {short(whole, '95 %')}, coverage {format_percent(whole['coverage'])}, {first.scope}",
             *([f"              {whole['refused']}"] if whole["energy_uj"] is None else []),
             *_amount_lines(self, whole),
             *_use_lines(self, whole),
         ]
-        for title, pairs in (("node", self.by_node()), ("step", self.by_step()), ("device", self.by_device())):
-            if len(pairs) > 1 or (pairs and title != "node"):
-                lines += [f"by {title}", *bars(pairs)]
+        for title, pairs, shown in self.parts():
+            lines += [f"by {title}", *bars(pairs, shown)]
         return [*lines, *(f"* {hint}" for hint in hints(self))]
 
 
@@ -130,9 +155,10 @@ class Details:
         rows: list[list[Cell]] = [
             [job.first.shown_id, job.first.state, job.elapsed_s, short(summed(job.rows))] for job in self.jobs
         ]
-        total_uj = sum(job.energy_uj or 0 for job in self.jobs)
-        refused = sum(job.energy_uj is None for job in self.jobs)
-        note = f"{len(self.jobs)} jobs: {format_joules(total_uj / UJ)}" + (f", {refused} without" if refused else "")
+        known = [job for job in self.jobs if job.energy_uj is not None]
+        refused = len(self.jobs) - len(known)
+        total = short(summed([row for job in known for row in job.rows])) if known else "no figure"
+        note = f"{len(self.jobs)} jobs: {total}" + (f", {refused} without" if refused and known else "")
         return [Table.of("JOB", "STATE", Column("TIME", "s"), Column("ENERGY", "J"), rows=rows, notes=[note])]
 
 
@@ -278,8 +304,14 @@ def slurm_difference(job: Detail) -> tuple[float, float | None] | None:
     return slurm_j, None if ours_uj is None else ours_uj / UJ / slurm_j - 1
 
 
-def bars(pairs: Sequence[tuple[str, int]], width: int = 40, most: int = 16) -> list[str]:
-    """A bar chart for a terminal, one line each; what does not fit into `most` lines is one line of its own."""
+def bars(
+    pairs: Sequence[tuple[str, int]], words: Mapping[str, str] | None = None, width: int = 40, most: int = 16
+) -> list[str]:
+    """A bar chart for a terminal, one line each; what does not fit into `most` lines is one line of its own.
+
+    `words` are what is printed of each, where that is more than its joules.
+    """
+    known = words or {}
     shown = list(pairs[:most])
     if len(pairs) > most:
         shown.append((f"({len(pairs) - most} more)", sum(uj for _, uj in pairs[most:])))
@@ -287,6 +319,6 @@ def bars(pairs: Sequence[tuple[str, int]], width: int = 40, most: int = 16) -> l
     room = max((len(name) for name, _ in shown), default=0)
     return [
         f"  {name:<{room}}  {'#' * round(width * max(uj, 0) / largest) if largest > 0 else '':<{width}}  "
-        f"{format_joules(uj / UJ)}"
+        f"{known.get(name) or format_joules(uj / UJ)}"
         for name, uj in shown
     ]

@@ -355,7 +355,7 @@ everywatt.Page = class {
     return section("comparison", "Comparison", null,
       found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not cover the same scope. Runs of a different scope get no ratio; do not compare their joules.") : null,
       box,
-      table("Comparison", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", "Verdict"],
+      table("Compared runs", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", "Verdict"],
         found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", entry.duration_shown, entry.mean_shown, entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
       this.overlayBox);
   }

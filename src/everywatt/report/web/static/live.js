@@ -224,7 +224,7 @@ everywatt.Board = class extends everywatt.Page {
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
         figure("Averages", ["1s", "5s", "15s"].map((name) => averages[name] === null ? "–" : number(averages[name])).join(" · ") + " W", "over 1, 5 and 15 s"),
-        figure("CPU", now.host.cpu_pct === null ? "–" : number(Math.round(now.host.cpu_pct * 10) / 10, "%"), "of all CPUs"),
+        figure("CPU", now.host.cpu_pct === null ? "–" : everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
         figure("Memory", now.host.memory_bytes === null ? "–" : everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
     this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
   }

@@ -32,7 +32,7 @@ everywatt.RunList = class {
       element("main", { id: "main" }, element("section.card.list", { "aria-label": "Runs" },
         element("div.finder", {}, element("div.field.wide", {}, element("label", { for: "search" }, "Search"), this.search), element("div.field.order", {}, element("label", { for: "order" }, "Sort"), this.order)),
         this.facets, element("div.line", {}, this.count, this.home),
-        element("div.scroll.runs", { tabindex: "0", role: "region", "aria-label": "Runs" }, element("table", {}, element("caption.hidden", {}, "Runs"), element("thead", {}, this.heads), this.body)), this.more),
+        element("div.scroll.runs", { tabindex: "0", role: "region", "aria-label": "Table of runs" }, element("table", {}, element("caption.hidden", {}, "Runs"), element("thead", {}, this.heads), this.body)), this.more),
       this.bar));
     document.addEventListener("keydown", (event) => this.key(event));
     this.draw();
