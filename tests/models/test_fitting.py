@@ -12,6 +12,7 @@ from everywatt.models.fitting import fit
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.reading import read_table
+from everywatt.models.screening import screen
 from everywatt.models.table import Table
 from everywatt.models.validation import folds_of
 
@@ -223,6 +224,14 @@ def test_units_that_are_mixed_up_are_caught():
     model = fit(table, "power", only=("linear",)).model
     with pytest.raises(UsageError, match="is the unit different"):
         apply(model, table.with_columns({**table.columns, "cpu_time": table.columns["cpu_time"] * 1e6}))
+
+
+@pytest.mark.xfail(strict=True, reason="milliwatts in a column without a unit are taken for tens of kilowatts")
+def test_watts_of_a_hundred_servers_are_doubted():
+    table = world()
+    milli = table.with_columns({**table.columns, "power": 1000 * table.columns["power"]})
+    assert any("milliwatts" in warning for warning in screen(milli, "power").warnings)
+    assert not any("milliwatts" in warning for warning in screen(table, "power").warnings)
 
 
 def test_a_model_without_its_columns_says_which():
