@@ -226,7 +226,6 @@ def test_units_that_are_mixed_up_are_caught():
         apply(model, table.with_columns({**table.columns, "cpu_time": table.columns["cpu_time"] * 1e6}))
 
 
-@pytest.mark.xfail(strict=True, reason="milliwatts in a column without a unit are taken for tens of kilowatts")
 def test_watts_of_a_hundred_servers_are_doubted():
     table = world()
     milli = table.with_columns({**table.columns, "power": 1000 * table.columns["power"]})

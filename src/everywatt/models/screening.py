@@ -21,6 +21,7 @@ POWER_NAME = re.compile(r"(power|(?<!every)watt|energy|joule|_uj$|_mj$|(^|[._])[
 MOST_MISSING = 0.2
 LEAST_ROWS = 30
 PLAUSIBLE_W = (0.05, 100_000.0)
+DOUBTED_W = 10_000.0  # no single node draws that much; 10 W in milliwatts are as many
 DEAD_ROWS = 30
 LEAK = 0.9995
 COPY = 1 - 1e-9
@@ -115,6 +116,8 @@ def _plausible(y: Floats, target: str, warnings: list[str]) -> None:
             f"The median of {target} is {middle:.3g}, which cannot be the watts of a machine.",
             cure="a column in watts (mW ÷ 1000; a counter of joules whose name ends in _total or _energy)",
         )
+    if middle >= DOUBTED_W:
+        warnings.append(f"the median of {target} is {middle:.3g} W: is it in milliwatts? Then call it {target}_mw")
     apart = np.maximum(y / middle, middle / y)
     mixed = (apart >= MIXED[0]) & (apart <= MIXED[1])
     if 0 < mixed.mean() < 0.5 and mixed.sum() >= 3:
