@@ -36,6 +36,12 @@ def test_the_past_is_by_time_and_not_across_a_gap():
     assert made_of(times, values, "past", 3.0, 3.0).tolist() == [1, 1, 2, 3, 5, 5]
 
 
+def test_a_change_is_since_the_row_before_and_none_after_a_gap():
+    times = np.array([0.0, 3, 6, 9, 60, 63])
+    values = np.array([1.0, 2, 5, 4, 5, 6])
+    assert made_of(times, values, "change", 3.0, 3.0).tolist() == [0, 1, 3, -1, 0, 1]
+
+
 def test_a_missing_value_is_filled_before_anything_is_made_of_it():
     table = Table(np.arange(3.0), {"a": np.array([2.0, np.nan, 4.0]), "b": np.array([1.0, 2.0, np.nan])})
     features = [Feature("value", "a"), Feature("ratio", "a", "b"), Feature("log-ratio", "a", "b")]

@@ -12,6 +12,7 @@ from everywatt.models.fitting import fit
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.reading import read_table
+from everywatt.models.screening import screen
 from everywatt.models.table import Table
 from everywatt.models.validation import folds_of
 
@@ -60,6 +61,23 @@ def test_rows_one_by_one_are_the_same_as_all_at_once_and_bounded(kind):
     far = np.vstack([x[:20], 10 * x[:20], 0.01 * x[:20], -x[:20], 1e6 * x[:20]])
     assert [form.watts(row) for row in far.tolist()] == pytest.approx(predict_form(form, far).tolist())
     assert predict_form(form, far).max() <= form.most_w == pytest.approx(form.idle_w + 2 * (y.max() - form.idle_w))
+
+
+def test_trees_rise_with_a_change_and_take_rows_below_the_range_for_falling():
+    """Power that is ahead of its counter: half of a row's rise is in the row before."""
+    use = np.repeat(np.random.default_rng(7).random(60) + 0.5, 5)
+    change = np.diff(use, prepend=use[0])
+    features = (Feature("value", "c"), Feature("change", "c", seconds=1.0))
+    x = np.column_stack([use, change])
+    form = fit_form(Candidate("mixed", "mixed", features), x, 20 + 30 * use + 15 * change)
+    for place, span in ((0, (-1, 4)), (1, (-2, 2))):
+        row = np.tile([1.0, 0.0], (200, 1))
+        row[:, place] = np.linspace(*span, 200)
+        watts = predict_form(form, row)
+        assert (np.diff(watts) >= -1e-9).all() and np.ptp(watts) > 5
+        assert [form.watts(one) for one in row.tolist()] == pytest.approx(watts.tolist())
+    below, lowest = form.watts([form.ranges[0].low - 1e-9, 0.0]), form.watts([form.ranges[0].low, form.ranges[1].low])
+    assert below == pytest.approx(lowest, rel=1e-6)
 
 
 def test_a_linear_world_is_learnt_and_its_error_told():
@@ -206,6 +224,13 @@ def test_units_that_are_mixed_up_are_caught():
     model = fit(table, "power", only=("linear",)).model
     with pytest.raises(UsageError, match="is the unit different"):
         apply(model, table.with_columns({**table.columns, "cpu_time": table.columns["cpu_time"] * 1e6}))
+
+
+def test_watts_of_a_hundred_servers_are_doubted():
+    table = world()
+    milli = table.with_columns({**table.columns, "power": 1000 * table.columns["power"]})
+    assert any("milliwatts" in warning for warning in screen(milli, "power").warnings)
+    assert not any("milliwatts" in warning for warning in screen(table, "power").warnings)
 
 
 def test_a_model_without_its_columns_says_which():

@@ -15,6 +15,7 @@ from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.clocks import FakeClock, SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.machine import Machine
+from everywatt.models.features import History
 from everywatt.models.fitting import fit
 from everywatt.models.modelfile import dumps, load_model
 from everywatt.models.reading import run_table
@@ -72,7 +73,7 @@ def test_watts_are_those_of_the_use_between_two_reads(file, model, tmp_path, use
     # Beyond the training range (3.5 to 62 CPUs) the line goes on, saturates within two more ranges and is bounded.
     assert watts == pytest.approx(10 + 5 * used if used < 64 else 561, rel=0.02)
     assert low < watts < high and flagged == outside
-    inside = model.predict([30.0])
+    inside = model.predict(History(model.form.features, 1.0).row(0.0, {"host.cpu_time": 30.0}))
     assert outside == 0.0 or high / low > 1.03 * inside.high / inside.low
 
 
@@ -199,10 +200,10 @@ def test_a_model_that_no_longer_fits_says_so():
     drift = Drift(0.9)
     for _ in range(40):
         drift.add(102.0, 100.0, 90.0, 110.0)
-    assert not drift.alarm and drift.ratio == pytest.approx(1.02) and drift.sentence == ""
+    assert not drift.alarm and drift.ratio == pytest.approx(1.02)
     for _ in range(20):
         drift.add(130.0, 100.0, 90.0, 110.0)
-    assert drift.alarm and "drifted" in drift.sentence
+    assert drift.alarm
     few = Drift(0.9)
     for _ in range(10):
         few.add(200.0, 100.0, 90.0, 110.0)

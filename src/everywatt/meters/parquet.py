@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import library
 from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, join, names_of
 
 
@@ -55,12 +56,7 @@ _TENTH: Final = b"tenths"
 
 def arrow() -> tuple[Any, Any]:
     """pyarrow and its Parquet, or MissingExtra."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "meters") from None
-    return pa, pq
+    return library("pyarrow", "meters"), library("pyarrow.parquet", "meters")
 
 
 class BlockWriter:

@@ -174,12 +174,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     made = np.maximum(gain * watts + offset, 1e-9)
     need = conformal_quantile(np.abs(np.log(truth / made)).tolist(), model.widths.level)
     had = max(model.widths.below[0], model.widths.above[0], 1e-6)
-    factor = max(1.0, need / had)
-    widths = replace(
-        model.widths,
-        below=tuple(v * factor for v in model.widths.below),
-        above=tuple(v * factor for v in model.widths.above),
-    )
+    widths = model.widths.scaled(max(1.0, need / had))
     told = {
         **model.about,
         "transferred": {

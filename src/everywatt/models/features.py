@@ -4,6 +4,7 @@ value   a column as it is
 ratio   one column over another (instructions for each cycle)
 log-ratio   the logarithm of one column over another: which ratio is unusual, on either side
 past    a column as it stood some seconds ago (files of earlier versions)
+change  how much a column rose over so many seconds: counters and power of a row do not begin at the same instant
 mean    a rolling average: x̄(t) = x̄(t−d)·e^(−d/τ) + x(t)·(1 − e^(−d/τ)), whose answer to a step is 1 − e^(−t/τ)
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = ("value", "ratio", "log-ratio", "past", "mean")
+KINDS = ("value", "ratio", "log-ratio", "past", "change", "mean")
 RATIOS = ("ratio", "log-ratio")
 AVERAGES_S = (1.0, 5.0, 15.0)
 TINY = 1e-12
@@ -23,7 +24,8 @@ TINY = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature. `other` is the column below the line of a ratio, `seconds` the age of `past` or τ of `mean`."""
+    """One feature. `other` is the column below the line of a ratio, `seconds` the age of `past`, the span of
+    `change`, or τ of `mean`."""
 
     kind: str
     column: str
@@ -32,11 +34,13 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """As people read it: `cycles`, `cycles / time`, `cycles 3 s ago`, `cycles over 5 s`."""
+        """As people read it: `cycles`, `cycles / time`, `change of cycles in 3 s`, `cycles over 5 s`."""
         if self.kind in RATIOS:
             return f"{self.column} / {self.other}"
         if self.kind == "past":
             return f"{self.column} {self.seconds:g} s ago"
+        if self.kind == "change":
+            return f"change of {self.column} in {self.seconds:g} s"
         if self.kind == "mean":
             return f"{self.column} over {self.seconds:g} s"
         return self.column
@@ -51,7 +55,7 @@ class Feature:
         data: dict[str, Any] = {"kind": self.kind, "column": self.column}
         if self.kind in RATIOS:
             data["other"] = self.other
-        elif self.kind in ("past", "mean"):
+        elif self.kind in ("past", "change", "mean"):
             data["seconds"] = self.seconds
         return data
 
@@ -84,7 +88,7 @@ class History:
     def __init__(self, features: Sequence[Feature], period_s: float) -> None:
         self._features = tuple(features)
         self._period_s = period_s
-        self._keep_s = max((f.seconds for f in features if f.kind == "past"), default=0.0) + 2 * period_s
+        self._keep_s = max((f.seconds for f in features if f.kind in ("past", "change")), default=0.0) + 2 * period_s
         self._rows: deque[tuple[float, Mapping[str, float]]] = deque()
         self._means: dict[int, float] = {}
         self._last_s: float | None = None
@@ -113,8 +117,9 @@ class History:
             return ratio_of(value, values[f.other])
         if f.kind == "log-ratio":
             return log_ratio_of(value, values[f.other])
-        if f.kind == "past":
-            return self._ago(at_s - f.seconds, f.column, value)
+        if f.kind in ("past", "change"):
+            ago = self._ago(at_s - f.seconds, f.column, value)
+            return ago if f.kind == "past" else value - ago
         if f.kind == "mean":
             elapsed = 0.0 if last_s is None else at_s - last_s
             made = smooth(self._means.get(place), value, elapsed, f.seconds)

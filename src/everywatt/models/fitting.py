@@ -11,9 +11,9 @@ import numpy as np
 from everywatt.core.errors import UsageError
 from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
-from everywatt.models.form import Model, Range
+from everywatt.models.form import Model
 from everywatt.models.intervals import LEVEL, map_of
-from everywatt.models.learners import Candidate, candidates, fit_form, importances
+from everywatt.models.learners import Candidate, candidates, fit_form, importances, range_of
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import (
@@ -30,6 +30,7 @@ from everywatt.models.validation import (
 )
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
+MOST_CHANGES = 4  # strongest columns whose change trees follow
 LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
 LEAST_STUCK = 10  # rows; a column is stuck after that many, and after twice its longest standstill in training
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
@@ -84,9 +85,11 @@ def fit(
         tried = [one for one in tried if one.kind not in ("curved", "mixed")]
     if only is not None:
         tried = [one for one in tried if one.name in only or one.baseline]
-    loads = table.loads if table.loads is not None else found_loads(table, [f.column for f in tried[1].features])
-    x = design(table, tried[1].features, fill, table.period_s)
-    folds = folds_of(loads, {f.name: x[:, p] for p, f in enumerate(tried[1].features) if f.kind == "value"})
+    every = max((one.features for one in tried), key=len)
+    x = design(table, every, fill, table.period_s)
+    columns = {f.column: x[:, p] for p, f in enumerate(every) if f.kind == "value"}
+    loads = table.loads if table.loads is not None else found_loads(table, list(columns))
+    folds = folds_of(loads, columns)
     scores = []
     for one in tried:
         tell(f"trying {one.name}")
@@ -96,9 +99,9 @@ def fit(
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
-    found = shifts(scores, y, level, CHOICES[choose])
+    found, wider = shifts(scores, y, level, CHOICES[choose])
     x = x[:, : len(best.candidate.features)]
-    model = _finish(best, x, y, seen, target, scores, level, choose, found, told)
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, wider, told)
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 
@@ -126,7 +129,8 @@ def _candidates(seen: Screened, target: str, averages: bool, *, asked: bool) -> 
     used, ratios, unused = automatic(seen.table, target, seen.names, asked=asked)
     if averages:
         used = [*used, *(Feature("mean", f.column, seconds=tau) for f in used[:8] for tau in AVERAGES_S)]
-    return candidates(used, ratios), unused
+    changes = [Feature("change", f.column, seconds=seen.table.period_s) for f in used[:MOST_CHANGES]]
+    return candidates(used, ratios, changes), unused
 
 
 def _finish(
@@ -139,6 +143,7 @@ def _finish(
     level: float,
     choose: str,
     found: Sequence[Shift],
+    wider: float,
     loads: Sequence[str],
 ) -> Model:
     form = fit_form(best.candidate, x, y)
@@ -146,7 +151,7 @@ def _finish(
     names = [f.column for f, moves in zip(form.features, share, strict=True) if f.kind == "value" and moves > 0]
     still = {name: max(LEAST_STUCK, 2 * int(still_rows(seen.table.column(name)).max())) for name in names}
     widths = calibrated(best, y, level, map_of(form, x))
-    widths = replace(widths, stuck=stuck_columns(best, y, level, still))
+    widths = replace(widths, stuck=stuck_columns(best, y, level, still)).scaled(wider)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
     worst = max(found, key=lambda one: one.error_pct)
     least = min(found, key=lambda one: one.coverage)
@@ -168,6 +173,7 @@ def _finish(
         "worst_error_pct": worst.error_pct,
         "worst_fold": worst.name,
         "least_coverage": least.coverage,
+        "widened": wider,
         "looks": len(found) * sum(not one.candidate.baseline for one in scores),
         "importance": {form.features[p].name: round(float(share[p]), 4) for p in order},
         "warnings": list(seen.warnings),
@@ -177,7 +183,7 @@ def _finish(
         form=form,
         widths=widths,
         period_s=table.period_s,
-        columns={name: _range(table.column(name)) for name in needed},
+        columns={name: range_of(table.column(name)) for name in needed},
         units={name: table.units.get(name, "") for name in needed},
         host=table.host,
         errors=[error_row(one, y) for one in scores],
@@ -198,8 +204,3 @@ def error_row(one: Score, y: Floats) -> dict[str, Any]:
         "worst_fold": one.worst()[1],
         **{f"{kind}_pct": error for kind in KINDS if not np.isnan(error := one.worst(kind)[0])},
     }
-
-
-def _range(values: Floats) -> Range:
-    known = values[np.isfinite(values)]
-    return Range(float(known.min()), float(known.max()), float(np.median(known)))

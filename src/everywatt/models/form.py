@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from everywatt.models.features import Feature
@@ -91,7 +91,9 @@ class Form:
               watts = idle + Σ curve(x) + share × (e^(Σ trees) − idle − Σ curve(x inside)), never above `most_w`.
               Trees refine the curves by a factor of at most e^`band` (0: no limit): in a gap between the rows that were
               learnt a tree jumps, and a curve does not.
-              Every part rises with every column, so watts never fall while use rises.
+              Every part rises with every column, so watts never fall while use rises. Trees also rise with the change
+              of a column since the row before; below its range, where nothing was learnt of a machine at rest, the
+              change counts as the lowest that was seen.
     linear, boosted   (idle + Σ weight × feature)^share × e^(Σ trees)
     """
 
@@ -109,6 +111,12 @@ class Form:
     seen_w: float = 0.0
     most_w: float = 0.0
     band: float = 0.0
+
+    @property
+    def changes(self) -> dict[int, int]:
+        """Places of the changes of columns, each with the place of the column itself."""
+        values = {feature.column: place for place, feature in enumerate(self.features) if feature.kind == "value"}
+        return {p: values[f.column] for p, f in enumerate(self.features) if f.kind == "change" and f.column in values}
 
     def counted(self, places: Sequence[int]) -> list[int]:
         """Features whose range matters: these `places`, those with a weight, and every column that trees split."""
@@ -142,6 +150,10 @@ class Form:
                 watts += curve.watts(value)
                 inside += curve.watts(min(max(value, limit.low), limit.high))
         if self.trees:
+            row = list(row)
+            for place, of in self.changes.items():
+                if row[of] < self.ranges[of].low:
+                    row[place] = self.ranges[place].low
             grown = math.exp(min(sum(tree.at(row) for tree in self.trees), MOST_LOG))
             if self.band:
                 grown = min(max(grown, inside * math.exp(-self.band)), inside * math.exp(self.band))
@@ -184,6 +196,11 @@ class Widths:
     out: float = 1.0
     scales: tuple[float, ...] = ()
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
+
+    def scaled(self, factor: float) -> Widths:
+        """So many times as wide, but for what is added outside of the training range and where columns are stuck."""
+        below, above = (tuple(factor * width for width in side) for side in (self.below, self.above))
+        return replace(self, below=below, above=above)
 
     def new(self, row: Sequence[float]) -> float:
         """How far a row is from everything that was learnt: 0 is in the midst of it."""

@@ -15,7 +15,7 @@ import numpy as np
 from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import Ints, clusters
 from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along
-from everywatt.models.learners import importances
+from everywatt.models.learners import figures, importances
 from everywatt.models.table import Floats
 
 LEVEL = 0.9
@@ -30,6 +30,7 @@ WATCHED = 0.5  # weight of a ratio beside a column of mean importance
 FAR = 5.0  # ranges: values further out count as that far
 NEAR = 0.9  # quantile of the distance of the rows that a centre stands for
 LEAST_AWAY = 0.01  # ranks: what the mean distance is at least
+LEAST_WIDTH = 1e-9  # logarithm: an exact model has some width
 LEAST_SPREAD = 0.1  # of the mean distance: rows that are all alike still have some
 
 
@@ -78,7 +79,7 @@ def map_of(form: Form, x: Floats) -> Map:
     if not form.features:
         return NOWHERE
     share = importances(form, x)
-    follows = [int(p) for p in np.argsort(-share) if share[p] > 0]
+    follows = [int(p) for p in np.argsort(-share) if share[p] > 0 and form.features[p].kind != "change"]
     ratios = [p for p, feature in enumerate(form.features) if feature.kind == "log-ratio"]
     places = (*follows[:MOST_COUNTED], *ratios)
     if not places:
@@ -98,9 +99,8 @@ def map_of(form: Form, x: Floats) -> Map:
 
 def stuck_of(rows: int, witnesses: Sequence[Floats], level: float = LEVEL) -> Stuck:
     """Widths where a column is stuck, from left-out rows in which it was: log(truth / prediction) of each fold."""
-    miss = (1 - level) / 2
-    sides = [max(conformal_quantile((sign * one).tolist(), 1 - miss) for one in witnesses) for sign in (-1.0, 1.0)]
-    return Stuck(rows, max(sides[0], 0.0), max(sides[1], 0.0))
+    (below,), (above,) = _sides([witnesses], level, 0.5)
+    return Stuck(rows, below, above)
 
 
 def widening(form: Form, places: Sequence[int], x: Floats) -> Floats:
@@ -130,8 +130,7 @@ def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: fl
     below, above = min(
         (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
     )
-    centres = tuple(tuple(float(f"{v:.4g}") for v in centre) for centre in place.centres)
-    scales = tuple(float(f"{scale:.4g}") for scale in place.scales)
+    centres, scales = tuple(tuple(figures(centre, 4)) for centre in place.centres), tuple(figures(place.scales, 4))
     return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING, scales)
 
 
@@ -146,9 +145,13 @@ def _sides(
     return sides[0], sides[1]
 
 
-def covered(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
-    """For each left-out row whether the truth is inside, as 1 or 0; `more` is added on both sides."""
+def strain(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
+    """For each left-out row how many times the width it needs, 1 or less where the truth is inside.
+
+    `more` is added on both sides, whatever the width.
+    """
     found = novelty.tolist()
-    below = np.array([along(widths.novelty, widths.below, new) for new in found]) + more
-    above = np.array([along(widths.novelty, widths.above, new) for new in found]) + more
-    return np.asarray((-below <= errors) & (errors <= above), dtype=np.float64)
+    below, above = (
+        np.array([along(widths.novelty, side, new) for new in found]) for side in (widths.below, widths.above)
+    )
+    return (np.abs(errors) - more) / np.maximum(np.where(errors < 0, below, above), LEAST_WIDTH)

@@ -2,7 +2,8 @@
 
 All of them are idle watts plus what each column adds, and none of them falls while a column rises: a column stands for
 use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` refines
-`curved` by boosted trees. Outside the training range all of them continue as `curved` does.
+`curved` by boosted trees, which also follow how much a column has just risen. Outside the training range all of them
+continue as `curved` does.
 
 A third-party learner is an entry point of the group `everywatt.models`: an object with `name`,
 `fit(x, y, names) -> payload` (plain JSON data) and `predict(payload, x) -> watts`. A model file names the learner and
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
-from everywatt.core.plugins import MODELS, load_plugin, registered
+from everywatt.core.plugins import MODELS, library, load_plugin, registered
 from everywatt.models.features import Feature
 from everywatt.models.form import LEAST_SHARE, MOST_LOG, Curve, Form, Range, Tree
 from everywatt.models.table import Floats
@@ -26,7 +27,6 @@ from everywatt.models.table import Floats
 MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
 KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
 RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
-TREES_SHARE = 0.85  # with more, two more validations were worse than least squares; with less, most were farther off
 BAND = 0.98  # of the rows: trees may differ from the curves by as much as they do in so many rows that were learnt
 SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
 MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
@@ -51,10 +51,11 @@ class Candidate:
     baseline: bool = False
 
 
-def candidates(used: Sequence[Feature], watched: Sequence[Feature]) -> list[Candidate]:
+def candidates(used: Sequence[Feature], watched: Sequence[Feature], changes: Sequence[Feature] = ()) -> list[Candidate]:
     """Everything that is tried, baselines first.
 
-    `used` are the columns that watts follow, `watched` those of which only the range counts (ratios of columns).
+    `used` are the columns that watts follow, `watched` those of which only the range counts (ratios of columns),
+    `changes` what only trees follow.
     """
     features = (*used, *watched)
     tried = [
@@ -62,7 +63,7 @@ def candidates(used: Sequence[Feature], watched: Sequence[Feature]) -> list[Cand
         Candidate("least squares", "least squares", features, baseline=True),
         Candidate("linear", "linear", features),
         Candidate("curved", "curved", features),
-        Candidate("mixed", "mixed", features),
+        Candidate("mixed", "mixed", (*features, *changes)),
     ]
     return tried + [Candidate(name, "plugin", tuple(used)) for name in sorted(registered(MODELS))]
 
@@ -80,7 +81,7 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     if len(x) > MOST_ROWS:
         keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
         x, y = x[keep], y[keep]
-    ranges = _ranges(x)
+    ranges = tuple(range_of(column) for column in x.T)
     least = LEAST_SHARE * float(y.min())
     features = candidate.features
     if candidate.kind == "mean":
@@ -88,7 +89,8 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     if candidate.kind == "plugin":
         payload = dict(learner(candidate.name).fit(x, y, [feature.name for feature in features]))
         return Form("plugin", features, ranges, least, plugin=candidate.name, payload=payload)
-    used = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
+    used = [place for place, feature in enumerate(features) if feature.kind not in ("log-ratio", "change")]
+    split = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
     if candidate.kind == "least squares":
         idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
         weights = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
@@ -106,14 +108,15 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     )
     if candidate.kind != "mixed":
         return form
-    trees = grow(x[:, used], np.log(y))
+    trees = grow(x, np.log(y), split)
     apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))
-    return replace(form, share=TREES_SHARE, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
+    return replace(form, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
 
 
-def _ranges(x: Floats) -> tuple[Range, ...]:
-    limits = zip(x.min(axis=0).tolist(), x.max(axis=0).tolist(), np.median(x, axis=0).tolist(), strict=True)
-    return tuple(Range(*three) for three in limits)
+def range_of(values: Floats) -> Range:
+    """The range of the values that are known."""
+    known = values[np.isfinite(values)]
+    return Range(float(known.min()), float(known.max()), float(np.median(known)))
 
 
 def _fit_curves(
@@ -124,17 +127,15 @@ def _fit_curves(
     A column's curve is a slope over its whole range plus, for each knot, a slope below and one above it. Slopes are
     not negative; bends are held back by a ridge, so that a line remains where the rows do not demand one.
     """
-    try:
-        from scipy.optimize import nnls
-    except ImportError:
-        raise MissingExtra("scipy", "models") from None
+    nnls = library("scipy.optimize", "models").nnls
     low, high = x.min(axis=0), x.max(axis=0)
     start = np.minimum(low, 0.0)  # use begins at zero, whether or not that was seen
     pieces: list[Floats] = [np.ones(len(y))]
     spans: list[tuple[int, float, float]] = []
     for place in range(x.shape[1]):
         bends = [low[place] + share * (high[place] - low[place]) for share in knots]
-        for first, last in [(start[place], high[place]), *_halves(start[place], bends, high[place])]:
+        halves = [half for bend in bends for half in ((start[place], bend), (bend, high[place]))]
+        for first, last in [(start[place], high[place]), *halves]:
             pieces.append(np.clip(x[:, place], first, last) - first)
             spans.append((place, float(first), float(last)))
     made = np.column_stack(pieces)
@@ -153,10 +154,6 @@ def _fit_curves(
         points = tuple((edge, sum(s * (min(max(edge, a), b) - a) for a, b, s in mine)) for edge in at)
         curves.append(Curve(points, SATURATES * float(high[place] - low[place])))
     return float(slopes[0]), tuple(curves)
-
-
-def _halves(start: float, bends: Sequence[float], high: float) -> list[tuple[float, float]]:
-    return [half for bend in bends for half in ((start, bend), (bend, high))]
 
 
 def _central(y: Floats) -> float:
@@ -188,6 +185,9 @@ def _predict_rising(form: Form, x: Floats) -> Floats:
         if curve.reach > 0:
             watts += curve.slope * curve.reach * np.tanh(np.maximum(x[:, place] - at[-1], 0.0) / curve.reach)
     if form.trees:
+        x = x.copy()
+        for place, of in form.changes.items():
+            x[:, place] = np.where(x[:, of] < form.ranges[of].low, form.ranges[place].low, x[:, place])
         grown = np.exp(np.minimum(sum_of(form.trees, x), MOST_LOG))
         if form.band:
             grown = np.clip(grown, inside * np.exp(-form.band), inside * np.exp(form.band))
@@ -211,17 +211,16 @@ def importances(form: Form, x: Floats) -> Floats:
     return share / share.sum() if share.sum() > 0 else share
 
 
-MANY_ROWS = 50_000
 CHECKED_ROWS = 64
-TREES, FEW_TREES = 100, 40
+TREES, FEW_TREES = 60, 40
 FEW_ROWS = 400
-LEAVES = 16
+LEAVES = 31
 RATE, FAST_RATE = 0.1, 0.15
 LEAST_IN_LEAF = 5  # rows, so that a load of a quarter of a minute counts; a twentieth of a small table
 
 
-def grow(x: Floats, logs: Floats) -> list[Tree]:
-    """Trees whose sum follows `logs` and rises with every column of `x`; constant outside the range of each."""
+def grow(x: Floats, logs: Floats, places: Sequence[int]) -> list[Tree]:
+    """Trees whose sum follows `logs` and rises with these columns of `x`; constant outside the range of each."""
     try:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
@@ -234,18 +233,17 @@ def grow(x: Floats, logs: Floats) -> list[Tree]:
         max_leaf_nodes=LEAVES,
         min_samples_leaf=max(1, min(LEAST_IN_LEAF, len(x) // 20)),
         l2_regularization=1.0,
-        monotonic_cst=[1] * x.shape[1],
+        monotonic_cst=[1] * len(places),
         early_stopping=False,
         random_state=0,
     )
-    # On a few thousand rows threads wait for each other longer than they work.
-    with threadpool_limits(limits=1 if len(x) < MANY_ROWS else None):
-        fitted = growing.fit(x, logs)
+    with threadpool_limits(limits=1):  # on MOST_ROWS at most threads wait for each other longer than they work
+        fitted = growing.fit(x[:, places], logs)
         some = x[:: max(1, len(x) // CHECKED_ROWS)]
-        expected = fitted.predict(some)
+        expected = fitted.predict(some[:, places])
     base = float(np.ravel(fitted._baseline_prediction)[0])
     trees = [Tree((-1,), (0.0,), (0,), (0,), (base,))]
-    trees += [_plain(stage[0].nodes) for stage in fitted._predictors]
+    trees += [_plain(stage[0].nodes, np.array(places)) for stage in fitted._predictors]
     # The lists come from inside scikit-learn: a version that keeps them otherwise must not pass unnoticed.
     if not np.allclose(sum_of(trees, some), expected, rtol=1e-4, atol=1e-4):
         raise EverywattError(
@@ -254,10 +252,10 @@ def grow(x: Floats, logs: Floats) -> list[Tree]:
     return trees
 
 
-def _plain(nodes: Any) -> Tree:
+def _plain(nodes: Any, places: Any) -> Tree:
     leaf = nodes["is_leaf"].astype(bool)
     return Tree(
-        tuple(np.where(leaf, -1, nodes["feature_idx"].astype(np.int64)).tolist()),
+        tuple(np.where(leaf, -1, places[np.where(leaf, 0, nodes["feature_idx"])]).tolist()),
         tuple(np.where(leaf, 0.0, nodes["num_threshold"]).tolist()),
         tuple(np.where(leaf, 0, nodes["left"].astype(np.int64)).tolist()),
         tuple(np.where(leaf, 0, nodes["right"].astype(np.int64)).tolist()),

@@ -23,7 +23,7 @@ MOST_NODES = 1024
 MOST_NAME = 200
 ABOUT_NUMBERS = (
     *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
-    *("worst_error_pct", "least_coverage", "looks"),
+    *("worst_error_pct", "least_coverage", "widened", "looks"),
 )
 ABOUT_TABLES = ("watts", "importance")
 

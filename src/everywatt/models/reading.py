@@ -14,7 +14,8 @@ from everywatt.api.run import Run
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.core.errors import EverywattError, MissingExtra, UsageError
+from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.plugins import library
 from everywatt.models.table import Floats, Table, concatenate, join, ordered, rates
 from everywatt.tape.columns import Columns, load_columns
 from everywatt.tape.importing import parse_utc_ns
@@ -59,11 +60,7 @@ def _csv(path: Path) -> dict[str, list[str]]:
 
 
 def _parquet(path: Path) -> dict[str, list[Any]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
+    pq, pa = (library(name, "analysis") for name in ("pyarrow.parquet", "pyarrow"))
     try:
         data = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:

@@ -21,10 +21,11 @@ POWER_NAME = re.compile(r"(power|(?<!every)watt|energy|joule|_uj$|_mj$|(^|[._])[
 MOST_MISSING = 0.2
 LEAST_ROWS = 30
 PLAUSIBLE_W = (0.05, 100_000.0)
+DOUBTED_W = 10_000.0  # no single node draws that much; 10 W in milliwatts are as many
 DEAD_ROWS = 30
 LEAK = 0.9995
 COPY = 1 - 1e-9
-SHIFTS = (1, 2, 3)
+SHIFTS = (0, 1, 2, 3, -1, -2, -3)
 MIXED = (300.0, 3000.0)  # watts among milliwatts lie a thousand apart
 
 
@@ -115,6 +116,8 @@ def _plausible(y: Floats, target: str, warnings: list[str]) -> None:
             f"The median of {target} is {middle:.3g}, which cannot be the watts of a machine.",
             cure="a column in watts (mW ÷ 1000; a counter of joules whose name ends in _total or _energy)",
         )
+    if middle >= DOUBTED_W:
+        warnings.append(f"the median of {target} is {middle:.3g} W: is it in milliwatts? Then call it {target}_mw")
     apart = np.maximum(y / middle, middle / y)
     mixed = (apart >= MIXED[0]) & (apart <= MIXED[1])
     if 0 < mixed.mean() < 0.5 and mixed.sum() >= 3:
@@ -149,12 +152,9 @@ def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[st
             return False
         warnings.append(f"{name} {told}: a machine without that sensor will have a larger error than shown below")
     values, y = table.column(name), table.column(target)
-    same = abs(correlation(values, y, by_rank=False))
-    ahead = {k: abs(correlation(values[:-k], y[k:], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
-    behind = {k: abs(correlation(values[k:], y[:-k], by_rank=False)) for k in SHIFTS if len(y) > k + 3}
-    shifted = {**ahead, **{-k: value for k, value in behind.items()}}
-    for k, value in {0: same, **shifted}.items():
-        if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > same):
+    at = {k: abs(_lagged(values, y, k, by_rank=False)) for k in SHIFTS if len(y) > abs(k) + 3}
+    for k, value in at.items():
+        if (k == 0 and value >= COPY) or (k != 0 and value >= LEAK and value > at[0]):
             shift = "" if k == 0 else f" {abs(k)} row{'s' if abs(k) > 1 else ''} {'ago' if k < 0 else 'ahead'}"
             if USE_NAME.search(name) and not POWER_NAME.search(name):
                 how = f"(correlation {value:.5f}): does it come from a model?"
@@ -206,10 +206,10 @@ def explore(table: Table, target: str, lags: int) -> Explored:
     return Explored(tuple(found), table.notes)
 
 
-def _lagged(values: np.ndarray, y: np.ndarray, lag: int) -> float:
-    if lag > 0:
-        return correlation(values[:-lag], y[lag:])
-    return correlation(values[-lag:], y[:lag]) if lag < 0 else correlation(values, y)
+def _lagged(values: Floats, y: Floats, lag: int, *, by_rank: bool = True) -> float:
+    """The correlation with a target that comes so many rows later."""
+    rows = len(y) - abs(lag)
+    return correlation(values[max(-lag, 0) :][:rows], y[max(lag, 0) :][:rows], by_rank=by_rank)
 
 
 def _grade(value: float, rows: int) -> str:

@@ -279,14 +279,3 @@ class Drift:
         if len(self._rows) < LEAST_ROWS:
             return False
         return wilson(sum(inside for _, inside in self._rows), len(self._rows), 0.99)[1] < self._level
-
-    @property
-    def sentence(self) -> str:
-        """For people; empty where nothing is wrong."""
-        if not self.alarm:
-            return ""
-        held = sum(inside for _, inside in self._rows) / len(self._rows)
-        return (
-            f"the model has drifted: the sensor reads {self.ratio:.3g} times its watts, and {100 * held:.0f} % of "
-            f"{len(self._rows)} rows were inside the {100 * self._level:.0f} % interval"
-        )

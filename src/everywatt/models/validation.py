@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from everywatt.models.design import Ints, clusters, ranks
 from everywatt.models.features import TINY, Feature
 from everywatt.models.form import Form, Stuck, Widths
-from everywatt.models.intervals import NOWHERE, Map, covered, map_of, stuck_of, widening, widths_of
+from everywatt.models.intervals import LEAST_WIDTH, NOWHERE, Map, map_of, strain, stuck_of, widening, widths_of
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.table import Floats, Table
 
@@ -88,6 +88,9 @@ KINDS = ("time", "load", "range", "column")
 FROZEN = "frozen"
 FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
 ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
+HELD_BELOW = 0.02  # of the level: each fold is held by at least the level less this
+MOST_WIDER = 4.0  # times: where folds demand more, one of them has nothing in common with the others
+MOST_FOR_FAULTS = 1.5  # times: for faults that rows do not show every interval would be as wide as the worst of them
 SEEN = 0.95  # quantile of the distance of rows that are left out by time
 
 
@@ -173,12 +176,14 @@ def _joined(parts: Sequence[Held]) -> Held:
 
 
 def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, Floats]]:
-    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios follow."""
+    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios, changes follow."""
     places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
     for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
         broken = x.copy()
         broken[:, place] = broken[:, place] * factor if factor else np.median(train[:, place])
         for p, feature in enumerate(features):
+            if feature.kind == "change" and feature.column == name:
+                broken[:, p] *= factor
             if feature.kind == "log-ratio" and name in feature.columns:
                 above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
                 broken[:, p] = np.log(above / below)
@@ -214,21 +219,28 @@ class Shift:
     coverage: float
 
 
-def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str] = KINDS) -> list[Shift]:
-    """Every fold, nested: error and coverage of what would have been chosen without it, beside least squares."""
+def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str] = KINDS) -> tuple[list[Shift], float]:
+    """Every fold, nested: error and coverage of what would have been chosen without it, beside least squares.
+
+    And how many times wider the interval has to be than the other folds say, so that each fold is held. The coverage is
+    with that factor, which is one number for all folds.
+    """
     squares = next((one for one in scores if one.candidate.kind == "least squares"), None)
     reference = {} if squares is None else dict(zip([h.name for h in squares.held], squares.errors_pct, strict=True))
-    found = []
+    found: list[tuple[Shift, Floats]] = []
+    factor = 1.0
     for name in [held.name for held in chosen_of(scores, kinds).held]:
         best = chosen_of(scores, kinds, but=name)
         held, error = next(pair for pair in zip(best.held, best.errors_pct, strict=True) if pair[0].name == name)
         errors = np.log(y[held.rows] / held.watts)
-        inside = covered(calibrated(best, y, level, without=held), held.novelty, errors, held.widening)
+        needs = strain(calibrated(best, y, level, without=held), held.novelty, errors, held.widening)
         if name.endswith(FROZEN):  # which is seen where it happens
-            inside = np.maximum(inside, _held_while_stuck(best, held, errors, level))
+            needs = np.minimum(needs, _strain_while_stuck(best, held, errors, level))
         other = reference.get(name, float("nan"))
-        found.append(Shift(held.kind, name, best.candidate.name, len(held.rows), error, other, float(inside.mean())))
-    return found
+        found.append((Shift(held.kind, name, best.candidate.name, len(needs), error, other, 0.0), needs))
+        most = MOST_FOR_FAULTS if held.kind == "column" else MOST_WIDER
+        factor = max(factor, min(most, float(np.quantile(needs, level - HELD_BELOW, method="higher"))))
+    return [replace(one, coverage=float((needs <= factor).mean())) for one, needs in found], factor
 
 
 def stuck_columns(found: Score, y: Floats, level: float, still: Mapping[str, int]) -> dict[str, Stuck]:
@@ -244,16 +256,17 @@ def _by_block(found: Score, held: Held, errors: Floats) -> list[Floats]:
     return [part for block in found.blocks if len(part := errors[np.isin(held.rows, block.rows)])]
 
 
-def _held_while_stuck(found: Score, held: Held, errors: Floats, level: float) -> Floats:
-    """For each row whether the truth is inside the widths for that column, which were made without its block."""
-    inside = np.zeros(len(errors))
+def _strain_while_stuck(found: Score, held: Held, errors: Floats, level: float) -> Floats:
+    """For each row how many times the widths for that column it needs, which were made without its block."""
+    needs = np.full(len(errors), np.inf)
     for block in found.blocks:
         mine = np.isin(held.rows, block.rows)
         others = _by_block(found, replace(held, rows=held.rows[~mine]), errors[~mine])
         if others:
             made = stuck_of(0, others, level)
-            inside[mine] = (-made.below <= errors[mine]) & (errors[mine] <= made.above)
-    return inside
+            wide = np.maximum(np.where(errors[mine] < 0, made.below, made.above), LEAST_WIDTH)
+            needs[mine] = np.abs(errors[mine]) / wide
+    return needs
 
 
 def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, without: Held | None = None) -> Widths:
