@@ -9,8 +9,9 @@ from machines import Process, write_machine
 from tapes import counter_group, gauge_group, rows, write_tape
 
 from everywatt.api.run import Run, load
+from everywatt.core.energy import Energy, total
 from everywatt.formats.aipowermeter import END, FILE, import_aipowermeter
-from everywatt.ledger.idle import Watched, find_idle
+from everywatt.ledger.idle import Idle, Watched, find_idle, net_energy
 from everywatt.tape.reader import Tape
 
 IDLE_W, FULL_W, CPUS = 20.0, 120.0, 2
@@ -157,3 +158,21 @@ def test_the_time_between_two_segments_of_aipowermeter_is_not_idle(tmp_path):
     assert idle["watts"] == pytest.approx(70.0) and idle["spread_w"] >= 50.0
     assert run.energy().joules == pytest.approx(2 * 19 * 70.0)
     assert refused(run.energy_net(), "utilisation was not recorded")
+
+
+def test_each_device_has_its_own_reason_for_a_net_figure_that_is_refused():
+    """Two reasons in one sentence contradict one another unless it says which device each is of."""
+    parts = {
+        label: Energy(10.0, scope="cpu", pedigree="counter", coverage=1.0) for label in ("cpu.0", "gpu.0", "gpu.1")
+    }
+    never, short = (
+        Idle(1.0, 1.0, "prior", note=note) for note in ("it was never idle", "it was idle for less than 2 s")
+    )
+    gross = total(parts, scope="cpu+gpu")
+    net = net_energy(gross, {"cpu.0": never, "gpu.0": short, "gpu.1": short}, 1.0)
+    assert net.refused == (
+        "the idle power of cpu.0, gpu.0, gpu.1 is not known: "
+        "cpu.0: it was never idle; gpu.0, gpu.1: it was idle for less than 2 s"
+    )
+    same = net_energy(gross, dict.fromkeys(parts, never), 1.0)
+    assert same.refused == "the idle power of cpu.0, gpu.0, gpu.1 is not known: it was never idle"

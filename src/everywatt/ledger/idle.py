@@ -175,9 +175,12 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     parts = {label: part for label, part in gross.parts if part.joules is not None}
     unknown = [label for label in parts if label not in levels or not levels[label].observed]
     if unknown:
-        found = [levels[label] for label in unknown if label in levels]
-        reasons = dict.fromkeys(idle.note.removesuffix(HOW) for idle in found)
-        why = "; ".join(reasons) or "there are too few readings"
+        reasons: dict[str, list[str]] = {}
+        for label in unknown:
+            if label in levels:
+                reasons.setdefault(levels[label].note.removesuffix(HOW), []).append(label)
+        each = [why if len(reasons) == 1 else f"{', '.join(of)}: {why}" for why, of in reasons.items()]
+        why = "; ".join(each) or "there are too few readings"
         return Energy.refuse(f"the idle power of {', '.join(unknown)} is not known: {why}", scope=gross.scope)
     idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items()}
     net = replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage)
