@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from everywatt.cli.common.group import Members
 from everywatt.cli.common.options import Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.cli.main import PROGRAM
@@ -20,7 +21,7 @@ from everywatt.core.tables import Table
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Members, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Show the settings and where each comes from."""
 

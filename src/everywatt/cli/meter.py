@@ -16,6 +16,7 @@ import click
 import numpy as np
 
 from everywatt.api.run import Run, load
+from everywatt.cli.common.group import Members
 from everywatt.cli.common.options import DURATION, RUN, TIME, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
@@ -43,7 +44,7 @@ MAP = click.option(
 AROUND_NS = 600 * NS  # clocks of a meter and a node may differ by so much
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Members, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Record, archive and analyse wattmeters."""
 

@@ -73,6 +73,19 @@ def parts(name: str, help_text: str, table: Mapping[str, tuple[str, str]]) -> Pa
     return Parts(table, name=name, help=help_text, context_settings={"help_option_names": list(HELP_NAMES)})
 
 
+class Members(click.Group):
+    """A group that says the whole first sentence of each member's help: click cuts it to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        write_members(formatter, dict(sorted(self.commands.items())))
+
+
+def write_members(formatter: click.HelpFormatter, members: Mapping[str, click.Command]) -> None:
+    """Names with the first sentence of their help."""
+    with formatter.section("Commands"):
+        formatter.write_dl([(name, one.get_short_help_str(160)) for name, one in members.items()])
+
+
 class WithMembers(Verb):
     """A verb whose first word may name a member: name → module (its `command`) or module:name, imported when called."""
 
@@ -93,8 +106,7 @@ class WithMembers(Verb):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The members, with the first line of their help."""
         super().format_epilog(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(160)) for name, one in self.members.items()])
+        write_members(formatter, self.members)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
