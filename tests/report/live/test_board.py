@@ -32,6 +32,15 @@ def test_a_wider_screen_shows_more():
         assert head not in narrow and head in wide
 
 
+def test_a_wide_screen_has_the_whole_reason_for_what_is_unattributed():
+    why = "above idle while no process was observed on the device"
+    entries = tuple(replace(one, method=why) if one.kind == "unattributed" else one for one in OWNERS.entries)
+    shown = snapshot(owners=replace(OWNERS, entries=entries))
+    narrow, wide = (plain(board(shown, View(), width, 40)) for width in (120, 200))
+    assert why not in narrow and why in wide
+    assert max(map(len, wide.splitlines())) <= 200 and "python train.py --epochs 90" in wide
+
+
 def test_a_very_small_screen_says_what_it_leaves_out():
     text = plain(board(snapshot(8), View(), 60, 12))
     assert "more devices" in text

@@ -321,9 +321,15 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         return []
     if owners.refused is not None:
         return [[], [(show.cut(f" owners: {owners.refused}", width), "dim")]]
-    columns = chosen(OWNER_COLUMNS, width - LEAST_NAME - 2)
-    name = owner_name(max(8, width - 2 - sum(column.width + 1 for column in columns)))
     rows = view.owners(snapshot)
+    columns = chosen(OWNER_COLUMNS, width - LEAST_NAME - 2)
+    room = width - 2 - sum(column.width + 1 for column in columns)
+    if columns and columns[-1].key == "method":  # why a share is unattributed is a sentence
+        spare = max(0, room - max([LEAST_NAME, *(len(owner.label) for owner in rows)]))
+        longest = max((len(method_words(owner.method)) for owner in rows), default=0)
+        more = min(spare, max(0, longest - columns[-1].width))
+        columns[-1], room = replace(columns[-1], width=columns[-1].width + more), room - more
+    name = owner_name(max(8, room))
     shown = rows[view.scroll : view.scroll + owner_rows(height)]
     all_columns = [name, *columns]
     lines = [[], [(" ", ""), *head_line(all_columns, view.sort, ascii_only=view.ascii)]]
