@@ -73,7 +73,7 @@ def test_a_job_in_full(said: Any, site: Path) -> None:
     assert code == 0
     assert "3.60 MJ ± 0.36" in out and "5.000 MJ   ours with the idle share: -20.0 %" in out
     assert "* 2.0 of 16 CPUs used on average." in out
-    assert re.search(r"^  0 +#{40} +2\.900 MJ$", out, re.MULTILINE)
+    assert re.search(r"^  0 +#{40} +2\.90 MJ$", out, re.MULTILINE)
     (job,) = data(said, "slurm", "job", "3_4", "--store", site)["jobs"]
     assert (job["id"], job["job_id"], job["state"], job["energy"]["joules"]) == ("3_4", 7, "FAILED", 5e5)
     refused = data(said, "slurm", "job", "5", "--store", site)["jobs"][0]["energy"]
