@@ -177,11 +177,12 @@ def net_energy(gross: Energy, levels: Mapping[str, Idle], seconds: float) -> Ene
     if unknown:
         reasons: dict[str, list[str]] = {}
         for label in unknown:
-            if label in levels:
-                reasons.setdefault(levels[label].note.removesuffix(HOW), []).append(label)
-        each = [why if len(reasons) == 1 else f"{', '.join(of)}: {why}" for why, of in reasons.items()]
-        why = "; ".join(each) or "there are too few readings"
-        return Energy.refuse(f"the idle power of {', '.join(unknown)} is not known: {why}", scope=gross.scope)
+            note = levels[label].note.removesuffix(HOW) if label in levels else "there are too few readings"
+            reasons.setdefault(note, []).append(label)
+        (note, labels), *others = reasons.items()
+        why = f"the idle power of {', '.join(labels)} is not known: {note}"
+        why += "".join(f"; of {', '.join(labels)}: {note}" for note, labels in others)
+        return Energy.refuse(why, scope=gross.scope)
     idle = {label: _idle_energy(label, part, levels[label], seconds) for label, part in parts.items()}
     net = replace(gross - total(idle, scope=gross.scope), coverage=gross.coverage)
     if "modelled" in gross.pedigree and (net.low or 0.0) <= 0.0:
