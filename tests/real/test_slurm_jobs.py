@@ -321,7 +321,8 @@ def test_what_jobs_use_while_a_killed_recorder_is_away_is_charged_later(site):
     assert site.cluster.wait(job)[str(job)] == "COMPLETED"
     assert site.cluster.node_state("node1") == "IDLE"
     (record,) = site.records(job)
-    near(site, record, site.true_j("bereft"), 0.5)  # of a busy machine the last table of processes may be seconds old
+    # Of a busy machine the last table of processes may be seconds old: the interval has to hold what that leaves open.
+    near(site, record, site.true_j("bereft"), 1.0)
     (missed,) = site.records(short)
     assert missed.refused or missed.coverage < 0.5
     balanced(site, "node1")
