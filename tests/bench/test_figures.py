@@ -10,7 +10,7 @@ from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.fail_if import failing, parse_rule, unjudged
 from everywatt.bench.figures import decided, figures, narrow
 from everywatt.bench.trials import Trial, candidates
-from everywatt.bench.verdict import Answer
+from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
@@ -42,7 +42,7 @@ def test_the_gain_of_one_card_cancels_in_the_ratio_and_not_in_the_means():
     assert (a.energy.high - a.energy.value) > 0.49  # 5 % gain
     assert b.gross.ratio == pytest.approx(2.0, abs=1e-3)
     assert b.gross.high - b.gross.low < 0.05
-    assert b.gross.answer is Answer.MORE
+    assert b.gross.answer is Verdict.MORE
 
 
 def test_the_mean_of_modelled_energies_is_as_lopsided_as_they_are():

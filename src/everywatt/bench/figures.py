@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
-from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
+from everywatt.bench.verdict import Comparison, Sample, Verdict, compare, interval, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
 from everywatt.core.format import format_rounded
@@ -197,7 +197,7 @@ def mean_of(values: Sequence[float], systematic: tuple[float, float] = (0.0, 0.0
     """The mean with an interval that may be looked at after every trial, or Student's; `systematic` widens it below
     and above, in quadrature."""
     sample = Sample.of(values)
-    low, high = interval(sample) if anytime else fixed_interval(sample)
+    low, high = interval(sample, anytime=anytime)
     if math.isfinite(low):
         low = sample.mean - math.hypot(sample.mean - low, systematic[0])
         high = sample.mean + math.hypot(high - sample.mean, systematic[1])
@@ -234,7 +234,7 @@ def _beside(
     if failures and not ignore_failure:
         count = f"{failures} trial{'s' if failures > 1 else ''} failed"
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
-        gross = None if gross is None else replace(gross, answer=Answer.UNDECIDED)
+        gross = None if gross is None else replace(gross, answer=Verdict.UNDECIDED)
     elif gross is None:
         verdict = "no verdict: energy is not available for both"
     else:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored

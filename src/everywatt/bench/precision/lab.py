@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.experiment import Experiment, Show
+from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.figures import Figures, decided, figures
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset
@@ -22,9 +22,9 @@ from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
     ANSWERS,
+    FILE,
     ISA_VARIABLE,
     Arm,
-    Journal,
     TimedLine,
     Worker,
     WorkerFailed,
@@ -80,7 +80,7 @@ class PrecisionLab:
         self._experiment = Experiment(meter, idle_s=conduct.idle_s, cool=conduct.cool, show=show)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Path | None = None
-        self._journal = Journal(None)
+        self._journal: JsonLines | None = None  # none where nothing is recorded
         self._taken_up = False
         self._short = False
         self._ended = "interrupted"
@@ -141,9 +141,9 @@ class PrecisionLab:
     def work(self) -> None:
         """Set up, score and measure. KeyboardInterrupt passes through; what is done is kept."""
         recording = self._meter.recording
-        self._journal = Journal(None if recording is None else recording.path.parent)
+        self._journal = None if recording is None else JsonLines(recording.path.parent / FILE)
         if not self._taken_up:
-            self._journal.write("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
+            self._keep("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
         self._experiment.idle()
         plain = [arm for arm in self.arms if arm.int8_layers is None]
         for arm in plain:
@@ -160,10 +160,14 @@ class PrecisionLab:
         """End the workers."""
         for arm in self.arms:
             arm.rest()
-        if why := self._journal.close():
+        if self._journal is not None and (why := self._journal.close()):
             self._remarks.append(f"{why}: --resume repeats what is missing there")
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def _keep(self, kind: str, **data: Any) -> None:
+        if self._journal is not None:
+            self._journal.write({"kind": kind, **data})
 
     def ready(self, arm: Arm) -> None:
         """Bring one precision to where it can be timed; again with fewer instructions where the CPU faulted."""
@@ -220,7 +224,7 @@ class PrecisionLab:
         self._warm(arm)
         arm.known = True
         names = ("precision", "seq_length", "notes", "memory_bytes")
-        self._journal.write("checked", told=facts, **{name: getattr(arm, name) for name in names})
+        self._keep("checked", told=facts, **{name: getattr(arm, name) for name in names})
 
     def _check(self, arm: Arm, facts: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
@@ -250,7 +254,7 @@ class PrecisionLab:
             if self._plan:
                 self._add_mixed()
             layers = [asdict(one) for one in self._sensitive]
-            self._journal.write("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
+            self._keep("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
         arm = next((one for one in self.arms if one.int8_layers is not None), None)
         if arm is None or not base.usable:
             return
@@ -356,7 +360,7 @@ class PrecisionLab:
             "told": report,
         }
         arm.add(line)
-        self._journal.write("timed", **line)
+        self._keep("timed", **line)
 
     def _decided(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._experiment.live()
@@ -374,7 +378,7 @@ class PrecisionLab:
         self._wake(arm)
         report = self._step(arm, "layers", passes=5)
         arm.times, arm.pass_s = report["layers"], report["whole_s"]
-        self._journal.write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
+        self._keep("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
 
     def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""

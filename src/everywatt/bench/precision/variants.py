@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
-from everywatt.bench.lines import Lines, read_lines
+from everywatt.bench.experiment import read_lines
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.plan import LayerTime, LoopReport
-from everywatt.bench.trials import Trial, let_go
+from everywatt.bench.trials import Trial, last_line, let_go
 from everywatt.core.errors import UsageError
 from everywatt.sensors.procfs import parse_meminfo
 
@@ -127,7 +127,7 @@ class Worker:
             line = ""
         if not line:
             code = self._process.wait()
-            raise WorkerFailed(died(code, self._last_words()), cure=cure(code), gone=code)
+            raise WorkerFailed(died(code, last_line(self._said, 200)), cure=cure(code), gone=code)
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
             raise WorkerFailed(explained(answer["kind"], answer["message"]), cure=answer.get("cure"))
@@ -137,12 +137,6 @@ class Worker:
         """Let it go; a second call does nothing."""
         let_go(self._process, GRACE_S)
         self._said.close()
-
-    def _last_words(self) -> str:
-        """The last line that it printed, which is often the reason."""
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 4096))
-        return self._said.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
 
 
 def load_data_without_torch(source: str) -> Dataset:
@@ -263,26 +257,10 @@ def crowded(arms: list[Arm], available: int | None) -> bool:
 FILE, ANSWERS = "precision.jsonl", "precision"
 
 
-class Journal:
-    """Writes lines; without a folder (no recording) it does nothing."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._lines = None if folder is None else Lines(folder / FILE)
-
-    def close(self) -> str:
-        """Close the file; gives a sentence where something could not be written."""
-        lines, self._lines = self._lines, None
-        return "" if lines is None else lines.close()
-
-    def write(self, kind: str, **data: Any) -> None:
-        """A line: what is asked for (`request`), a precision that was set up, looked at and scored (`checked`), a timed
-        loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does (`sensitivity`)."""
-        if self._lines is not None:
-            self._lines.write({"kind": kind, **data})
-
-
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """The lines, the request first; UsageError where it is no such run."""
+    """The lines of a journal: what was asked for (`request`), a precision that was set up, looked at and scored
+    (`checked`), a timed loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does
+    (`sensitivity`). The request is the first; UsageError where it is no such run."""
     found = [line for line in read_lines(folder / FILE) if "kind" in line]
     if not found or found[0]["kind"] != "request":
         raise UsageError(f"{folder.name} is not a run of `bench precision`.", cure="everywatt list")
