@@ -177,7 +177,6 @@ def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
     assert again.energy(device="gpu.0").joules == pytest.approx(sum(100 + t for t in range(1, 21)))
 
 
-@pytest.mark.xfail(strict=True, reason="time between two segments is written as 0 W")
 def test_time_that_was_not_observed_is_not_written_as_zero(make, tmp_path):
     segments = [[line(t, cpu(10.0)) for t in range(first, first + 21)] for first in (0, 60)]
     run = make("aipowermeter", "\n".join([*segments[0], END, *segments[1], END]))

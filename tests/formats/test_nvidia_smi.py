@@ -94,7 +94,6 @@ def test_cards_take_turns_in_a_log_without_timestamps(tmp_path):
     assert run.duration_s == pytest.approx(3.9, abs=0.2)
 
 
-@pytest.mark.xfail(strict=True, reason="memory grows with the time between the two stretches: 26 GiB for eleven years")
 def test_a_log_that_was_gone_on_with_after_a_month(tmp_path):
     rows = [
         f"2026/{month:02d}/01 10:00:{tenth // 10:02d}.{tenth % 10}00, {100 + tenth % 7}.00 W"

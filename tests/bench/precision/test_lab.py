@@ -178,7 +178,6 @@ def test_each_trial_tells_how_its_power_varied_and_how_often_it_was_read(tmp_pat
     assert float(line["std_power_w"]) == pytest.approx(30, rel=0.3) and int(line["num_power_samples"]) >= 8
 
 
-@pytest.mark.xfail(strict=True, reason="each precision starts a worker, which loads torch to say the same")
 def test_a_wrong_request_is_found_out_once(world, tmp_path):
     """Every row says why, but only the first worker was asked."""
     found = told(measured(world, tmp_path, fails=[("fp32", "setup", "usage"), ("bf16", "setup"), ("int8", "setup")]))

@@ -147,7 +147,7 @@ class PrecisionLab:
         self._experiment.idle()
         plain = [arm for arm in self.arms if arm.int8_layers is None]
         for arm in plain:
-            if not arm.known:
+            if not arm.known and arm.failure is None:
                 self.ready(arm)
         self._ended = self._blocks(plain)
         if self.conduct.layers or self.conduct.sensitivity:
@@ -179,7 +179,9 @@ class PrecisionLab:
                 limit = None if error.gone is None else next_isa(error.gone, arm.environ)
                 arm.rest()
                 if limit is None:
-                    arm.failure, arm.cure = error.reason, error.cure
+                    # The others need not load their libraries to say the same of a wrong request.
+                    for one in [one for one in self.arms if one is arm or (error.usage and not one.known)]:
+                        one.failure, one.cure = error.reason, error.cure
                     return
                 arm.environ[ISA_VARIABLE] = limit
                 arm.notes.append(f"{error.reason}; measured with {ISA_VARIABLE}={limit}")

@@ -90,13 +90,12 @@ GRACE_S = 5.0
 
 
 class WorkerFailed(Exception):
-    """A step could not be done. `gone` is the exit status where the process ended with it, else None."""
+    """A step could not be done. `gone` is the exit status where the process ended with it, else None; `usage`: what was
+    asked for is wrong, at this precision and at any other."""
 
-    def __init__(self, reason: str, *, cure: str | None = None, gone: int | None = None) -> None:
+    def __init__(self, reason: str, *, cure: str | None = None, gone: int | None = None, usage: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.cure = cure
-        self.gone = gone
+        self.reason, self.cure, self.gone, self.usage = reason, cure, gone, usage
 
 
 class Worker:
@@ -130,7 +129,10 @@ class Worker:
             raise WorkerFailed(died(code, last_line(self._said, 200)), cure=cure(code), gone=code)
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
-            raise WorkerFailed(explained(answer["kind"], answer["message"]), cure=answer.get("cure"))
+            kind = answer["kind"]
+            raise WorkerFailed(
+                explained(kind, answer["message"]), cure=answer.get("cure"), usage=kind == UsageError.__name__
+            )
         return answer
 
     def close(self) -> None:
