@@ -14,6 +14,7 @@ from everywatt.core.format import format_rounded
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
+FEWEST = 3  # trials of each candidate before a question can be answered
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (
@@ -288,12 +289,26 @@ def _paired_numbers(
     return compare(*values, target=target, anytime=anytime) if pairs else None
 
 
-def decided(found: Sequence[Figures]) -> bool:
-    """Whether every candidate has its verdict; one alone is decided when its interval is as narrow as the target."""
+def answered(found: Sequence[Figures], target: float) -> bool:
+    """Whether further trials are needless: every candidate has its verdict, or one alone is known to ± target as far as
+    trials can tell. So they are where nothing measures anything, which more trials would not either."""
+    if min(one.trials_done for one in found) < FEWEST:
+        return False
+    if all(one.energy is None for one in found):
+        return True
+    if len(found) == 1:
+        return narrow(found[0], target)
     return all(one.decisive is not None and one.decisive.decided for one in found[1:])
 
 
 def narrow(found: Figures, target: float) -> bool:
-    """Whether the mean of one candidate is known to ± target."""
-    mean = found.energy
-    return mean is not None and mean.n >= 3 and (mean.high - mean.low) / 2 <= target * abs(mean.value)
+    """Whether the scatter of trials leaves the mean of one candidate known to ± target: what its sensor leaves open is
+    the same in all of them, so that further trials would not narrow it."""
+    mean = mean_of([trial.joules for trial in found.trials if trial.joules is not None])
+    return mean.n >= FEWEST and (mean.high - mean.low) / 2 <= target * abs(mean.value)
+
+
+def whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials of blocks that are complete with their energies, so that every candidate has the same number of them."""
+    unfinished = {trial.block for trial in trials if trial.energy is None}
+    return [trial for trial in trials if trial.block not in unfinished]

@@ -184,7 +184,6 @@ def test_a_wrong_request_is_found_out_once(world, tmp_path):
     assert [row["failure"] for row in found.values()] == ["'tiny:nothing' cannot be imported"] * 3
 
 
-@pytest.mark.xfail(strict=True, reason="it runs for all of --max-time, half an hour unless set")
 def test_the_only_precision_that_works_ends_when_it_is_known(world, tmp_path):
     result = measured(world, tmp_path, precisions="fp32,bf16", fails=[("bf16", "setup")], trials=None, max_s=60.0)
     assert result.ended == "decided" and len(result.rows[0].trials) < 10

@@ -13,7 +13,7 @@ from typing import Any, cast
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, JsonLines, Show
-from everywatt.bench.figures import Figures, decided, figures
+from everywatt.bench.figures import Figures, answered, figures, whole_blocks
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
@@ -37,7 +37,6 @@ from everywatt.bench.precision.variants import (
 from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
 
-FEWEST = 3
 MOST_BLOCKS = 1_000_000_000
 SENSITIVITY_ITEMS = 64
 LEAST = 2
@@ -295,7 +294,7 @@ class PrecisionLab:
         fixed = self.conduct.trials
 
         def ended(count: int) -> str | None:
-            return "decided" if fixed is None and count >= FEWEST and self._decided(arms, first) else None
+            return "decided" if fixed is None and self._answered(arms, first) else None
 
         return self._experiment.blocks(
             arms,
@@ -364,15 +363,14 @@ class PrecisionLab:
         arm.add(line)
         self._keep("timed", **line)
 
-    def _decided(self, arms: Sequence[Arm], first: int) -> bool:
+    def _answered(self, arms: Sequence[Arm], first: int) -> bool:
         run = self._experiment.live()
         if run is None:
             return True
         usable = [arm for arm in arms if arm.usable]
-        found = figures(*self._per_batch(usable, run, range(first, MOST_BLOCKS), live=True), target=self.conduct.target)
-        if any(any(t.energy is None for t in one.trials) for one in found):
-            return False
-        return all(one.energy is None for one in found) or (len(found) > 1 and decided(found))
+        candidates, trials = self._per_batch(usable, run, range(first, MOST_BLOCKS), live=True)
+        target = self.conduct.target
+        return answered(figures(candidates, whole_blocks(trials), target=target), target)
 
     def _layers(self, arm: Arm) -> None:
         if arm.computed is None or not arm.computed.visible or arm.times:
