@@ -187,3 +187,12 @@ def test_a_wrong_request_is_found_out_once(world, tmp_path):
 def test_the_only_precision_that_works_ends_when_it_is_known(world, tmp_path):
     result = measured(world, tmp_path, precisions="fp32,bf16", fails=[("bf16", "setup")], trials=None, max_s=60.0)
     assert result.ended == "decided" and len(result.rows[0].trials) < 10
+
+
+@pytest.mark.xfail(strict=True, raises=IndexError, reason="no precision is left to be asked about")
+def test_workers_that_all_fail_end_the_experiment(world, tmp_path):
+    """The third loop of the only precision fails: two trials are kept, and none is waited for."""
+    fails = [("fp32", "loop", 2)]
+    result = measured(world, tmp_path, precisions="fp32", fails=fails, trials=None, target=1e-9, max_s=60.0)
+    assert result.ended == "failures" and len(result.rows[0].trials) == 2
+    assert "stopped after 2 trials: out of memory" in result.rows[0].notes
