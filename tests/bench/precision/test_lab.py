@@ -189,7 +189,6 @@ def test_the_only_precision_that_works_ends_when_it_is_known(world, tmp_path):
     assert result.ended == "decided" and len(result.rows[0].trials) < 10
 
 
-@pytest.mark.xfail(strict=True, raises=IndexError, reason="no precision is left to be asked about")
 def test_workers_that_all_fail_end_the_experiment(world, tmp_path):
     """The third loop of the only precision fails: two trials are kept, and none is waited for."""
     fails = [("fp32", "loop", 2)]

@@ -294,6 +294,8 @@ class PrecisionLab:
         fixed = self.conduct.trials
 
         def ended(count: int) -> str | None:
+            if not any(arm.usable for arm in arms):
+                return "failures"
             return "decided" if fixed is None and self._answered(arms, first) else None
 
         return self._experiment.blocks(
