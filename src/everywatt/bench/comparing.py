@@ -32,7 +32,7 @@ from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_of
 
-LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 1.0  # between two looks at the tape: each costs some ms of CPU time on the machine that is measured
 MOST_COMMAND = 40  # characters of a command in a table
 
 

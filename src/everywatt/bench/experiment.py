@@ -22,9 +22,9 @@ from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
 
 COOL_WITHIN = 0.10  # of the idle power: less than that above it is cool
-COOL_MOST_S = 300.0
-LOOK_S = 0.25
-RECENT_S = 0.5
+COOL_MOST_S = 300.0  # a heat sink cools down in about a minute; a machine that does not in five has other work
+LOOK_S = 0.25  # between two looks whether the machine is cool
+RECENT_S = 0.5  # of the tape whose mean power is looked at: five readings of a sensor of 10 Hz
 
 V = TypeVar("V")
 Show = Callable[[str], None]

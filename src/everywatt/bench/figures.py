@@ -15,6 +15,7 @@ from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
 FEWEST = 3  # trials of each candidate before a question can be answered
+MOST_OF_ONE = 10  # trials of a candidate that there is nothing to compare with
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (

@@ -16,7 +16,7 @@ from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
-MOST_SETTINGS = 100
+MOST_SETTINGS = 100  # power limits in a sweep: more are a typing mistake in the step
 SETTING_COLUMNS = (
     *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
     *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),

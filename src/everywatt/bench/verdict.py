@@ -197,7 +197,7 @@ def compare(
 ) -> Comparison:
     """Compare paired trials (same length, same block at the same place) of positive values.
 
-    `anytime` is False where the number of trials was fixed beforehand, so that nobody stopped at a result.
+    `anytime` is False where the number of trials was fixed beforehand, so that no result decided when to stop.
 
     `systematic` is the 95 % half-width of what all trials share and pairing does not cancel (a sensor's offset), as a
     share of the ratio; it widens the interval and does not shrink with more trials.

@@ -35,7 +35,6 @@ from everywatt.tape.reader import Tape
 
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
-LONGEST_LINE: Final = 16 << 20
 REST_PID: Final = (1 << 22) + 1  # above all numbers of processes on Linux: those that were not followed
 # Of the machine: key, channel, device, domain.
 CPU: Final = (

@@ -189,6 +189,14 @@ def test_the_only_precision_that_works_ends_when_it_is_known(world, tmp_path):
     assert result.ended == "decided" and len(result.rows[0].trials) < 10
 
 
+def test_the_only_precision_that_works_has_ten_trials_where_they_scatter(world, tmp_path):
+    result = measured(
+        world, tmp_path, precisions="fp32,bf16", slower=lambda loops: 1 + loops % 3, fails=[("bf16", "setup")],
+        trials=None, max_s=60.0,
+    )  # fmt: skip
+    assert result.ended == "trials" and len(result.rows[0].trials) == 10
+
+
 def test_workers_that_all_fail_end_the_experiment(world, tmp_path):
     """The third loop of the only precision fails: two trials are kept, and none is waited for."""
     fails = [("fp32", "loop", 2)]

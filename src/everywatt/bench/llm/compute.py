@@ -34,7 +34,7 @@ PEAK_TFLOPS: Sequence[tuple[str, float]] = (
     ("MI250X", 383.0),
 )
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "P": 1e15}
-PER_MILLION = 1e6
+PER_MILLION = 1e6  # tokens that a price is for
 
 
 @dataclass(frozen=True, slots=True)

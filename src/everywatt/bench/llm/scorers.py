@@ -82,7 +82,7 @@ def broken_constraints(text: str, constraints: Iterable[Mapping[str, Any]]) -> l
     return broken
 
 
-MOST_TEXT = 200_000
+MOST_TEXT = 200_000  # characters of an answer that patterns search: some take the square of its length
 Scorer = Callable[[str, Item], Score]
 
 

@@ -32,11 +32,11 @@ from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG,
 from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 
-MOST_SECONDS = 10.0
-MOST_BYTES = 1 << 30
-MOST_OUTPUT_BYTES = 4000
+MOST_SECONDS = 10.0  # for the unit tests of an item, unless it says otherwise
+MOST_BYTES = 1 << 30  # of address space
+MOST_OUTPUT_BYTES = 4000  # kept of the end of stderr
 PROBE_S = 60.0  # what cannot start ends at once; what can may be held up
-NOBODY = 65534
+NOBODY = 65534  # the uid that Linux reserves for it
 MOST_OF_NOBODY = 512  # processes, of all that run as nobody here
 MOUNT_PROC = "--mount-proc"
 # An interpreter in a home directory may start for `nobody` and then find no library.
@@ -159,7 +159,7 @@ def _ended(words: Sequence[str], folder: Path, seconds: float) -> Ending:
 
 
 JUDGE = "judge"
-MOST_ANSWER = 8000
+MOST_ANSWER = 8000  # characters of an answer that a judge reads: about 2,000 tokens
 PROMPT = """You grade answers. Judge only whether the answer means the same as the reference.
 
 Question:

@@ -112,7 +112,7 @@ Answers = dict[str, npt.NDArray[Any]]
 PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0)
 """L2 penalties of an item, tried in turn: with too small a one, a few hundred sentences with hundreds of features each
 are memorised."""
-FOLDS = 4
+FOLDS = 4  # of the cross-validation; a class needs as many items
 
 
 class Probe:

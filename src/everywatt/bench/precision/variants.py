@@ -86,7 +86,7 @@ def _short(text: str, most: int = 200) -> str:
 
 
 MODULE = "everywatt.bench.precision.worker"
-GRACE_S = 5.0
+GRACE_S = 5.0  # from closing the pipe of a worker until it is killed
 
 
 class WorkerFailed(Exception):
@@ -173,7 +173,7 @@ SPARE = 1.5
 
 
 @dataclass(slots=True)
-class Arm:
+class Variant:
     """What is known of one precision. `known`: its label was checked and its answers are there. `stopped`: no further
     trial can be made; what is finished counts.
 
@@ -244,15 +244,15 @@ def available_bytes() -> int | None:
         return None
 
 
-def crowded(arms: list[Arm], available: int | None) -> bool:
+def crowded(variants: list[Variant], available: int | None) -> bool:
     """Whether another worker might not fit beside those that are awake.
 
-    >>> crowded([Arm("fp32", 0, memory_bytes=10)], 14)
+    >>> crowded([Variant("fp32", 0, memory_bytes=10)], 14)
     True
-    >>> crowded([Arm("fp32", 0, memory_bytes=10)], 15)
+    >>> crowded([Variant("fp32", 0, memory_bytes=10)], 15)
     False
     """
-    largest = max((arm.memory_bytes for arm in arms), default=0)
+    largest = max((variant.memory_bytes for variant in variants), default=0)
     return available is not None and largest > 0 and available < SPARE * largest
 
 
