@@ -226,7 +226,6 @@ def test_a_comparison_is_one_table_in_120_columns():
     assert {"ratio of CPU time", "energy", "ratio", "time"} <= set(shown.headers)
 
 
-@pytest.mark.xfail(strict=True, reason="times of trials that scatter reach below zero: 19 ms (-7 … 45 ms)")
 def test_times_do_not_reach_below_zero():
     trials = [trial(0, block, joules(1.0), seconds=seconds) for block, seconds in enumerate((0.001, 0.001, 0.06))]
     (one,) = figures(TWO[:1], [replace(each, cpu_s=each.seconds) for each in trials], anytime=False)

@@ -47,7 +47,11 @@ class Mean(ToDict):
     def time(self) -> Quantity | None:
         """The mean of seconds with their standard deviation, for a table; None where no trial ended."""
         sd = self.sd if math.isfinite(self.sd) else 0.0
-        return Quantity(self.value, "s", sd, sd) if math.isfinite(self.value) else None
+        return Quantity(self.value, "s", min(sd, self.value), sd) if math.isfinite(self.value) else None
+
+    def amount(self) -> Mean:
+        """The mean of something that is not below zero, however trials scatter: energy, time; not energy above idle."""
+        return replace(self, low=0.0) if -math.inf < self.low < 0 else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +179,12 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
     notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
     mean = _mean_energy(energies, anytime)
-    if mean is not None and -math.inf < mean.low < 0:
-        mean = replace(mean, low=0.0)  # energy is not below zero, however trials scatter; energy above idle may be
     return Figures(
         candidate,
         trials,
-        mean,
+        None if mean is None else mean.amount(),
         _mean_energy(nets, anytime),
-        mean_of(seconds, anytime=anytime),
+        mean_of(seconds, anytime=anytime).amount(),
         math.fsum(joules) / whole_s if whole_s else None,
         max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
         mean_of([t.joules * t.seconds for t in trials if t.joules is not None]).value if joules else None,
@@ -191,7 +193,7 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
         if len(joules) == len(trials)
         else (),
         notes=tuple(note for note in notes if note),
-        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime) if trials else None,
+        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime).amount() if trials else None,
     )
 
 
