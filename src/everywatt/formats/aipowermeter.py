@@ -374,7 +374,7 @@ def _segment(run: Run) -> list[str]:
     cards = [source.channel.device for source in found if source.domain is Domain.GPU]
     beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
     uses = _cpu_uses(tape, at_ns)
-    lines = []
+    lines: list[str] = []
     edges = np.flatnonzero(np.diff(observed, prepend=False, append=False)).reshape(-1, 2)
     for first, place in [(begin, place) for begin, end in edges for place in range(begin, end + 1)]:
         if lines and place == first:

@@ -190,7 +190,7 @@ def import_ours(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
             value = NAN if entry["value"] in (None, "") else float(entry["value"])
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
-                f"{path} contains no ticks that everywatt exported: {error!r}.",
+                f"{path} is not an export of everywatt's ticks: {error!r}.",
                 cure="name the file with the ticks; spans and points are found beside it",
             ) from None
         if first is not None and entry.get("host") != first.get("host"):
