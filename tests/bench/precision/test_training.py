@@ -99,14 +99,12 @@ def test_a_precision_that_fails_is_a_row_and_not_trained_again(world):
     ]  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="each precision starts a worker that loads torch, and an empty run is left")
 @pytest.mark.parametrize("wrong", [{"data": "nothing"}, {"data": "random-tokens"}, {"model": "nowhere"}])
 def test_wrong_data_and_models_are_found_out_before_anything_is_recorded(wrong):
-    with pytest.raises(UsageError, match="neither|labels|no folder"):
+    with pytest.raises(UsageError, match=r"neither|labels|no folder"):
         TrainLab(TrainJob(**wrong), Meter("train", sensors=["virtual"]))
 
 
-@pytest.mark.xfail(strict=True, reason="each precision starts a worker, which loads torch to say the same")
 def test_a_wrong_request_is_found_out_once(world):
     _, found = trained(world, fails="request")
     assert [one.failure for one in found] == ["'tiny:nothing' cannot be imported at fp32"] * 2
