@@ -12,14 +12,16 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
+
+if TYPE_CHECKING:
+    from everywatt.api.meter import Meter
 
 COOL_WITHIN = 0.10  # of the idle power: less than that above it is cool
 COOL_MOST_S = 300.0  # a heat sink cools down in about a minute; a machine that does not in five has other work
