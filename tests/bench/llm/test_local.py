@@ -103,7 +103,6 @@ def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, ho
     assert gone(pids)
 
 
-@pytest.mark.xfail(strict=True, raises=ImportError, reason="the server says which import failed")
 def test_a_packaged_model_that_is_missing_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(packaged_model, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
