@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm import clients
-from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.clients import Connection, border
 from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item, Score
 from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
@@ -291,8 +291,11 @@ class Scoring:
                 raise UsageError(
                     "These answers are code, and running it must be allowed explicitly.", cure="--run-code"
                 )
-            if name not in LATER:
-                scorer(name)
+        for item in items:
+            if item.scorer is not None and item.scorer not in LATER:
+                judges = scorer(item.scorer)
+                with border(f"{item.scorer}, the scorer of item {item.id},"):
+                    judges(item.answer or "?", item)
         for schema in (item.rules["schema"] for item in items if "schema" in item.rules):
             schema_validator(schema)
 
@@ -307,7 +310,10 @@ class Scoring:
         """The score of an answer; None where there is none, or it comes later."""
         if item.scorer is None or item.scorer in LATER or answer.status != OK:
             return None
-        return scorer(item.scorer)(answer.text, item)
+        try:
+            return scorer(item.scorer)(answer.text, item)
+        except Exception as error:  # noqa: BLE001 - a scorer may be third-party code: its error costs one score
+            return Score(UNEVALUATED, None, f"the scorer {item.scorer} failed: {type(error).__name__}: {error}")
 
     async def later(self, answer: Answer, item: Item) -> Score | None:
         """What `at_once` left open."""
