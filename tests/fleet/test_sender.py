@@ -211,7 +211,6 @@ def test_what_is_not_sent_outlives_its_age(tmp_path):
     assert segments.segments(tmp_path / "tape") == paths[1:]
 
 
-@pytest.mark.xfail(strict=True, reason="the space that a segment holds is neither counted nor given back")
 def test_space_that_a_killed_agent_held_is_counted_and_goes_with_its_segment(tmp_path):
     paths = [write_segment(tmp_path / "tape", number + 1, 5, 5, seal=bool(number)) for number in range(2)]
     before = segments.size_bytes(paths[0])
