@@ -19,6 +19,7 @@ OPEN_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 OWNER_ENERGY: Final = "everywatt_owner_energy_joules_total"
 OWNER_CPU: Final = "everywatt_owner_cpu_seconds_total"
+OWNER_MEMORY: Final = "everywatt_owner_memory_bytes"
 LOW_HIGH: Final = ("everywatt_energy_low_joules_total", "everywatt_energy_high_joules_total")
 OWNER_LOW_HIGH: Final = ("everywatt_owner_energy_low_joules_total", "everywatt_owner_energy_high_joules_total")
 
