@@ -457,6 +457,7 @@ class Agent:
             self.watcher.llm.scraper.close()
         session = self.session
         if session is not None:
+            self.watcher.lines.patient = False  # nothing better comes
             for source in self.watcher.sources:
                 if source.outage is None:
                     source.read()
