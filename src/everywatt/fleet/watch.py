@@ -183,6 +183,7 @@ class Watcher:
         whole_uj, seconds = line.settle()
         if not line.in_total or not whole_uj:
             return
+        uses: Mapping[OwnerKey, float]
         holders: Mapping[OwnerKey, float] = NO_HOLDERS
         busy = self.busy_share
         gpu_time, on = None, NO_PACKAGE
