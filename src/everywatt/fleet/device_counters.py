@@ -151,8 +151,10 @@ class Line:
         """Whether to wait for a row whose instant is known better: until a sensor's period is found, it is vague.
 
         The joules come with that row. Sensors that are always vague, or slow, are not waited for again and again.
+        Joules of a gauge are integrated over its own times, so that those fit.
         """
-        if half_ns <= max(VAGUE_NS, 2 * self.half_ns) or self.expected_s * NS > PATIENCE_NS:
+        known = half_ns <= max(VAGUE_NS, 2 * self.half_ns)
+        if known or self.channel.kind is Kind.GAUGE or self.expected_s * NS > PATIENCE_NS:
             self.vague_ns = 0
             return False
         self.vague_ns = self.vague_ns or at_ns
