@@ -142,6 +142,8 @@ def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
     """What a page shows of the ratios of one candidate to the first."""
     label = one.candidate.label
     kinds = (("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time))
+    if one.modelled:  # what the kernel counts is certain, and comes first
+        kinds = (("CPU time", one.cpu), *kinds)
     return [_ratio(place, label, what, found) for what, found in kinds if found is not None and finite(found.ratio)]
 
 
@@ -156,7 +158,7 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
         "high": found.high if known else None,
         "shown": str(found.cell),
         "trials": found.trials,
-        "verdict": found.text(label, what="time" if what == "time" else "energy"),
+        "verdict": found.text(label, what="energy" if what.startswith("energy") else what),
     }
 
 

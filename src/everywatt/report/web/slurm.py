@@ -332,8 +332,8 @@ def _link(text: str, href: str, here: bool = False) -> str:
 def _choices(
     words: Mapping[str, str], name: str, choices: Mapping[str, str | None], usual: str, about: str = ""
 ) -> str:
-    """Links that choose one value of a word, the present one marked."""
-    now = words.get(name, usual)
+    """Links that choose one value of a word, the present one marked: none where a window of time was given."""
+    now = words.get(name, "" if name == "period" and {"since", "until"} & words.keys() else usual)
     rest = {key: text for key, text in words.items() if key not in (name, "since", "until")}
     links = (_link(text or key, _query({**rest, name: key}), key == now) for key, text in choices.items())
     return f"{about} " + " · ".join(links)

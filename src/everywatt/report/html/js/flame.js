@@ -15,7 +15,8 @@ everywatt.flameSection = function (page, flames) {
     page.coloured.push(again);
     return [flames.length > 1 ? element("h3", {}, flame.title) : null, box];
   });
-  return section("flame", "Flame graph", ["Width is energy. ", element("span.hint", {}, "Click a node to zoom in; arrow keys move, Escape zooms out.")], ...boxes);
+  const least = flames.some((flame) => flame.left_out) ? "Nodes of less than 0.2 % of the run are left out. " : "";
+  return section("flame", "Flame graph", ["Width is energy. " + least, element("span.hint", {}, "Click a node to zoom in; arrow keys move, Escape zooms out.")], ...boxes);
 };
 
 // Draw the nodes below the last of `path` (places of children), and the table of what is shown.

@@ -40,7 +40,9 @@ everywatt.modelsSection = function (page, models) {
   if (!models) return null;
   if (models.refused) return section("models", "Models", null, element("p.warnings", { role: "note" }, "Cannot be ranked together: " + models.refused));
   const known = models.rows.filter((row) => row.accuracy.value !== null && row.joules.value !== null);
-  const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
+  // A model has the colour of its run in the comparison above.
+  const runs = page.report.runs.map((run) => run.name), colour = (run) => { const { palette } = everywatt.theme(); return palette[runs.indexOf(run) % palette.length]; };
+  const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, colour: colour(row.run), x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
   const box = element("div.small-plots", {}, make());
   const recolour = () => box.replaceChildren(...make());
   recolour.kept = true;

@@ -90,9 +90,10 @@ everywatt.Page = class {
 
   // The same device has the same colour in every chart.
   colours(run) {
-    const places = everywatt.devicePlaces(run.charts.flatMap((chart) => chart.lines.map((line) => line.device)));
+    const lines = run.charts.flatMap((chart) => chart.lines), logged = lines.filter((line) => !line.device).map((line) => line.label);
+    const places = everywatt.devicePlaces(lines.filter((line) => line.device).map((line) => line.device));
     this.placeOf = (device) => places.get(device);
-    return (line) => places.get(line.device) ?? places.size;
+    return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
   }
 
   summary(run) {
@@ -102,7 +103,7 @@ everywatt.Page = class {
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : ""));
+        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : energy.sampling_only ? "sampling only" : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Provenance", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
@@ -170,7 +171,7 @@ everywatt.Page = class {
     this.made = made;
     view.listeners.push(() => this.windowMoved(run));
     this.windowMoved(run);
-    if (!made.length) this.chartsBox.append(element("p.about", {}, "This run has no ticks to plot."));
+    this.tools.hidden = !made.length;
   }
 
   legend(chart, box) {
@@ -178,7 +179,7 @@ everywatt.Page = class {
     box.replaceChildren(...chart.lines.map((line, i) => element("button.series", {
       type: "button", "aria-pressed": String(chart.shown[i]), title: line.about.channel,
       onclick: () => { chart.shown[i] = !chart.shown[i]; chart.draw(); this.legend(chart, box); },
-    }, swatch(chart.colour(i, theme)), line.about.label, element("span.value", { "data-line": i }))));
+    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i }))));
     this.values(chart, box, null);
   }
 
@@ -211,7 +212,7 @@ everywatt.Page = class {
     if (!known.length) return "–";
     const low = Math.min(...known.map((i) => slice.low[i])), high = Math.max(...known.map((i) => slice.high[i]));
     if (low === high) return everywatt.number(low);
-    const mean = line.held ? line.integral(from, to) / (to - from) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
+    const mean = line.held ? line.meanOf(from, to) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
     return everywatt.number(mean) + " (" + everywatt.number(low) + " … " + everywatt.number(high) + ")";
   }
 
@@ -225,13 +226,16 @@ everywatt.Page = class {
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
-    if (counted.length) words.push("mean " + everywatt.rounded(joules / span, "W", run.energy), figure);
+    const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
+    if (counted.length) words.push("mean " + (means.length ? everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy) : "–"), figure);
     if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
     const whole = this.made.every((chart) => chart.lines.every((line) => line.exact));
-    this.depth.textContent = exact ? "All ticks in this window are drawn."
+    const any = this.made.some((chart) => chart.lines.some((line) => line.meanOf(a, b) !== null));
+    this.depth.textContent = !this.made.length ? "This run has no ticks to plot." : !any ? "There are no ticks in this window."
+      : exact ? "All ticks in this window are drawn."
       : whole ? "Bands show minimum to maximum, lines show means; zoom in to see every tick."
       : "Bands show minimum to maximum, lines show means. This file contains every tick only around peaks and steps; `everywatt report --raw` keeps all of them.";
     this.depth.dataset.exact = String(exact);
@@ -285,7 +289,7 @@ everywatt.Page = class {
     const box = element("div", {}, make());
     this.coloured.push(() => box.replaceChildren(make()));
     const use = (entry, name) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(2);
-    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner. Idle policy: " + ledger.idle_policy + ".", box,
+    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner; idle energy is one of its own.", box,
       ledger.notes.length ? element("ul.notes", {}, ledger.notes.map((note) => element("li", {}, note))) : null,
       element("details", {}, element("summary", {}, "Table of owners"), table("Owners", ["Owner", "Kind", "Energy", "Share", "CPU s", "GPU s", "Method"],
         owners.map((entry) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(share(entry)), use(entry, "cpu_s"), use(entry, "gpu_s"), entry.method || "–"]), [2, 3, 4, 5])));
@@ -313,13 +317,12 @@ everywatt.Page = class {
     const { element, section, table } = everywatt, quality = run.quality;
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
     const meter = quality.meter.map((cost) => "everywatt itself used " + cost.cpu_shown + " of CPU time").join("; ");
-    const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const titled = (title, heads, rows, right) => rows.length ? [element("h3", {}, title), table(title, heads, rows, right)] : [];
     return section("quality", "Quality", facts.join(" · "),
-      element("h3", {}, "Devices"),
-      table("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
+      ...titled("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
         run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, ...device.power_shown, everywatt.number(device.power.samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
-      element("h3", {}, "Rates"),
-      table("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
+      ...titled("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
       run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "How to narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
       quality.gaps.length ? element("details", {}, element("summary", {}, "Table of gaps"), table("Gaps", ["Group", "Kind", "Start", "Length"], quality.gaps.map((gap) => [gap.group, gap.kind, everywatt.seconds(gap.start_s, 1), everywatt.number(gap.duration_s, "s")]), [2, 3])) : null);
   }

@@ -92,9 +92,9 @@ everywatt.whole = function (rows) {
   }));
 };
 
-everywatt.swatch = function (colour) {
+everywatt.swatch = function (colour, dashed = false) {
   const node = everywatt.element("span.swatch", { "aria-hidden": "true" });
-  node.style.background = colour;
+  node.style.background = dashed ? `repeating-linear-gradient(90deg, ${colour} 0 4px, transparent 4px 7px)` : colour;
   return node;
 };
 

@@ -307,11 +307,11 @@ everywatt.Board = class extends everywatt.Page {
     const { element, section, table, number } = everywatt, owners = this.snapshot.owners;
     if (!owners) { this.ownersBox.replaceChildren(); return; }
     if (document.activeElement && this.ownersBox.contains(document.activeElement)) return;
-    const cell = (value, unit) => value === null ? "–" : number(Math.round(value * 10) / 10, unit);
+    const percent = (value) => value === null ? "–" : value.toFixed(1) + " %";
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
       : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
-        cell(entry.cpu_pct, "%"), cell(entry.gpu_pct, "%"), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
+        percent(entry.cpu_pct), percent(entry.gpu_pct), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
     this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + this.began() + ".", body));
   }
