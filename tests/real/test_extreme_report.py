@@ -10,6 +10,7 @@ import everywatt
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Point, Span
 from everywatt.report.html.data import report_document
+from everywatt.report.html.page import card, still_page
 from everywatt.report.html.page import page as html_page
 from everywatt.tape.writer import TapeWriter
 
@@ -157,3 +158,10 @@ def test_five_hundred_owners(show, folder):
     page = show(write_machine(folder / "owners.tape", {"cpu.0": [80.0] * 10}, workers, seconds=10, cpus=32))
     assert "480 more" in page.inner_text("#owners")
     assert "less than 0.2 %" in page.inner_text("#flame")
+
+
+def test_long_titles_of_still_pages_fit_a_phone(open_page, folder):
+    path = folder / "still.html"
+    path.write_text(still_page("x" * 300, card("y" * 300, "<p>z</p>")))
+    page = open_page(path.as_uri(), still=True, viewport=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"] and page.troubles == []

@@ -29,7 +29,8 @@ from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
-from everywatt.report.html.site import card, month_cards
+from everywatt.report.html.page import card
+from everywatt.report.html.site import FOOTER, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import amount, cells, columns, group_of, job_of, nodes_of, percent, short
@@ -283,7 +284,7 @@ class SlurmPages:
 <main class="run" id="main">
 {times}
 {content}
-<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>
+{FOOTER}
 </main>
 </body>
 </html>
@@ -393,19 +394,19 @@ def _detail(job: Detail, viewer: Viewer) -> str:
     first, whole = job.first, summed(job.rows)
     energy = short(whole) if whole["energy_uj"] is not None else f"refused: {whole['refused'] or 'no figure'}"
     facts: list[list[str | float | None]] = [
-        ["state", first.state],
-        ["user", first.user],
-        ["account", first.account or None],
-        ["partition", first.partition or None],
-        ["nodes", ", ".join(row.node for row in job.rows)],
-        ["time", format_duration(job.elapsed_s)],
-        ["energy", energy],
-        ["idle share", amount(whole, "idle_uj")],
-        ["at the wall", amount(whole, "wall_uj")],
+        ["State", first.state],
+        ["User", first.user],
+        ["Account", first.account or None],
+        ["Partition", first.partition or None],
+        ["Nodes", ", ".join(row.node for row in job.rows)],
+        ["Time", format_duration(job.elapsed_s)],
+        ["Energy", energy],
+        ["Idle share", amount(whole, "idle_uj")],
+        ["At the wall", amount(whole, "wall_uj")],
         ["CPU", percent(whole["cpu_s"], whole["allocated_cpu_s"])],
         ["GPU", percent(whole["gpu_utilisation"], 1.0)],
-        ["scope", first.scope or None],
-        ["coverage", format_percent(min(row.coverage for row in job.rows))],
+        ["Scope", first.scope or None],
+        ["Coverage", format_percent(min(row.coverage for row in job.rows))],
     ]
     parts = [table_html(Table.of("", "", rows=facts))]
     for title, pairs, shown in job.parts():

@@ -101,7 +101,7 @@ everywatt.swatch = function (colour, dashed = false) {
 // The interval of a figure, smaller than the figure.
 everywatt.withSpread = function (shown) {
   const at = shown.search(/ (±|−\d)/);
-  return at < 0 ? [shown] : [shown.slice(0, at), everywatt.element("span.spread", {}, shown.slice(at))];
+  return at < 0 ? [shown] : [everywatt.element("span.amount", {}, shown.slice(0, at)), everywatt.element("span.spread", {}, shown.slice(at))];
 };
 
 everywatt.svg = function (tag, attributes, ...children) {
