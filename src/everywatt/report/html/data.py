@@ -42,8 +42,6 @@ def report_document(
     tell: Tell = lambda share, text: None,
 ) -> dict[str, Any]:
     """The document of a page over these runs. `raw` keeps every tick, whatever it takes."""
-    from everywatt import __version__
-
     most = None if raw else MOST_BYTES / len(runs)
     views = []
     batches = [batch_of(run) for run in runs]
@@ -61,8 +59,7 @@ def report_document(
     return document(
         "report",
         {
-            "everywatt": __version__,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            **made_now(),
             "command": shlex.join(command),
             "runs": views,
             "comparison": comparison(runs) if len(runs) > 1 else None,
@@ -70,6 +67,13 @@ def report_document(
             "models": models_view(runs),
         },
     )
+
+
+def made_now() -> dict[str, str]:
+    """Which everywatt writes a page, and when."""
+    from everywatt import __version__
+
+    return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _per_item(factors: Factors, batch: BatchFigures | None) -> Factors:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from everywatt.api.run import Run
@@ -21,7 +20,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.core.tables import Cell, Table
-from everywatt.report.html.data import provenance
+from everywatt.report.html.data import made_now, provenance
 from everywatt.report.html.figures import table_view
 
 ENDED = {
@@ -80,13 +79,6 @@ def _telling(shown: Table) -> Table:
 
 def _same_words(cells: Sequence[Cell]) -> bool:
     return len(cells) > 1 and len(set(map(str, cells))) == 1 and isinstance(cells[0], str) and not cells[0].isdigit()
-
-
-def made_now() -> dict[str, Any]:
-    """Which everywatt writes a page, and when."""
-    from everywatt import __version__
-
-    return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _title(found: Sequence[Figures], choice: Choice | None) -> str:

@@ -25,7 +25,8 @@ everywatt.drawFlame = function (box, flame, path, draw, focus, colour) {
   box.path = path;
   const node = (one, at, depth, left, share) => {
     const shade = palette[colour(one.name) % palette.length];
-    const button = element("button.flame", { type: "button", title: one.name + ": " + one.shown, "aria-label": one.name + ", " + one.shown,
+    // One stop of the Tab key for the graph; arrow keys go on from there.
+    const button = element("button.flame", { type: "button", tabindex: at.length === path.length && depth === path.length ? "0" : "-1", title: one.name + ": " + one.shown, "aria-label": one.name + ", " + one.shown,
       onclick: () => draw(at, true), onkeydown: (event) => everywatt.flameKey(event, box, path, draw) }, one.name);
     button.style.left = 100 * left + "%";
     button.style.width = 100 * share + "%";

@@ -7,6 +7,7 @@ everywatt.Page = class {
     this.root = root;
     this.run = 0;
     this.charts = [];
+    this.coloured = [];
   }
 
   async show() {
@@ -41,30 +42,24 @@ everywatt.Page = class {
 
   top() {
     const { element } = everywatt, title = this.title();
-    this.themeButton = element("button.plain", { type: "button", onclick: () => this.turnTheme() }, this.themeLabel());
     return element("header.top", {},
       element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, this.about())),
       element("h1", {}, title),
-      element("div.tools", {}, this.themeButton, element("button.plain", { type: "button", onclick: () => print() }, "Print")));
-  }
-
-  themeLabel() {
-    const now = document.documentElement.dataset.theme;
-    return now === "dark" ? "Theme: dark" : now === "light" ? "Theme: light" : "Theme: automatic";
-  }
-
-  turnTheme() {
-    const order = ["", "light", "dark"], root = document.documentElement;
-    const next = order[(order.indexOf(root.dataset.theme || "") + 1) % order.length];
-    if (next) root.dataset.theme = next; else delete root.dataset.theme;
-    this.themeButton.textContent = this.themeLabel();
-    this.redraw();
+      element("div.tools", {}, everywatt.themeButton(() => this.redraw()), element("button.plain", { type: "button", onclick: () => print() }, "Print")));
   }
 
   // Colours come from the style, so everything is redrawn when that changes.
   redraw() {
     for (const chart of this.charts) { chart.draw(); if (chart.legend) chart.legend(); }
-    for (const recolour of this.coloured || []) recolour();
+    for (const recolour of this.coloured) recolour();
+  }
+
+  // A part with colours of the theme: made again when that changes. One that is kept belongs to no single run.
+  themed(make, kept = false) {
+    const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...[make()].flat());
+    recolour.kept = kept;
+    this.coloured.push(recolour);
+    return box;
   }
 
   tabs() {
@@ -78,7 +73,7 @@ everywatt.Page = class {
     this.run = index;
     if (this.buttons) this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
     this.charts = this.charts.filter((chart) => chart.kept);
-    this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
+    this.coloured = this.coloured.filter((recolour) => recolour.kept);
     this.view = new everywatt.Window(...run.extent_s, run.run_s);
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
@@ -96,8 +91,14 @@ everywatt.Page = class {
     return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
   }
 
+  // The colour at a place of the palette, as the theme has it now.
+  colour(place) {
+    const { palette } = everywatt.theme();
+    return palette[place % palette.length];
+  }
+
   summary(run) {
-    const { element, whole, swatch } = everywatt, energy = run.energy, theme = everywatt.theme();
+    const { element, whole, swatch } = everywatt, energy = run.energy;
     const refused = energy.joules === null;
     const big = refused
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
@@ -112,7 +113,7 @@ everywatt.Page = class {
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
     for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
-      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: theme.palette[this.colourOf(device) % theme.palette.length] }));
+      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: this.colour(this.colourOf(device)) }));
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
@@ -147,24 +148,13 @@ everywatt.Page = class {
   }
 
   async fillCharts(run) {
-    const { element } = everywatt, view = this.view;
-    const made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
+    const { view } = this, made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
     for (const about of run.charts) {
       const lines = await Promise.all(about.lines.map((line) => everywatt.Line.of(line)));
       if (view !== this.view) return;
-      const box = element("div.plot");
-      const legend = element("div.legend");
-      const details = element("details", {}, element("summary", {}, "Table of " + about.title.toLowerCase()));
-      const frame = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + " over time. Arrow keys move and zoom, 0 shows the whole run.", onkeydown: (event) => view.key(event) },
-        element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
-      this.chartsBox.append(element("div.chart-and-table", { "data-chart": about.id }, frame, details));
-      const chart = new everywatt.Chart(about, lines, view, box, this.colourOf, about.id === "power" ? bands : null);
-      chart.legend = () => this.legend(chart, legend);
-      chart.after = () => { if (details.open) this.tableOf(chart, details); };
-      chart.told = (x) => this.values(chart, legend, x);
-      details.addEventListener("toggle", () => { if (details.open) this.tableOf(chart, details); });
+      const chart = this.chart(about, lines, view, this.colourOf, { bands: about.id === "power" ? bands : null, keys: " over time. Arrow keys move and zoom, 0 shows the whole run." });
+      this.chartsBox.append(chart.frame);
       made.push(chart);
-      this.charts.push(chart);
       chart.draw();
       chart.legend();
     }
@@ -172,6 +162,22 @@ everywatt.Page = class {
     view.listeners.push(() => this.windowMoved(run));
     this.windowMoved(run);
     this.tools.hidden = !made.length;
+  }
+
+  // A chart with its legend and its table, in a frame that has the focus for keys.
+  chart(about, lines, view, colours, { bands = null, keys, Kind = everywatt.Chart, name = about.id }) {
+    const { element } = everywatt, box = element("div.plot"), legend = element("div.legend");
+    const details = element("details", {}, element("summary", {}, "Table of " + (about.table || about.title).toLowerCase()));
+    const figure = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + keys, onkeydown: (event) => view.key(event) },
+      element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
+    const chart = new Kind(about, lines, view, box, colours, bands);
+    chart.frame = element("div.chart-and-table", { "data-chart": name }, figure, details);
+    chart.legend = () => this.legend(chart, legend);
+    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
+    chart.told = (x) => this.values(chart, legend, x);
+    details.addEventListener("toggle", chart.after);
+    this.charts.push(chart);
+    return chart;
   }
 
   legend(chart, box) {
@@ -194,7 +200,7 @@ everywatt.Page = class {
   }
 
   // The chart in rows: every tick in the window where there are few, else equal steps of time.
-  tableOf(chart, details, view = this.view) {
+  tableOf(chart, details, view) {
     const most = 48, steps = 24, { a, b } = view, visible = chart.visible(), slices = chart.slices;
     let times = [...new Set(slices.flatMap((slice) => slice.t.filter((t) => t > a && t <= b)))].sort((x, y) => x - y);
     if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
@@ -260,14 +266,10 @@ everywatt.Page = class {
     if (!found) return null;
     const rows = [["At the wall", found.devices.join(", "), found.wall], ["Chips", found.chips.scope, found.chips], ["Not explained by the chips", everywatt.percent(found.share) + " of the wall", found.unexplained]];
     const make = () => bars("Wall and chips", rows.map(([name, about, energy], i) => ({
-      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: everywatt.theme().palette[i],
+      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(i),
     })));
-    const box = element("div", {}, make());
-    this.coloured.push(() => box.replaceChildren(make()));
-    return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", box,
-      element("dl.pairs", {},
-        element("div", {}, element("dt", {}, "Clock of the chips minus clock of the meter"), element("dd", {}, found.clock)),
-        element("div", {}, element("dt", {}, "Overhead"), element("dd", {}, found.overhead || "not fitted: too little time, or the chips' power hardly varied"))));
+    return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
+      everywatt.pairs([["Clock of the chips minus clock of the meter", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
   }
 
   owners(run) {
@@ -279,17 +281,12 @@ everywatt.Page = class {
     owners.push(...ledger.owners.filter((entry) => special.has(entry.owner.kind)));
     const share = (entry) => ledger.total.joules ? entry.energy.joules / ledger.total.joules : null;
     const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
-    const make = () => {
-      const { palette } = everywatt.theme();
-      return bars("Energy by owner", owners.map((entry) => ({
-        name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
-        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : 6],
-      })));
-    };
-    const box = element("div", {}, make());
-    this.coloured.push(() => box.replaceChildren(make()));
+    const make = () => bars("Energy by owner", owners.map((entry) => ({
+      name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
+      share: share(entry), colour: this.colour(special.has(entry.owner.kind) ? 7 : 6),
+    })));
     const use = (entry, name) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(2);
-    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner; idle energy is one of its own.", box,
+    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner; idle energy is one of its own.", this.themed(make),
       ledger.notes.length ? element("ul.notes", {}, ledger.notes.map((note) => element("li", {}, note))) : null,
       element("details", {}, element("summary", {}, "Table of owners"), table("Owners", ["Owner", "Kind", "Energy", "Share", "CPU s", "GPU s", "Method"],
         owners.map((entry) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(share(entry)), use(entry, "cpu_s"), use(entry, "gpu_s"), entry.method || "–"]), [2, 3, 4, 5])));
@@ -298,17 +295,15 @@ everywatt.Page = class {
   phases(run) {
     const { element, section, bars, table } = everywatt, phases = run.phases.rows;
     if (!phases.length) return null;
-    const theme = everywatt.theme(), names = run.bands.names;
-    const row = (phase, now) => ({
+    const names = run.bands.names, colour = (name) => this.colour(Math.max(0, names.indexOf(name)) + 3);
+    const make = () => bars("Energy by phase", phases.map((phase) => ({
       name: phase.name, about: (phase.count > 1 ? phase.count + " times, " : "") + phase.seconds_shown, value: phase.energy.joules, low: phase.energy.low, high: phase.energy.high,
-      shown: phase.energy.shown, share: phase.idle ? null : phase.share, colour: now.palette[(Math.max(0, names.indexOf(phase.name)) + 3) % now.palette.length],
-    });
-    const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
-    this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
+      shown: phase.energy.shown, share: phase.idle ? null : phase.share, colour: colour(phase.name),
+    })));
     const shared = run.phases.overlap ? " Each includes everything drawn while it ran, so concurrent spans overlap." : "";
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
     const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
-    return section("phases", "Phases", "Spans of the same name are added up." + shared + more + drawn, box,
+    return section("phases", "Phases", "Spans of the same name are added up." + shared + more + drawn, this.themed(make),
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
   }
@@ -336,28 +331,24 @@ everywatt.Page = class {
       run.carbon.equivalents.length ? element("p.about", {}, "Equivalent to " + run.carbon.equivalents.join(", or ") + ".") : null);
   }
 
-  provenance(run) {
+  // What it was recorded on, below the command that would do it again.
+  provenance({ reproduce, provenance }) {
     const { element, section } = everywatt;
-    const copy = run.reproduce ? element("div.reproduce", {}, element("code", {}, run.reproduce), everywatt.copyButton("Copy the command to reproduce", () => run.reproduce)) : null;
-    return section("provenance", "Environment", null, copy,
-      element("dl.pairs", {}, run.provenance.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
+    return section("provenance", "Environment", null,
+      reproduce ? element("div.reproduce", {}, element("code", {}, reproduce), everywatt.copyButton("Copy the command to reproduce", () => reproduce)) : null,
+      everywatt.pairs(provenance));
   }
 
   comparison() {
     const { element, section, bars, table } = everywatt, found = this.report.comparison;
-    const row = (entry, i, now) => ({
+    const make = () => bars("Energy by run", found.rows.map((entry, i) => ({
       name: entry.name, about: entry.energy.scope + " · " + entry.energy.pedigree, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
-      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: now.palette[i % now.palette.length],
-    });
-    const make = () => bars("Energy by run", found.rows.map((entry, i) => row(entry, i, everywatt.theme())));
-    const box = element("div", {}, make());
-    const recolour = () => box.replaceChildren(make());
-    recolour.kept = true;
-    this.coloured = [recolour];
+      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: this.colour(i),
+    })));
     this.overlayBox = element("div.charts");
     return section("comparison", "Comparison", null,
       found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not cover the same scope. Runs of a different scope get no ratio; do not compare their joules.") : null,
-      box,
+      this.themed(make, true),
       table("Compared runs", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", "Verdict"],
         found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", entry.duration_shown, entry.mean_shown, entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
       this.overlayBox);
@@ -365,7 +356,6 @@ everywatt.Page = class {
 
   // The power of every run, from its own start.
   async overlay() {
-    const { element } = everywatt;
     const pick = (run) => {
       const power = run.charts.find((chart) => chart.id === "power");
       return power ? power.lines.find((line) => line.label === "total") || power.lines.find((line) => line.in_total) : null;
@@ -375,18 +365,10 @@ everywatt.Page = class {
     if (!abouts.length) return;
     const view = new everywatt.Window(0, Math.max(...this.report.runs.map((run) => run.extent_s[1])));
     const lines = await Promise.all(abouts.map((about) => everywatt.Line.of(about)));
-    const about = { id: "power", title: "Power of each run, from its start", unit: "W", lines: abouts };
-    const legend = element("div.legend"), box = element("div.plot");
-    const details = element("details", {}, element("summary", {}, "Table of power"));
-    this.overlayBox.append(element("div.chart-and-table", { "data-chart": "overlay" }, element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + ". Arrow keys move and zoom.", onkeydown: (event) => view.key(event) },
-      element("figcaption", {}, element("h3", {}, about.title, element("span.about", {}, "W")), legend), box), details));
-    const chart = new everywatt.Chart(about, lines, view, box, (line) => abouts.indexOf(line), null);
+    const about = { id: "power", title: "Power of each run, from its start", table: "power", unit: "W", lines: abouts };
+    const chart = this.chart(about, lines, view, (line) => abouts.indexOf(line), { keys: ". Arrow keys move and zoom.", name: "overlay" });
     chart.kept = true;
-    chart.legend = () => this.legend(chart, legend);
-    chart.told = (x) => this.values(chart, legend, x);
-    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
-    details.addEventListener("toggle", chart.after);
-    this.charts.push(chart);
+    this.overlayBox.append(chart.frame);
     chart.draw();
     chart.legend();
   }

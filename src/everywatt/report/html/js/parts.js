@@ -110,3 +110,26 @@ everywatt.svg = function (tag, attributes, ...children) {
   for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
   return node;
 };
+
+// Words in pairs: [[label, text]…].
+everywatt.pairs = function (pairs) {
+  const { element } = everywatt;
+  return element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text))));
+};
+
+// Turns the theme of the page: automatic, light, dark.
+everywatt.themeButton = function (changed) {
+  const root = document.documentElement, label = () => "Theme: " + (root.dataset.theme || "automatic");
+  const button = everywatt.element("button.plain", { type: "button", onclick: () => {
+    const order = ["", "light", "dark"];
+    everywatt.setTheme(order[(order.indexOf(root.dataset.theme || "") + 1) % order.length]);
+    button.textContent = label();
+    changed();
+  } }, label());
+  return button;
+};
+
+everywatt.setTheme = function (theme) {
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+};
