@@ -175,10 +175,10 @@ class SlurmPages:
         page.status_code = status
         return page
 
-    def _wanted(self, request: Request, viewer: Viewer) -> Wanted:
+    def _wanted(self, words: Mapping[str, str], viewer: Viewer) -> Wanted:
         """What a request asks for; a user's own jobs only, unless it is an administrator's."""
-        since_s, until_s = self._bounds(request.query_params)
-        user, account, state, partition, node = (request.query_params.get(name) for name in FILTERS)
+        since_s, until_s = self._bounds(words)
+        user, account, state, partition, node = (words.get(name) for name in FILTERS)
         return Wanted(since_s, until_s, user if viewer.admin else viewer.name, account, state, partition, node)
 
     def _bounds(self, words: Mapping[str, str]) -> tuple[float, float]:
@@ -193,7 +193,7 @@ class SlurmPages:
         return now_s - int(period[:-1]) * DAY_S, now_s
 
     def _jobs(self, request: Request, viewer: Viewer) -> Response:
-        wanted, sort = self._wanted(request, viewer), request.query_params.get("sort", "latest")
+        wanted, sort = self._wanted(request.query_params, viewer), request.query_params.get("sort", "latest")
         if sort not in SORTS:
             raise UsageError(f"Jobs cannot be sorted by '{sort}'.")
         rows = jobs(self.store, wanted, sort, LISTED + 1)
@@ -207,7 +207,7 @@ class SlurmPages:
         view = request.url.path.rpartition("/")[2]
         by = VIEWS[view]
         words = {**({"period": "365d"} if view == "months" else {}), **_words(request, viewer)}
-        wanted = self._wanted(_Asked(request, words), viewer)
+        wanted = self._wanted(words, viewer)
         rows = sums(self.store, wanted, by)
         table = _sum_table(by, rows, {key: text for key, text in words.items() if key not in (by, "sort")})
         content = f"<p>{_filters(words)}</p>{table}{self._nodes_line(wanted, viewer)}"
@@ -230,7 +230,7 @@ class SlurmPages:
         return self._page("jobs", f"Job {text}", {}, viewer, content)
 
     def _api_jobs(self, request: Request, viewer: Viewer) -> Response:
-        wanted = self._wanted(request, viewer)
+        wanted = self._wanted(request.query_params, viewer)
         limit = request.query_params.get("limit", "1000")
         if not (limit.isascii() and limit.isdecimal() and 0 < int(limit) <= MOST):
             raise UsageError(f"limit is a number up to {MOST}.")
@@ -238,7 +238,7 @@ class SlurmPages:
         return _json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **self._nodes(wanted, viewer)})
 
     def _api_sums(self, request: Request, viewer: Viewer) -> Response:
-        wanted, by = self._wanted(request, viewer), request.query_params.get("by", "user")
+        wanted, by = self._wanted(request.query_params, viewer), request.query_params.get("by", "user")
         if by not in GROUPS:
             raise UsageError(f"Jobs cannot be added up by '{by[:40]}'.")
         groups = [group_of(row) for row in sums(self.store, wanted, by)]
@@ -290,13 +290,6 @@ class SlurmPages:
 </html>
 """
         return Response(text, media_type=HTML)
-
-
-class _Asked(Request):
-    """A request with other words."""
-
-    def __init__(self, request: Request, words: Mapping[str, str]) -> None:
-        super().__init__({**request.scope, "query_string": urlencode(words).encode()})
 
 
 def _words(request: Request, viewer: Viewer) -> dict[str, str]:

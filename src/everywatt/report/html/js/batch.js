@@ -44,7 +44,7 @@ everywatt.batchSection = function (batch, page) {
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     element("p.about", {}, "Energy of an item: what it used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there."),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
-    batch.points.length > 1 ? page.themed(() => everywatt.useAgainstPower(batch.points)) : null,
+    batch.points.length > 1 ? element("div.scatter", {}, page.themed(() => everywatt.useAgainstPower(batch.points))) : null,
     ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
     ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
     new everywatt.Cockpit(batch, page).show(),
