@@ -133,9 +133,9 @@ def energy_of(mean: Mean | None) -> dict[str, Any] | None:
 def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
     """What a page shows of the ratios of one candidate to the first."""
     label = one.candidate.label
-    kinds = (("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time))
+    kinds = [("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time)]
     if one.modelled:  # what the kernel counts is certain, and comes first
-        kinds = (("CPU time", one.cpu), *kinds)
+        kinds.insert(0, ("CPU time", one.cpu))
     return [_ratio(place, label, what, found) for what, found in kinds if found is not None and finite(found.ratio)]
 
 
