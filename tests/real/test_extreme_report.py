@@ -158,6 +158,8 @@ def test_five_hundred_owners(show, folder):
     page = show(write_machine(folder / "owners.tape", {"cpu.0": [80.0] * 10}, workers, seconds=10, cpus=32))
     assert "480 more" in page.inner_text("#owners")
     assert "less than 0.2 %" in page.inner_text("#flame")
+    assert page.locator("button.flame").count() > 1
+    assert page.locator('button.flame[tabindex="0"]').count() == 1, "arrow keys go on from there"
 
 
 def test_long_titles_of_still_pages_fit_a_phone(open_page, folder):
