@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from browsing import SWITCHES
 from pages import ROOT, WRITTEN
 
 pytest.importorskip("mkdocs", reason="make docs needs mkdocs-material: pip install --group dev")
@@ -44,9 +45,7 @@ def test_search_works_from_disk(site):
     if browser_path is None:
         pytest.skip("needs chromium")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
+        browser = driver.chromium.launch(executable_path=browser_path, args=SWITCHES)
         page = browser.new_page()
         page.route(re.compile("^https?://"), lambda route: route.abort())
         page.goto((site / "agent.html").as_uri())
@@ -55,3 +54,19 @@ def test_search_works_from_disk(site):
         found = page.locator(".md-search-result__link[href*='glossary.html']").first
         found.wait_for(state="attached", timeout=20_000)
         browser.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_of_the_site_can_be_read(site, scheme):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    if shutil.which("chromium") is None:
+        pytest.skip("needs chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=SWITCHES)
+        page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
+        page.goto((site / "report.html").as_uri())
+        rules = {"runOnly": ["color-contrast", "link-in-text-block"]}
+        found = axe.Axe().run(page, options=rules).response["violations"]
+        browser.close()
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []

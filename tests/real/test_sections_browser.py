@@ -275,6 +275,16 @@ def test_models_have_their_drawings(open_page, pages):
     assert "50.0 %" in page.inner_text("#models")
 
 
+def test_a_model_has_the_colour_of_its_run(open_page, pages):
+    page = of(open_page, pages, "models")
+    colour = "(all) => all.map((one) => getComputedStyle(one).backgroundColor)"
+    runs = page.eval_on_selector_all("#comparison .bar", colour)
+    names = page.eval_on_selector_all("#models .key li", "(all) => all.map((one) => one.textContent)")
+    models = page.eval_on_selector_all("#models .key .swatch", colour)
+    found = dict(zip((name.partition(",")[0][:5] for name in names), models, strict=True))
+    assert [found["small"], found["large"]] == runs
+
+
 def test_wall_and_chips_are_three_bars(open_page, pages):
     page = of(open_page, pages, "wall")
     names = page.eval_on_selector_all("#wall .what", "all => all.map((one) => one.textContent)")

@@ -1,3 +1,4 @@
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -28,6 +29,12 @@ def test_the_words_of_a_picture(run, tmp_path):
     text = plot(run, "spans", tmp_path / "x.svg").read_text()
     assert "Energy (J)" in text and ">epoch<" in text and "±" in text
     assert "<script>" not in text
+
+
+def test_a_device_has_the_colour_that_it_has_on_a_page(run, tmp_path):
+    text = plot(run, "power", tmp_path / "x.svg").read_text()
+    strokes = re.findall(r'<path [^>]*stroke="(#[0-9a-f]{6})" stroke-width="1.4"', text)
+    assert strokes == ["#d55e00", "#0072b2"], "the package, then the card, whose colour is the first"
 
 
 @pytest.fixture(scope="module")

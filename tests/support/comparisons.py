@@ -12,7 +12,16 @@ from everywatt.core.energy import Energy
 EVIL = "<script>window.evil = 3</script>"
 
 
-def compared(points=((100.0, 1.0), (80.0, 1.2)), *, count=8, failing=None, ignore_failure=False, odd=None, run=None):
+def compared(
+    points=((100.0, 1.0), (80.0, 1.2)),
+    *,
+    count=8,
+    failing=None,
+    ignore_failure=False,
+    odd=None,
+    run=None,
+    pedigree="counter",
+):
     """A finished comparison. `failing` is (candidate, block); `odd` a trial that took thrice as much."""
     chosen = [Candidate(n, "AB"[n] if n < 2 else f"C{n}", EVIL if n else "./old", ("x",)) for n in range(len(points))]
     trials = []
@@ -20,8 +29,10 @@ def compared(points=((100.0, 1.0), (80.0, 1.2)), *, count=8, failing=None, ignor
         for place, index in enumerate(order):
             joules, seconds = points[index]
             joules *= (3 if odd == (index, block) else 1) * (1 + 0.01 * ((block * 7 + index * 3) % 5 - 2) / 2)
-            energy = Energy(joules, Budget((Term("offset", "x", 0.5),)), "cpu", "counter")
+            energy = Energy(joules, Budget((Term("offset", "x", 0.5),)), "cpu", pedigree)
             code = 3 if failing == (index, block) else 0
-            trials.append(Trial(index, block, place, None, code, seconds, 0.0, 10**7, energy=energy, net=energy))
+            trials.append(
+                Trial(index, block, place, None, code, seconds, joules / 50, 10**7, energy=energy, net=energy)
+            )
     found = figures(chosen, trials, ignore_failure=ignore_failure)
     return Result(Plan(trials=count), tuple(chosen), tuple(found), "trials", run)

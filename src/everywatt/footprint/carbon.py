@@ -318,7 +318,7 @@ def _sci(operational: Amount | None, factors: Factors) -> Amount | None:
 
 
 def _equivalents(energy: Amount) -> tuple[str, ...]:
-    if energy.value is None:
+    if not energy.value:
         return ()
     seconds, charges = energy.value / LAMP_W * 3600, energy.value / PHONE_WH
     lamp = f"a lamp of {LAMP_W:g} W for {format_duration(seconds)}"

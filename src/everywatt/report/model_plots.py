@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from everywatt.core.errors import UsageError
-from everywatt.report.plots import ENDINGS, FONT, PALETTE, load_altair
+from everywatt.report.html.page import still_page
+from everywatt.report.plots import ENDINGS, PALETTE, check_ending, load_altair, save, styled
 
 Floats = NDArray[np.float64]
 MOST_POINTS = 3000
@@ -80,46 +82,16 @@ def _thinned(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _save(chart: Any, out: Path) -> Path:
-    styled = chart.configure(font=FONT, background="white").configure_view(stroke=None)
-    if out.suffix.lower() not in (*ENDINGS, ".html"):
-        raise UsageError(
-            f"The name '{out.name}' has no known extension.", cure=f"a name that ends in {', '.join(ENDINGS)} or .html"
-        )
-    try:
-        if out.suffix.lower() == ".html":
-            # The drawing itself: a page that loads nothing from anywhere.
-            import vl_convert
+    if out.suffix.lower() != ".html":
+        check_ending(out, (*ENDINGS, ".html"))
+        return save(chart, out)
+    import vl_convert
 
-            svg = vl_convert.vegalite_to_svg(styled.to_dict())
-            out.write_text(_page(out.stem, svg), encoding="utf-8")
-        else:
-            styled.save(str(out), format=out.suffix[1:].lower())
+    # The drawing itself, without the style of its background: the page forbids those that it does not know.
+    svg = re.sub(r' style="[^"]*"', "", vl_convert.vegalite_to_svg(styled(chart).to_dict()), count=1)
+    drawn = svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(out.stem)}" ', 1)
+    try:
+        out.write_text(still_page(out.stem, f'<section class="card drawing">{drawn}</section>'), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
     return out
-
-
-def _page(title: str, svg: str) -> str:
-    """A page around a drawing: no script, and nothing that it could ask anybody for."""
-    style = (
-        "body { margin: 16px; background: #fff; color: #16191d; font: 15px/1.5 system-ui, sans-serif; }"
-        " h1 { font-size: 1.2rem; overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; }"
-    )
-    shown, drawn = html.escape(title), svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{shown} · everywatt</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-<h1>{shown}</h1>
-{drawn}
-</main>
-</body>
-</html>
-"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,11 +55,12 @@ def plot(
     return save(chart.properties(**properties), out, scale=scale)
 
 
-def check_ending(out: Path) -> None:
+def check_ending(out: Path, endings: Sequence[str] = ENDINGS) -> None:
     """UsageError where a file's name does not say a format that can be drawn."""
-    if out.suffix.lower() not in ENDINGS:
+    if out.suffix.lower() not in endings:
+        *most, last = endings
         raise UsageError(
-            f"The name '{out.name}' has no known extension.", cure=f"a name that ends in {', '.join(ENDINGS)}"
+            f"The name '{out.name}' has no known extension.", cure=f"a name that ends in {', '.join(most)} or {last}"
         )
 
 
@@ -67,7 +69,7 @@ def save(chart: Any, out: Path, *, scale: float = 2.0) -> Path:
     check_ending(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _styled(chart).save(
+        styled(chart).save(
             str(out), format=out.suffix[1:].lower(), **({"scale_factor": scale} if out.suffix == ".png" else {})
         )
     except OSError as error:
@@ -123,13 +125,32 @@ def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str])
                 cure="--second-axis for the other unit",
             )
     names = [metric_name(line) for line in [*left, *right]]
-    scale = altair.Scale(domain=names, range=[PALETTE[i % len(PALETTE)] for i in range(len(names))])
+    scale = altair.Scale(domain=names, range=_colours(lines, [*left, *right]))
     layers = _band_layers(altair, run)
     sides = [layers + _curves(altair, run, left, scale, "left")] + (
         [_curves(altair, run, right, scale, "right")] if right else []
     )
     whole = altair.layer(*[altair.layer(*side) for side in sides])
     return whole.resolve_scale(y="independent") if right else whole
+
+
+def _colours(lines: Sequence[Line], drawn: Sequence[Line]) -> list[str]:
+    """The colour of each: that of its device on a page, unless another line of the device has it already."""
+    devices = dict.fromkeys(line.device for line in sorted(lines, key=_rank) if line.device)
+    places = {device: place for place, device in enumerate(devices)}
+    found: list[int] = []
+    for line in drawn:
+        place = places.get(line.device, len(places))
+        free = (other for other in range(len(places), len(places) + len(drawn)) if other not in found)
+        found.append(next(free) if place in found else place)
+    return [PALETTE[place % len(PALETTE)] for place in found]
+
+
+def _rank(line: Line) -> tuple[bool, bool, list[str | int]]:
+    """Cards first, then packages, each by number: as `everywatt.devicePlaces` of the page has them."""
+    device = line.device.rpartition(" ")[2]
+    parts = [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", line.device)]
+    return not device.startswith("gpu."), not device.startswith("cpu."), parts
 
 
 def _curves(altair: Any, run: Run, lines: Sequence[Line], scale: Any, side: str) -> list[Any]:
@@ -254,7 +275,8 @@ def _ledger(altair: Any, run: Run) -> Any:
     return _bars(altair, [row for row in rows if row], "owner")
 
 
-def _styled(chart: Any) -> Any:
+def styled(chart: Any) -> Any:
+    """The chart in the project's style."""
     return (
         chart.configure(font=FONT, background="white")
         .configure_axis(labelFontSize=11, titleFontSize=12, titleFontWeight="normal", gridColor="#e6e9ed")

@@ -2,14 +2,15 @@
 
 import pytest
 from reports import EVIL, write_other_scope, write_run
+from tapes import counter_group, rows, write_tape
 
 import everywatt
-from everywatt.report.html.spans import flames
+from everywatt.report.html.spans import flames, phases_of
 
 
 def test_nested_spans_add_up(tmp_path):
     run = everywatt.load(write_run(tmp_path / "nested.tape"))
-    (found,) = flames(run, None)
+    (found,) = flames(run, None, phases_of(run))
     (outer,) = found["root"]["children"]
     inner = {child["name"]: child for child in outer["children"]}
     assert found["title"] == "Spans" and found["root"]["joules"] == pytest.approx(run.energy().joules, abs=1e-5)
@@ -21,4 +22,16 @@ def test_nested_spans_add_up(tmp_path):
 
 
 def test_nothing_is_drawn_without_nesting(tmp_path):
-    assert flames(everywatt.load(write_other_scope(tmp_path / "flat.tape")), None) == []
+    run = everywatt.load(write_other_scope(tmp_path / "flat.tape"))
+    assert flames(run, None, phases_of(run)) == []
+
+
+def test_a_span_has_one_interval_in_phases_and_in_the_graph(tmp_path):
+    package = (counter_group(quantum=6e-5, max_w=200.0), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    steps = [("step", 0.02 * n, 0.02 * (n + 1), "s0", {}) for n in range(450)]
+    run = everywatt.load(write_tape(tmp_path / "steps.tape", [package], [("run", 0, 10, None, {}), *steps]))
+    phases = phases_of(run)
+    (graph,) = flames(run, None, phases)
+    (outer,) = graph["root"]["children"]
+    found = {one["name"]: one["shown"] for one in (outer, *outer["children"])}
+    assert found == {row["name"]: row["energy"]["shown"] for row in phases["rows"]} and not graph["left_out"]

@@ -18,8 +18,10 @@ def series(values, period_us=1000, **more):
 def test_extremes_survive(values, per):
     values = np.array(values)
     found = buckets(series(values), per)
-    for place in range(len(found)):
-        inside = values[place * per : (place + 1) * per]
+    assert found.last.tolist() == [*(found.first[1:] - 1), len(values) - 1]
+    for place, (first, last) in enumerate(zip(found.first, found.last, strict=True)):
+        inside = values[first : last + 1]
+        assert 0 < len(inside) <= per
         known = inside[np.isfinite(inside)]
         assert found.low[place] == pytest.approx(known.min() if len(known) else np.nan, nan_ok=True)
         assert found.high[place] == pytest.approx(known.max() if len(known) else np.nan, nan_ok=True)
@@ -37,6 +39,13 @@ def test_means_add_up_to_the_whole(values, per):
 def test_a_mean_is_weighted_with_time():
     uneven = Series(np.array([1000, 2000, 6000]), np.array([10.0, 10.0, 100.0]))
     assert buckets(uneven, 3).mean[0] == pytest.approx((10 + 10 + 4 * 100) / 6)
+
+
+def test_a_long_hole_is_a_bucket_of_its_own():
+    t_us = np.array([1000, 2000, 3000, 4000, 904_000, 905_000, 906_000, 907_000])
+    level = buckets(Series(t_us, np.array([1.0, 1.0, np.nan, 3.0, np.nan, 5.0, 5.0, 5.0])), 4)
+    assert level.first.tolist() == [0, 4, 5] and level.end_us.tolist() == [4000, 904_000, 907_000]
+    assert level.mean == pytest.approx([5 / 3, np.nan, 5.0], nan_ok=True), "a short one is only left out"
 
 
 def test_what_stands_out_is_found_among_noise():
@@ -60,7 +69,7 @@ def test_one_spike_in_noise_is_exact_wherever_it_is(place, seed):
     data = shrink(whole, 30_000.0)
     assert not data["exact"] and packed_bytes(data["data"]) < 40_000
     found = unpacked(data["data"])
-    assert place // data["per"] in found["parts"]
+    assert np.searchsorted(found["t"], whole.t_us[place]) in found["parts"]
     at = int(np.flatnonzero(found["pt"] == whole.t_us[place])[0])
     assert found["pv"][at] == pytest.approx(1000.0, rel=1e-7)
     around = slice(max(at - 5, 0), at + 6)

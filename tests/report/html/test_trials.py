@@ -23,6 +23,12 @@ def test_verdicts_come_first_and_ratios_have_their_intervals():
     assert data["kind"] == "comparison"
 
 
+def test_where_energy_is_modelled_the_ratio_of_cpu_time_comes_first():
+    first, *others = trials_document(compared(pedigree="modelled"))["ratios"]
+    assert first["what"] == "CPU time" and first["value"] == pytest.approx(0.8, rel=0.01)
+    assert "less CPU time" in first["verdict"] and others[0]["what"] == "energy"
+
+
 def test_trials_are_in_the_order_in_which_they_ran():
     data = trials_document(compared(count=4))
     assert [trial["label"] for trial in data["trials"]] == list("ABBAABBA")

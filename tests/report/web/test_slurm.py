@@ -104,6 +104,12 @@ def test_what_an_administrator_sees(behind: TestClient) -> None:
     assert behind.get("/", headers=as_user("root")).status_code == 200
 
 
+def test_the_period_is_marked_unless_a_window_was_asked_for(open_: TestClient) -> None:
+    usual, asked = (open_.get(f"/slurm/jobs?{query}", headers=BEARER).text for query in ("", SPAN))
+    assert '<a href="?period=7d" aria-current="page">7 days</a>' in usual
+    assert '<a href="?period=7d">7 days</a>' in asked
+
+
 @pytest.mark.parametrize("path", [*VIEWS, *(f"{view}?user=ada&period=365d" for view in VIEWS), "/slurm/month/2026-11"])
 def test_a_user_sees_their_own_jobs(behind: TestClient, path: str) -> None:
     answer = behind.get(path, headers=as_user("bob"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ from everywatt.core.jsonio import document, plain
 from everywatt.footprint.carbon import Factors, Footprint, footprint
 from everywatt.ledger.owners import Ledger
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
-from everywatt.report.html.figures import MISSING, shown_energy
+from everywatt.report.html.figures import MISSING, by_reason, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
@@ -42,8 +42,6 @@ def report_document(
     tell: Tell = lambda share, text: None,
 ) -> dict[str, Any]:
     """The document of a page over these runs. `raw` keeps every tick, whatever it takes."""
-    from everywatt import __version__
-
     most = None if raw else MOST_BYTES / len(runs)
     views = []
     batches = [batch_of(run) for run in runs]
@@ -61,8 +59,7 @@ def report_document(
     return document(
         "report",
         {
-            "everywatt": __version__,
-            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            **made_now(),
             "command": shlex.join(command),
             "runs": views,
             "comparison": comparison(runs) if len(runs) > 1 else None,
@@ -70,6 +67,13 @@ def report_document(
             "models": models_view(runs),
         },
     )
+
+
+def made_now() -> dict[str, str]:
+    """Which everywatt writes a page, and when."""
+    from everywatt import __version__
+
+    return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _per_item(factors: Factors, batch: BatchFigures | None) -> Factors:
@@ -103,15 +107,15 @@ def run_view(
         "baseline": idle,
         "figures": _figures(run, energy, net, idle, lines),
         "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
-        "warnings": warnings(run, energy, quality),
+        "warnings": by_reason(warnings(run, energy, quality), devices := {line.label for line in lines}),
         "devices": _devices(run, energy, lines),
         "charts": charts,
         "bands": bands_of(run),
         "phases": phases,
         "wall": wall_view(run),
         "llm": llm_view(run),
-        "ledger": ledger_view(owners),
-        "flames": flames(run, None if isinstance(owners, str) else owners),
+        "ledger": ledger_view(owners, devices),
+        "flames": flames(run, None if isinstance(owners, str) else owners, phases),
         "quality": _quality(quality),
         "carbon": _carbon(footprint(run, _per_item(factors, batch))),
         "provenance": provenance(run),
@@ -221,11 +225,12 @@ def ledger_of(run: Run) -> Ledger | str:
     return ledger if ledger.entries else "; ".join(ledger.notes) or "no owner was observed"
 
 
-def ledger_view(ledger: Ledger | str) -> dict[str, Any]:
+def ledger_view(ledger: Ledger | str, devices: Container[str] = ()) -> dict[str, Any]:
     """The owners as the page shows them, or the reason that there are none."""
     if isinstance(ledger, str):
         return {"refused": ledger}
     data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
+    data["notes"] = by_reason(data["notes"], devices)
     data["total"] = shown_energy(replace(ledger.total, parts=()))
     rest = data["rest"]
     for row in [*data["owners"], *([rest] if rest else [])]:

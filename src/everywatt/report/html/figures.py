@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from html import escape
 from itertools import zip_longest
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_percent, print_quantity
 from everywatt.core.tables import Table
+from everywatt.report.html.page import card, still_page
 
 
 def shown_energy(energy: Energy) -> dict[str, Any]:
@@ -22,6 +23,21 @@ def shown_energy(energy: Energy) -> dict[str, Any]:
 
 
 MISSING = "–"
+
+
+def shown_name(name: str) -> str:
+    """A name that was given by others, on one line; one of nothing but spaces can be seen."""
+    return " ".join(name.split()) or "(blank)"
+
+
+def by_reason(lines: Iterable[str], devices: Container[str]) -> list[str]:
+    """Lines `device: reason`; those with the same reason as one, which names its devices."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for line in lines:
+        device, _, reason = line.partition(": ")
+        known = device in devices
+        found.setdefault((reason if known else line, known), []).append(device)
+    return [f"{', '.join(of)}: {reason}" if known else reason for (reason, known), of in found.items()]
 
 
 def table_view(table: Table) -> dict[str, Any]:
@@ -37,7 +53,7 @@ def table_html(table: Table, links: Sequence[str] = ()) -> str:
         f"<tr><th{kinds[0]}>{_linked(row[0], link)}</th>"
         + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
         + "</tr>"
-        for row, link in zip_longest(table.cells(MISSING if links else "-"), links, fillvalue="")
+        for row, link in zip_longest(table.cells(MISSING), links, fillvalue="")
     )
     kind = "scroll jobs" if links else "scroll"
     # A wide table is scrolled by keyboard where it can be focused, and is then read out by this name.
@@ -51,25 +67,10 @@ def _linked(text: str, link: str) -> str:
     return f'<a href="{escape(link)}">{escape(text)}</a>' if link else escape(text)
 
 
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #1b1f24; background: #fff; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d0d7de; text-align: left; vertical-align: top; }
-thead th, .number { white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 4.5em; }
-.number { text-align: right; }
-.scroll { overflow-x: auto; }
-@media (prefers-color-scheme: dark) { body { color: #e6edf3; background: #0d1117; } th, td { border-color: #30363d; } }
-"""
-
-
 def table_document(*tables: Table) -> str:
     """A page of tables, each with its title and its notes; it needs neither a script nor the network."""
-    parts = [
-        f"<h1>{escape(table.title)}</h1>{table_html(table)}" + "".join(f"<p>{escape(note)}</p>" for note in table.notes)
-        for table in tables
-    ]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(tables[0].title)}</title>'
-        f"<style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    cards = []
+    for table in tables:
+        notes = "".join(f'<p class="notes">{escape(note)}</p>' for note in table.notes)
+        cards.append(card(table.title if len(tables) > 1 else "", table_html(table) + notes))
+    return still_page(tables[0].title, "".join(cards))

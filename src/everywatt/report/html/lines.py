@@ -12,6 +12,7 @@ from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources
+from everywatt.report.html.figures import shown_name
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
@@ -35,6 +36,7 @@ Tell = Callable[[float, str], None]
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of one chart: `shown` unless a reader has to ask for it, `in_total` where it is a part of the sum.
+    What the program logged has no `device`.
 
     `watts` are the values of a line of power inside of the run's windows, which last `seconds`.
     """
@@ -254,4 +256,4 @@ def _logged(run: Run) -> Iterator[Line]:
         at = np.array([t for t, _ in points], dtype=np.int64)
         series = Series(*_times(at, 0, np.array([value for _, value in points])), held=False)
         if len(series) > 1 and np.isfinite(series.values).any():
-            yield Line("logged", name, name, series, device=name)
+            yield Line("logged", shown_name(name), name, series)

@@ -46,7 +46,7 @@ def policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
     return "; ".join(
         [
             "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))}",
+            *([f"script-src {' '.join(map(_hash, scripts))}"] if scripts else []),
             f"style-src {' '.join(map(_hash, styles))}",
             "img-src data:",
             "base-uri 'none'",
@@ -89,6 +89,36 @@ def _filled(title: str, scripts: Sequence[str], data: Mapping[str, Any], plain: 
     }
     # One pass, so that nothing that is put in is looked at again.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("html/page.html"))
+
+
+def still_page(title: str, content: str) -> str:
+    """A whole file without scripts, in the look of the report."""
+    style = asset("html/page.css")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy([style], []))}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="everywatt">
+<title>{html.escape(title)} · everywatt</title>
+<style>{style}</style>
+</head>
+<body>
+<header class="top"><div class="brand"><span class="mark"></span>everywatt</div><h1>{html.escape(title)}</h1></header>
+<main class="run">
+{content}
+</main>
+</body>
+</html>
+"""
+
+
+def card(title: str, content: str) -> str:
+    """A part of a still page."""
+    head = f'<div class="head"><h2>{html.escape(title)}</h2></div>' if title else ""
+    return f'<section class="card">{head}{content}</section>\n'
 
 
 def _plain(data: Mapping[str, Any]) -> list[str]:

@@ -1,9 +1,10 @@
 """Ticks made small for a page: exact where that fits, else minima, maxima, means, and exact ticks where it counts.
 
-A long series becomes buckets of equally many ticks. Each bucket keeps its lowest and highest tick and its mean over
-time, so nothing that stands out is lost however far one zooms out: the page makes coarser levels from these, minimum of
-minima and maximum of maxima. The buckets in which something happens (they hold a spike, a dip, or a change of level
-that their neighbours do not have) also keep every tick, so that zooming in there is exact.
+A long series becomes buckets of equally many ticks; a gap that is longer than a bucket is one of its own. Each bucket
+keeps its lowest and highest tick and its mean over time, so nothing that stands out is lost however far one zooms out:
+the page makes coarser levels from these, minimum of minima and maximum of maxima. The buckets in which something
+happens (they hold a spike, a dip, or a change of level that their neighbours do not have) also keep every tick, so that
+zooming in there is exact.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FEWEST_BUCKETS = 400
 # Beyond this many ticks for each byte that may be used, not even a constant would fit.
 HOPELESS_TICKS_PER_BYTE = 4.0
 NEIGHBOURS = 2
+MOST_HOLES = 1000  # gaps that are buckets of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Equally many ticks each (`per`, the last may have fewer): end time, lowest, highest, mean over time."""
+    """The places of each one's first and last tick, its end time, lowest, highest, mean over time."""
 
-    per: int
+    first: Ints
+    last: Ints
     end_us: Ints
     low: Floats
     high: Floats
@@ -61,11 +64,16 @@ class Buckets:
 
 
 def buckets(series: Series, per: int) -> Buckets:
-    """The finest level of the pyramid. Minima and maxima are those of the ticks; holes count for neither."""
+    """The finest level of the pyramid: `per` ticks each. Minima and maxima are those of the ticks, without holes."""
     n = len(series)
     starts = np.arange(0, n, per)
     values, weights = series.values, _lengths_us(series)
     holes = not np.isfinite(values).all()
+    if holes:
+        long = np.flatnonzero(~np.isfinite(values) & (weights > weights.sum() / len(starts)))
+        long = long[np.argsort(-weights[long], kind="stable")[:MOST_HOLES]]
+        starts = np.unique(np.concatenate((starts, long, long + 1)))
+        starts = starts[starts < n]
     lowest, highest = (np.fmin, np.fmax) if holes else (np.minimum, np.maximum)
     weights = np.where(np.isfinite(values), weights, 0.0) if holes else weights
     area = np.add.reduceat(np.nan_to_num(values) * weights if holes else values * weights, starts)
@@ -75,8 +83,8 @@ def buckets(series: Series, per: int) -> Buckets:
     low, high = lowest.reduceat(values, starts), highest.reduceat(values, starts)
     # Rounding must not put a mean outside of what it is the mean of.
     mean = np.where(length > 0, np.clip(mean, low, high), np.nan)
-    ends = np.minimum(starts + per, n) - 1
-    return Buckets(per, series.t_us[ends], low, high, mean)
+    last = np.append(starts[1:], n) - 1
+    return Buckets(starts, last, series.t_us[last], low, high, mean)
 
 
 def _lengths_us(series: Series) -> Floats:
@@ -114,8 +122,7 @@ def _shifted(values: Floats, by: int) -> Floats:
 def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
     """The series as the page reads it, in about `most_bytes` of packed data (None: every tick, whatever it takes).
 
-    `exact` says whether every tick is in it; otherwise `per` is how many ticks a bucket has, and `parts` are the
-    buckets whose ticks are there too.
+    `exact` says whether every tick is in it; otherwise `parts` are the buckets whose ticks, `pn` of each, are in it.
     """
     head = {"n": len(series), "held": series.held}
     if most_bytes is None or len(series) <= HOPELESS_TICKS_PER_BYTE * most_bytes:
@@ -126,7 +133,10 @@ def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
     per = max(2, -(-len(series) // count))
     level = buckets(series, per)
     chosen = _chosen(level, int(most_bytes / 2 / TICK_BYTES / per))
-    inside = np.concatenate([np.arange(b * per, min((b + 1) * per, len(series))) for b in chosen.tolist()])
+    first, last = level.first[chosen], level.last[chosen]
+    inside = np.concatenate(
+        [np.arange(start, end + 1) for start, end in zip(first.tolist(), last.tolist(), strict=True)]
+    )
     data = pack(
         {
             "t": level.end_us,
@@ -134,12 +144,13 @@ def shrink(series: Series, most_bytes: float | None) -> dict[str, Any]:
             "high": level.high,
             "mean": level.mean,
             "parts": chosen,
+            "pn": last - first + 1,
             "pt": series.t_us[inside],
             "pv": series.values[inside],
         }
     )
     first_us = int(series.t_us[0] - _lengths_us(series)[0])
-    return {**head, "exact": False, "per": per, "first_us": first_us, "data": data}
+    return {**head, "exact": False, "first_us": first_us, "data": data}
 
 
 def _chosen(level: Buckets, most: int) -> Ints:

@@ -11,39 +11,19 @@ from everywatt.core.format import format_joules, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
-from everywatt.report.html.page import asset, policy
+from everywatt.report.html.page import card, still_page
 from everywatt.slurm.site.figures import amount, cells, columns, short
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
 MOST = 40
+FOOTER = "<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>"
 TITLES = {"user": "By user", "account": "By account", "state": "By final state", "partition": "By partition"}
 
 
 def site_page(month: Month, factors: Sequence[str] = (), currency: str = "") -> str:
     """The page of a month; `factors` are lines that say with what carbon and cost were made."""
-    style = asset("html/page.css")
-    title = f"Jobs of {month.month}"
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy([style], []).replace("script-src ;", ""))}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="everywatt">
-<title>{title} · everywatt</title>
-<style>{style}</style>
-</head>
-<body>
-<header class="top"><div class="brand"><span class="mark"></span>everywatt</div><h1>{title}</h1></header>
-<main class="run">
-{month_cards(month, factors, currency)}
-<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>
-</main>
-</body>
-</html>
-"""
+    return still_page(f"Jobs of {month.month}", month_cards(month, factors, currency) + FOOTER)
 
 
 def month_cards(month: Month, factors: Sequence[str] = (), currency: str = "") -> str:
@@ -57,29 +37,25 @@ def month_cards(month: Month, factors: Sequence[str] = (), currency: str = "") -
     return "".join(cards)
 
 
-def card(title: str, content: str) -> str:
-    return f'<section class="card"><div class="head"><h2>{html.escape(title)}</h2></div>{content}</section>\n'
-
-
 def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     total = month.total
-    figures = [("jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
+    figures = [("Jobs", str(total["jobs"]), _records(total["refused"], "without a figure"))]
     if total["energy_uj"] is not None:
-        figures.append(("energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
+        figures.append(("Energy of jobs", short(total), format_quantity(total["energy_uj"] / UJ / 3600, "Wh")))
     names = (
-        ("idle_uj", "idle energy of allocations", "by allocation"),
-        ("waste_uj", "waste", "allocated but not used"),
+        ("idle_uj", "Idle energy of allocations", "by allocation"),
+        ("waste_uj", "Waste", "allocated but not used"),
     )
     figures += [(name, amount(total, key) or "-", about) for key, name, about in names]
     if total["wall_uj"] is not None:
-        figures.append(("at the wall", amount(total, "wall_uj") or "-", "jobs on nodes with a meter"))
+        figures.append(("At the wall", amount(total, "wall_uj") or "-", "jobs on nodes with a meter"))
     if total["carbon_g"] is not None:
-        figures.append(("carbon", format_quantity(total["carbon_g"], "g CO2e"), "one intensity for the grid"))
+        figures.append(("Carbon", format_quantity(total["carbon_g"], "g CO2e"), "one intensity for the grid"))
     if total["carbon_varying_g"] is not None:
         left = _records(total["uncovered"], "outside the table") or "intensity at the time"
-        figures.append(("carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
+        figures.append(("Carbon over time", format_quantity(total["carbon_varying_g"], "g CO2e"), left))
     if total["cost"] is not None:
-        figures.append(("cost", format_money(total["cost"], currency), ""))
+        figures.append(("Cost", format_money(total["cost"], currency), ""))
     cells = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}"
         f'<span class="about">{html.escape(about)}</span></dd></div>'
@@ -112,9 +88,12 @@ def _days(month: Month) -> str:
             f'<rect x="{places[row["group"]] * step + 1:.1f}" y="{130 - height:.1f}" width="{step - 2:.1f}" '
             f'height="{height:.1f}" rx="2" fill="#0072b2"><title>{about}</title></rect>'
         )
+    # The first and the last begin and end at the edge: large letters of a phone would be cut off there.
+    ends = {0: (0.0, "start"), len(month.days) - 1: (float(WIDTH), "end")}
     marks = "".join(
-        f'<text x="{(place + 0.5) * step:.1f}" y="145" font-size="9" text-anchor="middle" class="tick">{text}</text>'
+        f'<text x="{x:.1f}" y="145" font-size="9" text-anchor="{anchor}" class="tick">{text}</text>'
         for place, text in _marks(month.days)
+        for x, anchor in [ends.get(place, ((place + 0.5) * step, "middle"))]
     )
     table = table_html(
         Table.of("day", "jobs", "energy", rows=[[row["group"], row["jobs"], short(row)] for row in rows], right=(1, 2))

@@ -15,7 +15,7 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
 from everywatt.core.spans import Span
 from everywatt.ledger.owners import Ledger
-from everywatt.report.html.figures import shown_energy
+from everywatt.report.html.figures import shown_energy, shown_name
 from everywatt.report.html.lines import offset_ns_of
 from everywatt.report.html.pyramid import pack
 
@@ -32,7 +32,7 @@ def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
             end_ns = high_ns if span.end_ns is None else span.end_ns
             placed.setdefault(span.id, (span, (span.start_ns - offset_ns) / NS, (end_ns - offset_ns) / NS))
     spans = {uid: span for uid, (span, _, _) in placed.items()}
-    found = [(span.name, start, end, _depth(span, spans)) for span, start, end in placed.values()]
+    found = [(shown_name(span.name), start, end, len(_path(span, spans)) - 1) for span, start, end in placed.values()]
     return sorted(found, key=lambda band: (band[3], band[1]))
 
 
@@ -60,26 +60,15 @@ def _about(seconds: float) -> float:
     return float(f"{seconds:.1e}")
 
 
-def _depth(span: Span, spans: dict[str, Span]) -> int:
-    depth, seen = 0, {span.id}
-    while span.parent in spans and span.parent not in seen:
-        seen.add(span.parent)
-        span = spans[span.parent]
-        depth += 1
-    return depth
-
-
 def phases_of(run: Run) -> dict[str, Any]:
     """Spans by name: how many, how long, joules with interval, mean watts, share of the run; the longest names."""
     by_name: dict[str, list[Span]] = {}
     for span in run.spans:
         by_name.setdefault(span.name, []).append(span)
-    names = sorted(by_name, key=lambda name: -sum(span.duration_s or 0.0 for span in by_name[name]))
+    longest = sorted(by_name, key=lambda name: -sum(span.duration_s or 0.0 for span in by_name[name]))[:MOST_PHASES]
     whole = run.energy().joules
-    rows = [_phase(run, name, by_name[name], whole) for name in names[:MOST_PHASES]]
-    order = {name: place for place, name in enumerate(by_name)}
-    rows.sort(key=lambda row: order[row["name"]])
-    return {"rows": rows, "count": len(names), "overlap": overlap(run.spans)}
+    rows = [_phase(run, name, spans, whole) for name, spans in by_name.items() if name in longest]
+    return {"rows": rows, "count": len(by_name), "overlap": overlap(run.spans)}
 
 
 def overlap(spans: Sequence[Span]) -> bool:
@@ -99,7 +88,7 @@ def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) ->
         energy = Energy.refuse(error.message)
     seconds = sum(span.duration_s or 0.0 for span in spans)
     row: dict[str, Any] = {
-        "name": name,
+        "name": shown_name(name),
         "count": len(spans),
         "seconds": seconds,
         "seconds_shown": format_duration(seconds),
@@ -126,18 +115,30 @@ LEAST_SHARE = 0.002  # of the total: narrower nodes stay part of their parent
 class _Node:
     own: list[Energy] = field(default_factory=list)
     children: dict[str, _Node] = field(default_factory=dict)
+    spans: int = 0
 
     def energies(self) -> list[Energy]:
         return [*self.own, *(energy for child in self.children.values() for energy in child.energies())]
 
 
-def flames(run: Run, owners: Ledger | None) -> list[dict[str, Any]]:
-    """The graphs that there is something to see in: `{"title", "root": {"name", "joules", "shown", "children"}}`."""
-    found = [("Spans", _spans(run)), ("Owners and devices", None if owners is None else _owners(owners))]
-    return [{"title": title, "root": root} for title, root in found if root and root["children"]]
+def flames(run: Run, owners: Ledger | None, phases: dict[str, Any]) -> list[dict[str, Any]]:
+    """The graphs that there is something to see in: `{"title", "root": {"name", "joules", "shown", "children"}}`.
+
+    `left_out` is whether there are nodes that are too narrow to be shown.
+    """
+    found = [("Spans", _spans(run, phases)), ("Owners and devices", None if owners is None else _owners(owners))]
+    return [
+        {"title": title, "root": root, "left_out": _left_out(root)}
+        for title, root in found
+        if root and root["children"]
+    ]
 
 
-def _spans(run: Run) -> dict[str, Any] | None:
+def _left_out(node: dict[str, Any]) -> bool:
+    return bool(node["left_out"]) or any(map(_left_out, node["children"]))
+
+
+def _spans(run: Run, phases: dict[str, Any]) -> dict[str, Any] | None:
     spans = {span.id: span for span in run.spans}
     if len(spans) > MOST_SPANS or not any(span.parent in spans for span in spans.values()):
         return None
@@ -146,38 +147,57 @@ def _spans(run: Run) -> dict[str, Any] | None:
     except EverywattError:
         return None
     root = _Node()
-    for entry in ledger.entries:
-        path, seen, span = [], set(), spans.get(entry.owner.id)
-        while span is not None and span.id not in seen:
-            seen.add(span.id)
-            path.append(span.name)
-            span = spans.get(span.parent or "")
+    nodes: dict[str, _Node] = {}
+    for span in spans.values():
         node = root
-        for name in reversed(path or [entry.owner.label]):
+        for name in reversed(_path(span, spans)):
             node = node.children.setdefault(name, _Node())
+        node.spans += 1
+        nodes[span.id] = node
+    for entry in ledger.entries:
+        node = nodes.get(entry.owner.id) or root.children.setdefault(entry.owner.label, _Node())
         node.own.append(entry.energy)
-    return _view("run", root, ledger.total)
+    # Spans that do not overlap add up to their window, whose interval has no edges between them.
+    known = {} if phases["overlap"] else {(row["name"], row["count"]): row["energy"]["shown"] for row in phases["rows"]}
+    return _view("run", root, ledger.total, known=known)
+
+
+def _path(span: Span, spans: dict[str, Span]) -> list[str]:
+    """The names of a span and of those around it, the outermost last."""
+    around = span
+    path, seen = [shown_name(span.name)], {span.id}
+    while around.parent in spans and around.parent not in seen:
+        seen.add(around.parent)
+        around = spans[around.parent]
+        path.append(shown_name(around.name))
+    return path
 
 
 def _owners(ledger: Ledger) -> dict[str, Any] | None:
     root = _Node()
     for entry in ledger.entries:
+        owner = root.children.setdefault(shown_name(entry.owner.label), _Node())
         for device, energy in entry.energy.parts:
-            root.children.setdefault(entry.owner.label, _Node()).children.setdefault(device, _Node()).own.append(energy)
+            owner.children.setdefault(device, _Node()).own.append(energy)
     return _view("run", root, ledger.total)
 
 
-def _view(name: str, node: _Node, total: Energy, energy: Energy | None = None) -> dict[str, Any]:
+def _view(
+    name: str, node: _Node, total: Energy, energy: Energy | None = None, known: dict[tuple[str, int], str] | None = None
+) -> dict[str, Any]:
     """A node as plain data; `energy` is its own sum where it is known already."""
-    shown = energy or total
+    energy = energy or total
     floor = LEAST_SHARE * (total.joules or 0.0)
-    sums = {name: sum_energies(child.energies(), join_scopes=True) for name, child in node.children.items()}
+    found = {name: child.energies() for name, child in node.children.items()}
+    sums = {name: sum_energies(energies, join_scopes=True) for name, energies in found.items() if energies}
     kept = sorted(
         (name for name, one in sums.items() if (one.joules or 0.0) > floor), key=lambda name: -sums[name].value
     )
+    shown = (known or {}).get((name, node.spans))
     return {
         "name": name,
-        "joules": shown.joules,
-        "shown": format_energy(replace(shown, parts=())),
-        "children": [_view(child, node.children[child], total, sums[child]) for child in kept],
+        "joules": energy.joules,
+        "shown": shown or format_energy(replace(energy, parts=())),
+        "children": [_view(child, node.children[child], total, sums[child], known) for child in kept],
+        "left_out": any((sums[name].joules or 0.0) > 0 for name in sums.keys() - set(kept)),
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from everywatt.api.run import Run
@@ -21,7 +20,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.format import format_energy, format_joules, format_percent
 from everywatt.core.jsonio import document, plain
 from everywatt.core.tables import Cell, Table
-from everywatt.report.html.data import provenance
+from everywatt.report.html.data import made_now, provenance
 from everywatt.report.html.figures import table_view
 
 ENDED = {
@@ -82,13 +81,6 @@ def _same_words(cells: Sequence[Cell]) -> bool:
     return len(cells) > 1 and len(set(map(str, cells))) == 1 and isinstance(cells[0], str) and not cells[0].isdigit()
 
 
-def made_now() -> dict[str, Any]:
-    """Which everywatt writes a page, and when."""
-    from everywatt import __version__
-
-    return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
-
-
 def _title(found: Sequence[Figures], choice: Choice | None) -> str:
     if choice is not None:
         return f"{len(found)} settings of {found[0].candidate.text}"
@@ -141,7 +133,9 @@ def energy_of(mean: Mean | None) -> dict[str, Any] | None:
 def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
     """What a page shows of the ratios of one candidate to the first."""
     label = one.candidate.label
-    kinds = (("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time))
+    kinds = [("energy", one.gross), ("energy above idle", one.above_idle), ("time", one.time)]
+    if one.modelled:  # what the kernel counts is certain, and comes first
+        kinds.insert(0, ("CPU time", one.cpu))
     return [_ratio(place, label, what, found) for what, found in kinds if found is not None and finite(found.ratio)]
 
 
@@ -156,7 +150,7 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
         "high": found.high if known else None,
         "shown": str(found.cell),
         "trials": found.trials,
-        "verdict": found.text(label, what="time" if what == "time" else "energy"),
+        "verdict": found.text(label, what="energy" if what.startswith("energy") else what),
     }
 
 

@@ -28,15 +28,14 @@ from everywatt.net.tls import server_context
 from everywatt.report.html.figures import shown_energy
 from everywatt.report.live.snapshot import LiveSource
 from everywatt.report.live.tape_source import TapeSource
-from everywatt.report.web.assets import ICON, Asset, assets, shell
+from everywatt.report.web.assets import ICON, JSON, Asset, assets, fingerprint, shell
 from everywatt.report.web.live import INTERVAL_S, EventStream, Hubs
-from everywatt.report.web.runs import MOST_RUNS, Documents, RunIndex, close_run, fingerprint, open_run
+from everywatt.report.web.runs import MOST_RUNS, Documents, RunIndex, close_run, open_run
 from everywatt.report.web.slurm import Refused, SlurmPages
 
 LIST_BUDGET_S = 0.25
 MACHINE = ""  # no run is called that
 HTML = "text/html; charset=utf-8"
-JSON = "application/json"
 
 
 @dataclass(slots=True)
@@ -52,10 +51,13 @@ class Site:
     factors: Factors | None = None
     slurm: SlurmPages | None = None
     hubs: Hubs = field(default_factory=Hubs)
+    documents: Documents = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.documents = Documents(self.factors)
 
     def app(self) -> App:
         """The ASGI application, guarded."""
-        documents = Documents(self.factors)
         routes: list[BaseRoute] = [
             Route("/", self.page),
             Route("/live", self.page),
@@ -65,7 +67,7 @@ class Site:
             Route(LOGIN_PATH, self.login),
             Route("/api/runs", self.runs),
             Route("/api/window", self.window),
-            Route("/api/report", _Reports(self.index, documents).answer),
+            Route("/api/report", self.report),
             Route("/api/live", self.live),
             Route("/static/{name}", self.static),
             Route("/favicon.ico", self.icon),
@@ -153,7 +155,20 @@ class Site:
         body = dumps(document("runs", data)).encode("utf-8", "replace")
         return _conditional(request, Asset(body, JSON, fingerprint(body)))
 
-    async def live(self, request: Request) -> Response:
+    async def report(self, request: Request) -> Response:
+        """The document of a report over one or several runs."""
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if not names or len(names) > MOST_RUNS:
+            return JSONResponse({"error": f"Request between one and {MOST_RUNS} runs.", "cure": None}, 400)
+        try:
+            paths = [await asyncio.to_thread(self.index.path_of, name) for name in names]
+            return _conditional(request, await self.documents.of(paths))
+        except RunNotFound as error:
+            return _trouble(error, 404)
+        except EverywattError as error:
+            return _trouble(error, 422)
+
+    async def live(self, request: Request) -> Response | EventStream:
         """Events of this machine, or of the run that is asked for."""
         names = request.query_params.getlist("run")
         make, key = self.machine, MACHINE
@@ -167,7 +182,7 @@ class Site:
         if joined is None:
             answer = {"error": "Too many viewers are connected.", "cure": "close other tabs"}
             return JSONResponse(answer, 503, headers={"retry-after": "10"})
-        return _Stream(EventStream(*joined))
+        return EventStream(*joined)
 
     async def static(self, request: Request) -> Response:
         """A file of the page, by its exact name."""
@@ -177,37 +192,6 @@ class Site:
     async def icon(self, request: Request) -> Response:
         """The mark, for browsers that ask for one by themselves."""
         return _conditional(request, assets()[ICON.rpartition("/")[2]])
-
-
-class _Reports:
-    """Report documents by name."""
-
-    def __init__(self, index: RunIndex, documents: Documents) -> None:
-        self._index, self._documents = index, documents
-
-    async def answer(self, request: Request) -> Response:
-        names = list(dict.fromkeys(request.query_params.getlist("run")))
-        if not names or len(names) > MOST_RUNS:
-            return JSONResponse({"error": f"Request between one and {MOST_RUNS} runs.", "cure": None}, 400)
-        try:
-            paths = [await asyncio.to_thread(self._index.path_of, name) for name in names]
-            found = await self._documents.of(paths)
-        except RunNotFound as error:
-            return _trouble(error, 404)
-        except EverywattError as error:
-            return _trouble(error, 422)
-        return _conditional(request, Asset(found.body, JSON, found.etag))
-
-
-class _Stream(Response):
-    """Lets Starlette hand over to an event stream."""
-
-    def __init__(self, stream: EventStream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    async def __call__(self, scope: object, receive: object, send: object) -> None:
-        await self._stream(scope, receive, send)  # type: ignore[arg-type]
 
 
 def _window_energy(path: Path, window: tuple[float, float]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from everywatt.report.html.page import SCRIPTS, STYLES, asset
-from everywatt.report.web.runs import fingerprint
 
 OWN_STYLES = ("web/static/serve.css",)
 OWN_SCRIPTS = (
@@ -20,6 +20,7 @@ OWN_SCRIPTS = (
 LOGIN_SCRIPTS = ("web/static/login.js",)
 KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 ICON = "web/static/mark.svg"
+JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,18 @@ class Asset:
     etag: str
 
 
+def fingerprint(*parts: object) -> str:
+    """A short name for a value, as an ETag."""
+    return f'"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"'
+
+
 @cache
 def assets() -> dict[str, Asset]:
     """Every file by the name it has under /static/."""
     found = {}
     for name in (*STYLES, *SCRIPTS, *OWN_STYLES, *OWN_SCRIPTS, *LOGIN_SCRIPTS, ICON):
-        short = name.rpartition("/")[2]
         body = asset(name).encode()
-        found[short] = Asset(body, KINDS[re.sub(r".*(\.\w+)$", r"\1", short)], fingerprint(body))
+        found[_short(name)] = Asset(body, KINDS[Path(name).suffix], fingerprint(body))
     return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import shlex
 import threading
@@ -31,6 +30,7 @@ from everywatt.energy.sources import addable, sources
 from everywatt.footprint.carbon import Factors
 from everywatt.report.html.data import report_document
 from everywatt.report.live.tape_source import QUIET_S
+from everywatt.report.web.assets import JSON, Asset, fingerprint
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import list_runs, segments
 
@@ -118,11 +118,6 @@ def signature(path: Path) -> Signature:
                 continue
             found.append((file.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
     return tuple(found)
-
-
-def fingerprint(*parts: object) -> str:
-    """A short name for a value, as an ETag."""
-    return f'"{hashlib.sha256(repr(parts).encode()).hexdigest()[:32]}"'
 
 
 def is_live(listed: Listed) -> bool:
@@ -227,24 +222,16 @@ MOST_BYTES = 64 << 20
 AT_ONCE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """The JSON text of a report, and its ETag."""
-
-    etag: str
-    body: bytes
-
-
 class Documents:
     """Report documents by the runs they are about."""
 
     def __init__(self, factors: Factors | None = None) -> None:
         self._factors = factors
-        self._kept: OrderedDict[str, Document] = OrderedDict()
-        self._making: dict[str, asyncio.Task[Document]] = {}
+        self._kept: OrderedDict[str, Asset] = OrderedDict()
+        self._making: dict[str, asyncio.Task[Asset]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
-    async def of(self, paths: Sequence[Path]) -> Document:
+    async def of(self, paths: Sequence[Path]) -> Asset:
         """The document over these runs as their files are now. Raises what opening them raises."""
         etag = fingerprint([(str(path), signature(path)) for path in paths])
         if etag in self._kept:
@@ -257,13 +244,13 @@ class Documents:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._making[etag])
 
-    async def _make(self, etag: str, paths: Sequence[Path]) -> Document:
+    async def _make(self, etag: str, paths: Sequence[Path]) -> Asset:
         async with self._room:
-            document = Document(etag, await asyncio.to_thread(write, paths, self._factors))
+            document = Asset(await asyncio.to_thread(write, paths, self._factors), JSON, etag)
         self._keep(document)
         return document
 
-    def _keep(self, document: Document) -> None:
+    def _keep(self, document: Asset) -> None:
         self._kept[document.etag] = document
         while len(self._kept) > 1 and sum(len(one.body) for one in self._kept.values()) > MOST_BYTES:
             self._kept.popitem(last=False)

@@ -29,7 +29,8 @@ from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
-from everywatt.report.html.site import card, month_cards
+from everywatt.report.html.page import card
+from everywatt.report.html.site import FOOTER, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import amount, cells, columns, group_of, job_of, nodes_of, percent, short
@@ -174,10 +175,10 @@ class SlurmPages:
         page.status_code = status
         return page
 
-    def _wanted(self, request: Request, viewer: Viewer) -> Wanted:
+    def _wanted(self, words: Mapping[str, str], viewer: Viewer) -> Wanted:
         """What a request asks for; a user's own jobs only, unless it is an administrator's."""
-        since_s, until_s = self._bounds(request.query_params)
-        user, account, state, partition, node = (request.query_params.get(name) for name in FILTERS)
+        since_s, until_s = self._bounds(words)
+        user, account, state, partition, node = (words.get(name) for name in FILTERS)
         return Wanted(since_s, until_s, user if viewer.admin else viewer.name, account, state, partition, node)
 
     def _bounds(self, words: Mapping[str, str]) -> tuple[float, float]:
@@ -192,7 +193,7 @@ class SlurmPages:
         return now_s - int(period[:-1]) * DAY_S, now_s
 
     def _jobs(self, request: Request, viewer: Viewer) -> Response:
-        wanted, sort = self._wanted(request, viewer), request.query_params.get("sort", "latest")
+        wanted, sort = self._wanted(request.query_params, viewer), request.query_params.get("sort", "latest")
         if sort not in SORTS:
             raise UsageError(f"Jobs cannot be sorted by '{sort}'.")
         rows = jobs(self.store, wanted, sort, LISTED + 1)
@@ -206,7 +207,7 @@ class SlurmPages:
         view = request.url.path.rpartition("/")[2]
         by = VIEWS[view]
         words = {**({"period": "365d"} if view == "months" else {}), **_words(request, viewer)}
-        wanted = self._wanted(_Asked(request, words), viewer)
+        wanted = self._wanted(words, viewer)
         rows = sums(self.store, wanted, by)
         table = _sum_table(by, rows, {key: text for key, text in words.items() if key not in (by, "sort")})
         content = f"<p>{_filters(words)}</p>{table}{self._nodes_line(wanted, viewer)}"
@@ -229,7 +230,7 @@ class SlurmPages:
         return self._page("jobs", f"Job {text}", {}, viewer, content)
 
     def _api_jobs(self, request: Request, viewer: Viewer) -> Response:
-        wanted = self._wanted(request, viewer)
+        wanted = self._wanted(request.query_params, viewer)
         limit = request.query_params.get("limit", "1000")
         if not (limit.isascii() and limit.isdecimal() and 0 < int(limit) <= MOST):
             raise UsageError(f"limit is a number up to {MOST}.")
@@ -237,7 +238,7 @@ class SlurmPages:
         return _json("slurm-jobs", {"jobs": [job_of(row) for row in rows], **self._nodes(wanted, viewer)})
 
     def _api_sums(self, request: Request, viewer: Viewer) -> Response:
-        wanted, by = self._wanted(request, viewer), request.query_params.get("by", "user")
+        wanted, by = self._wanted(request.query_params, viewer), request.query_params.get("by", "user")
         if by not in GROUPS:
             raise UsageError(f"Jobs cannot be added up by '{by[:40]}'.")
         groups = [group_of(row) for row in sums(self.store, wanted, by)]
@@ -283,19 +284,12 @@ class SlurmPages:
 <main class="run" id="main">
 {times}
 {content}
-<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>
+{FOOTER}
 </main>
 </body>
 </html>
 """
         return Response(text, media_type=HTML)
-
-
-class _Asked(Request):
-    """A request with other words."""
-
-    def __init__(self, request: Request, words: Mapping[str, str]) -> None:
-        super().__init__({**request.scope, "query_string": urlencode(words).encode()})
 
 
 def _words(request: Request, viewer: Viewer) -> dict[str, str]:
@@ -332,8 +326,8 @@ def _link(text: str, href: str, here: bool = False) -> str:
 def _choices(
     words: Mapping[str, str], name: str, choices: Mapping[str, str | None], usual: str, about: str = ""
 ) -> str:
-    """Links that choose one value of a word, the present one marked."""
-    now = words.get(name, usual)
+    """Links that choose one value of a word, the present one marked: none where a window of time was given."""
+    now = words.get(name, "" if name == "period" and {"since", "until"} & words.keys() else usual)
     rest = {key: text for key, text in words.items() if key not in (name, "since", "until")}
     links = (_link(text or key, _query({**rest, name: key}), key == now) for key, text in choices.items())
     return f"{about} " + " · ".join(links)
@@ -393,19 +387,19 @@ def _detail(job: Detail, viewer: Viewer) -> str:
     first, whole = job.first, summed(job.rows)
     energy = short(whole) if whole["energy_uj"] is not None else f"refused: {whole['refused'] or 'no figure'}"
     facts: list[list[str | float | None]] = [
-        ["state", first.state],
-        ["user", first.user],
-        ["account", first.account or None],
-        ["partition", first.partition or None],
-        ["nodes", ", ".join(row.node for row in job.rows)],
-        ["time", format_duration(job.elapsed_s)],
-        ["energy", energy],
-        ["idle share", amount(whole, "idle_uj")],
-        ["at the wall", amount(whole, "wall_uj")],
+        ["State", first.state],
+        ["User", first.user],
+        ["Account", first.account or None],
+        ["Partition", first.partition or None],
+        ["Nodes", ", ".join(row.node for row in job.rows)],
+        ["Time", format_duration(job.elapsed_s)],
+        ["Energy", energy],
+        ["Idle share", amount(whole, "idle_uj")],
+        ["At the wall", amount(whole, "wall_uj")],
         ["CPU", percent(whole["cpu_s"], whole["allocated_cpu_s"])],
         ["GPU", percent(whole["gpu_utilisation"], 1.0)],
-        ["scope", first.scope or None],
-        ["coverage", format_percent(min(row.coverage for row in job.rows))],
+        ["Scope", first.scope or None],
+        ["Coverage", format_percent(min(row.coverage for row in job.rows))],
     ]
     parts = [table_html(Table.of("", "", rows=facts))]
     for title, pairs, shown in job.parts():

@@ -39,15 +39,12 @@ everywatt.batchSection = function (batch, page) {
   const { element, table } = everywatt;
   if (!batch) return null;
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
-  const points = element("div.scatter"), again = () => points.replaceChildren(...(batch.points.length > 1 ? [everywatt.useAgainstPower(batch.points)] : []));
-  page.coloured.push(again);
-  again();
   const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     element("p.about", {}, "Energy of an item: what it used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there."),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
-    points,
+    batch.points.length > 1 ? element("div.scatter", {}, page.themed(() => everywatt.useAgainstPower(batch.points))) : null,
     ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
     ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
     new everywatt.Cockpit(batch, page).show(),
@@ -57,14 +54,11 @@ everywatt.batchSection = function (batch, page) {
 everywatt.scalingSection = function (page, scaling) {
   if (!scaling) return null;
   const bars = (title, key) => {
-    const theme = everywatt.theme(), rows = scaling.points.filter((p) => p[key] !== null)
-      .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), ...p[key], colour: theme.palette[0] }));
+    const rows = scaling.points.filter((p) => p[key] !== null)
+      .map((p) => ({ name: p.name, about: p.gpus + (p.gpus === 1 ? " GPU" : " GPUs"), ...p[key], colour: page.colour(0) }));
     return rows.length ? [everywatt.element("h3", {}, title), everywatt.bars(title, rows)] : [];
   };
   const make = () => [...bars("Items/s", "items_per_s"), ...bars("J/item", "joules_per_item")];
-  const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...make());
-  recolour.kept = true;
-  page.coloured.push(recolour);
   return everywatt.section("scaling", "Scaling", "Batches by number of GPUs.",
-    everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)), box);
+    everywatt.table("Scaling", scaling.heads, scaling.rows, scaling.heads.map((_, i) => i).slice(1)), page.themed(make, true));
 };

@@ -33,6 +33,7 @@ everywatt.faint = (colour, share) => colour + Math.round(share * 255).toString(1
 
 everywatt.seconds = function (t, span) {
   const decimals = span > 200 ? 0 : Math.min(6, Math.max(0, Math.ceil(2 - Math.log10(Math.max(span, 1e-9)))));
+  if (Math.abs(t) < 1 && span < 0.1) return (1000 * t).toFixed(Math.max(0, decimals - 3)) + " ms";
   if (Math.abs(t) < 120 || span < 60) return t.toFixed(decimals) + " s";
   const whole = Math.round(t), h = Math.floor(whole / 3600), m = Math.floor(whole / 60) % 60, s = whole % 60;
   const two = (x) => String(x).padStart(2, "0");
@@ -44,7 +45,7 @@ everywatt.number = function (value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value), figure = unit && !Number.isInteger(value);
   const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 || (!figure && size >= 1) ? 2 : size >= 1 ? 3 : 4;
-  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits }) + (unit ? " " + unit : "");
+  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits, useGrouping: false }) + (unit ? " " + unit : "");
 };
 
 // A figure that follows from an energy, with the digits that the interval of the energy leaves it.
@@ -53,7 +54,7 @@ everywatt.rounded = function (value, unit, energy) {
   const digits = half > 1e-6 * Math.abs(value) ? Math.max(0, 1 - Math.floor(Math.log10(half))) : Infinity;
   const shown = everywatt.number(value, unit), now = (shown.split(" ")[0].split(".")[1] || "").length;
   if (digits >= now) return shown;
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + " " + unit;
+  return value.toFixed(digits) + " " + unit;
 };
 
 // The window of time that all charts of a run show, and who wants to know when it moves.
@@ -123,6 +124,9 @@ everywatt.Chart = class {
     return theme.palette[place % theme.palette.length];
   }
 
+  // Beyond the palette its colours come again, dashed.
+  dash(i) { return everywatt.dashes[Math.floor(this.colours(this.lines[i].about) / everywatt.palettes.light.length) % everywatt.dashes.length]; }
+
   width() { return Math.max(260, Math.floor(this.box.clientWidth)); }
 
   most() { return Math.max(120, Math.floor(this.width() * 1.5 / Math.max(1, this.visible().length / 4))); }
@@ -132,7 +136,10 @@ everywatt.Chart = class {
     const { a, b } = this.view;
     this.slices = this.visible().map((i) => this.lines[i].between(a, b, this.most()));
     if (!this.slices.length) return [[a, b]];
-    return uPlot.join(this.slices.map((slice) => [slice.t, slice.mean]));
+    const joined = uPlot.join(this.slices.map((slice) => [slice.t, slice.mean]));
+    // At ticks of other lines uPlot has no value, and draws on; inside of a hole, which ends in null, there is none either.
+    for (const values of joined.slice(1)) for (let i = values.length - 2; i >= 0; i--) if (values[i] === undefined && values[i + 1] === null) values[i] = null;
+    return joined;
   }
 
   exact() { return this.slices.every((slice) => slice.exact); }
@@ -150,14 +157,12 @@ everywatt.Chart = class {
     for (const i of this.visible()) {
       const colour = this.colour(i, theme), held = this.lines[i].held;
       const paths = held ? uPlot.paths.stepped({ align: -1 }) : uPlot.paths.linear();
-      const place = this.colours(this.lines[i].about);
-      const dash = everywatt.dashes[Math.floor(place / theme.palette.length) % everywatt.dashes.length];
-      series.push({ stroke: colour, width: 1.6, paths, dash, points: { show: !held, size: 4 } });
+      series.push({ stroke: colour, width: 1.6, paths, dash: this.dash(i), points: { show: !held, size: 4 } });
     }
     const axis = { stroke: theme.text, grid: { stroke: theme.grid, width: 1 }, ticks: { stroke: theme.grid, width: 1 }, font: theme.font };
     return {
       width: this.width(), height: this.height(), series,
-      padding: [8 + this.lanes() * 19, 24, 0, 0],
+      padding: [8 + this.lanes() * 19, 32, 0, 0],
       legend: { show: false },
       cursor: {
         sync: { key: "everywatt", setSeries: false }, drag: { x: true, y: false, setScale: false },

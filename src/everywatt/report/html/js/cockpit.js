@@ -11,24 +11,18 @@ everywatt.Cockpit = class {
 
   show() {
     const { element } = everywatt;
-    this.lanesBox = element("div");
     this.table = element("div");
     this.detail = element("div.item-detail", { "aria-live": "polite" });
-    this.sizeBox = element("div.sizes");
     this.count = element("p.about", { role: "status" });
     const search = element("input", { type: "search", "aria-label": "Search items", placeholder: "Search items: name, status, device, reason", oninput: (event) => { this.words = event.target.value.toLowerCase(); this.drawTable(); } });
-    const again = () => { this.lanesBox.replaceChildren(...this.lanes()); this.sizeBox.replaceChildren(...this.sizes()); };
-    this.page.coloured.push(again);
-    again();
     this.drawTable();
     this.drawDetail();
-    return element("div.cockpit", {}, element("h3", {}, "Lanes over time"), this.lanesBox, this.sizeBox, element("h3", {}, "Items"),
+    return element("div.cockpit", {}, element("h3", {}, "Lanes over time"), this.page.themed(() => this.lanes()), this.page.themed(() => this.sizes()), element("h3", {}, "Items"),
       element("div.toolbar-row", {}, search, this.count), this.table, this.detail);
   }
 
   colour(status) {
-    const { palette } = everywatt.theme();
-    return { done: palette[0], failed: palette[1], interrupted: palette[4], running: palette[2] }[status] || palette[7];
+    return this.page.colour({ done: 0, failed: 1, interrupted: 4, running: 2 }[status] ?? 7);
   }
 
   // One row for each lane of a device, one bar for each attempt.
@@ -101,7 +95,6 @@ everywatt.Cockpit = class {
   drawDetail() {
     const { element, number, table } = everywatt, item = this.byId.get(this.chosen);
     if (!item) { this.detail.replaceChildren(); return; }
-    const pair = (label, value) => value === null || value === undefined || value === "" ? null : element("div", {}, element("dt", {}, label), element("dd", {}, value));
     const power = item.power ? number(item.power.mean, "W") + " mean, " + number(item.power.min) + " … " + number(item.power.max, "W") : null;
     const timed = item.attempts.filter((one) => one.window_s), last = timed[timed.length - 1];
     const rows = item.attempts.map((one) => [String(one.number), one.status, one.device + " · lane " + one.lane, one.window_s ? everywatt.seconds(one.window_s[0], 1) : "–", one.time || "–", one.energy || "–", one.exit_code === null ? "–" : String(one.exit_code)]);
@@ -113,8 +106,8 @@ everywatt.Cockpit = class {
     };
     this.detail.replaceChildren(element("div.card.inner", {},
       element("h4", {}, item.id, " ", element("span.about", {}, item.status + (item.why ? ": " + item.why : ""))),
-      element("dl.pairs", {}, pair("Input", item.input === item.id ? null : item.input), pair("Size", item.size === null ? null : number(item.size)), pair("Energy, all attempts", item.energy), pair("Power", power),
-        pair("Peak memory of the GPU", item.memory_bytes === null ? null : number(item.memory_bytes / 2 ** 20, "MiB"))),
+      everywatt.pairs([["Input", item.input === item.id ? null : item.input], ["Size", item.size === null ? null : number(item.size)], ["Energy, all attempts", item.energy], ["Power", power],
+        ["Peak memory of the GPU", item.memory_bytes === null ? null : number(item.memory_bytes / 2 ** 20, "MiB")]].filter(([, text]) => text)),
       rows.length ? table("Attempts of " + item.id, ["Attempt", "Status", "Where", "Start", "Time", "Energy", "Exit code"], rows, [0, 3, 4, 5, 6]) : element("p.about", {}, "It was not started."),
       ...said.map((one) => [element("p.about", {}, "stderr of attempt " + one.number), element("pre", { tabindex: "0" }, one.stderr)]).flat(),
       last ? element("button.plain", { type: "button", onclick: toCharts }, "Show its power in the charts") : null));

@@ -15,7 +15,8 @@ everywatt.flameSection = function (page, flames) {
     page.coloured.push(again);
     return [flames.length > 1 ? element("h3", {}, flame.title) : null, box];
   });
-  return section("flame", "Flame graph", ["Width is energy. ", element("span.hint", {}, "Click a node to zoom in; arrow keys move, Escape zooms out.")], ...boxes);
+  const least = flames.some((flame) => flame.left_out) ? "Nodes of less than 0.2 % of the run are left out. " : "";
+  return section("flame", "Flame graph", ["Width is energy. " + least, element("span.hint", {}, "Click a node to zoom in; arrow keys move, Escape zooms out.")], ...boxes);
 };
 
 // Draw the nodes below the last of `path` (places of children), and the table of what is shown.
@@ -24,7 +25,8 @@ everywatt.drawFlame = function (box, flame, path, draw, focus, colour) {
   box.path = path;
   const node = (one, at, depth, left, share) => {
     const shade = palette[colour(one.name) % palette.length];
-    const button = element("button.flame", { type: "button", title: one.name + ": " + one.shown, "aria-label": one.name + ", " + one.shown,
+    // One stop of the Tab key for the graph; arrow keys go on from there.
+    const button = element("button.flame", { type: "button", tabindex: at.length === path.length && depth === path.length ? "0" : "-1", title: one.name + ": " + one.shown, "aria-label": one.name + ", " + one.shown,
       onclick: () => draw(at, true), onkeydown: (event) => everywatt.flameKey(event, box, path, draw) }, one.name);
     button.style.left = 100 * left + "%";
     button.style.width = 100 * share + "%";

@@ -29,7 +29,8 @@ everywatt.Line = class {
       this.parts = new Map();
       this.pt = columns.pt.map((us) => us / 1e6);
       this.pv = columns.pv;
-      columns.parts.forEach((bucket, i) => this.parts.set(bucket, i * about.per));
+      let at = 0;
+      columns.parts.forEach((bucket, i) => { this.parts.set(bucket, [at, at + columns.pn[i]]); at += columns.pn[i]; });
     }
     this.sum = null;
   }
@@ -38,10 +39,8 @@ everywatt.Line = class {
     return new everywatt.Line(about, await everywatt.unpack(about.data));
   }
 
-  // Ticks in bucket i; the last may have fewer.
-  ticks(i) {
-    return Math.min(this.about.per, this.about.n - i * this.about.per);
-  }
+  // Where the stretch of tick or bucket i begins.
+  start(i) { return i === 0 ? this.first : this.t[i - 1]; }
 
   // {t, low, high, mean, exact} between a and b, in about `most` points or fewer.
   between(a, b, most) {
@@ -55,11 +54,11 @@ everywatt.Line = class {
       return out;
     }
     let whole = 0;
-    for (let i = from; i <= to; i++) if (this.parts.has(i)) whole += this.ticks(i);
+    for (let i = from; i <= to; i++) if (this.parts.has(i)) whole += this.parts.get(i)[1] - this.parts.get(i)[0];
     const open = whole <= 4 * most;
     out.exact = open;
     for (let i = from; i <= to; i++) {
-      const within = this.t[i] >= a && (i === 0 ? this.first : this.t[i - 1]) <= b;
+      const within = this.t[i] >= a && this.start(i) <= b;
       if (open && this.parts.has(i)) this.open(out, i);
       else {
         this.push(out, this.t[i], this.low[i], this.high[i], this.mean[i]);
@@ -79,62 +78,74 @@ everywatt.Line = class {
 
   // Every tick of a bucket.
   open(out, bucket) {
-    const at = this.parts.get(bucket);
-    for (let i = at; i < at + this.ticks(bucket); i++) this.push(out, this.pt[i], this.pv[i], this.pv[i], this.pv[i]);
+    const [from, to] = this.parts.get(bucket);
+    for (let i = from; i < to; i++) this.push(out, this.pt[i], this.pv[i], this.pv[i], this.pv[i]);
   }
 
+  // Groups of so many; a hole that is longer than they are is none of theirs, and stays one.
   grouped(out, from, to, size) {
-    for (let start = from; start <= to; start += size) {
-      const end = Math.min(to, start + size - 1);
-      if (size === 1) {
-        this.push(out, this.t[start], this.low[start], this.high[start], this.mean[start]);
-        continue;
-      }
-      let low = Infinity, high = -Infinity, area = 0, length = 0;
-      for (let i = start; i <= end; i++) {
-        if (Number.isNaN(this.mean[i])) continue;
-        const dt = this.held ? this.t[i] - (i === 0 ? this.first : this.t[i - 1]) : 1;
-        if (this.low[i] < low) low = this.low[i];
-        if (this.high[i] > high) high = this.high[i];
-        area += this.mean[i] * dt;
-        length += dt;
-      }
-      this.push(out, this.t[end], low, high, high === -Infinity ? NaN : length > 0 ? area / length : (low + high) / 2);
+    const long = (this.t[to] - this.start(from)) * size / (to - from + 1);
+    const hole = (i) => Number.isNaN(this.mean[i]) && this.t[i] - this.start(i) > long;
+    for (let start = from, end; start <= to; start = end + 1) {
+      end = start;
+      if (!hole(start)) while (end < Math.min(to, start + size - 1) && !hole(end + 1)) end++;
+      if (start === end) this.push(out, this.t[start], this.low[start], this.high[start], this.mean[start]);
+      else this.merged(out, start, end);
     }
   }
 
-  // What it adds up to (value × seconds) between a and b: from ticks and means, without an interval.
-  integral(a, b) {
-    if (this.sum === null) {
-      this.sum = new Float64Array(this.t.length);
-      let total = 0;
-      for (let i = 0; i < this.t.length; i++) {
-        const dt = this.t[i] - (i === 0 ? this.first : this.t[i - 1]);
-        if (!Number.isNaN(this.mean[i])) total += this.mean[i] * dt;
-        this.sum[i] = total;
-      }
+  merged(out, start, end) {
+    let low = Infinity, high = -Infinity, area = 0, length = 0;
+    for (let i = start; i <= end; i++) {
+      if (Number.isNaN(this.mean[i])) continue;
+      const dt = this.held ? this.t[i] - this.start(i) : 1;
+      if (this.low[i] < low) low = this.low[i];
+      if (this.high[i] > high) high = this.high[i];
+      area += this.mean[i] * dt;
+      length += dt;
     }
-    return this.upTo(b) - this.upTo(a);
+    this.push(out, this.t[end], low, high, high === -Infinity ? NaN : length > 0 ? area / length : (low + high) / 2);
   }
 
+  // What it adds up to (value × seconds) between a and b, from ticks and means, without an interval.
+  integral(a, b) { return this.upTo(b)[0] - this.upTo(a)[0]; }
+
+  // Its mean over the time between a and b in which it was read; null where it was not.
+  meanOf(a, b) {
+    const seconds = this.upTo(b)[1] - this.upTo(a)[1];
+    return seconds > 1e-9 ? this.integral(a, b) / seconds : null;
+  }
+
+  // [value × seconds, seconds that have a value] up to x.
   upTo(x) {
-    const i = everywatt.place(this.t, x);
-    if (i >= this.t.length) return this.sum[this.t.length - 1];
-    const start = i === 0 ? this.first : this.t[i - 1], before = i === 0 ? 0 : this.sum[i - 1];
-    if (x <= start) return before;
-    if (!this.exact && this.parts.has(i)) return before + this.within(i, start, x);
-    return before + (this.sum[i] - before) * (x - start) / Math.max(this.t[i] - start, 1e-12);
+    if (this.sum === null) {
+      let area = 0, seconds = 0;
+      this.sum = [[0, 0]];
+      for (let i = 0; i < this.t.length; i++) {
+        const [more, longer] = this.within(i, this.t[i]);
+        this.sum.push([area += more, seconds += longer]);
+      }
+    }
+    const i = everywatt.place(this.t, x), [area, seconds] = this.sum[i];
+    if (i >= this.t.length || x <= this.start(i)) return [area, seconds];
+    const [more, longer] = this.within(i, x);
+    return [area + more, seconds + longer];
   }
 
-  // The same inside one bucket whose ticks are there.
-  within(bucket, start, x) {
-    const at = this.parts.get(bucket);
-    let total = 0, from = start;
-    for (let i = at; i < at + this.ticks(bucket) && from < x; i++) {
-      if (!Number.isNaN(this.pv[i])) total += this.pv[i] * (Math.min(this.pt[i], x) - from);
-      from = this.pt[i];
+  // The same inside of tick or bucket i alone.
+  within(i, x) {
+    const open = !this.exact && this.parts.has(i);
+    const [first, last] = open ? this.parts.get(i) : [i, i + 1];
+    const [t, values] = open ? [this.pt, this.pv] : [this.t, this.mean];
+    let area = 0, seconds = 0, from = this.start(i);
+    for (let k = first; k < last && from < x; k++) {
+      if (!Number.isNaN(values[k])) {
+        area += values[k] * (Math.min(t[k], x) - from);
+        seconds += Math.min(t[k], x) - from;
+      }
+      from = t[k];
     }
-    return total;
+    return [area, seconds];
   }
 
   // {value, start, end} of the highest tick; of its bucket where its ticks are not there.
@@ -143,13 +154,8 @@ everywatt.Line = class {
     for (let i = 0; i < this.high.length; i++) if (this.high[i] > (best < 0 ? -Infinity : this.high[best])) best = i;
     if (best < 0) return null;
     const value = this.high[best];
-    if (this.exact || !this.parts.has(best)) {
-      return { value, start: best === 0 ? this.first : this.t[best - 1], end: this.t[best] };
-    }
-    const at = this.parts.get(best);
-    for (let i = at; i < at + this.ticks(best); i++) {
-      if (this.pv[i] === value) return { value, start: i > at ? this.pt[i - 1] : this.t[best - 1] ?? this.first, end: this.pt[i] };
-    }
-    return { value, start: best === 0 ? this.first : this.t[best - 1], end: this.t[best] };
+    const [from, to] = this.exact || !this.parts.has(best) ? [0, 0] : this.parts.get(best);
+    for (let i = from; i < to; i++) if (this.pv[i] === value) return { value, start: i > from ? this.pt[i - 1] : this.start(best), end: this.pt[i] };
+    return { value, start: this.start(best), end: this.t[best] };
   }
 };

@@ -17,8 +17,6 @@ everywatt.llmSection = function (page, run) {
     scatter("Energy against output tokens, by query", ([x, y]) => ({ x, y }), "output tokens"),
     llm.curve.length > 1 ? everywatt.scatter("Energy against throughput, by load", llm.curve.map((p) => ({ ...p, yLow: p.low, yHigh: p.high })), { xLabel: "output tokens per second", yLabel: "J per output token", joined: true, named: true }) : null,
   ].filter(Boolean);
-  const plots = element("div.small-plots", {}, make());
-  page.coloured.push(() => plots.replaceChildren(...make()));
   const states = (one) => Object.entries(one.statuses).map(([name, count]) => count + " " + name).join(", ");
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
   const levels = llm.levels.map((one) => element("details", {}, element("summary", {}, "All figures of " + one.level + ": " + states(one)),
@@ -29,7 +27,7 @@ everywatt.llmSection = function (page, run) {
   const subjects = llm.subjects ? [element("h3", {}, "Accuracy by subject"), table("Accuracy by subject", llm.subjects.heads, llm.subjects.rows, numbers(llm.subjects.heads))] : [];
   const knee = llm.knee ? element("p.about", {}, "Knee of the curve: " + llm.knee.level + "; more load hardly saves energy beyond it.") : null;
   return section("llm", "What the answers cost", llm.model + " on " + llm.dataset + ", queried by " + llm.client, element("p.lead", {}, llm.answer),
-    table("Loads", llm.loads.heads, llm.loads.rows, numbers(llm.loads.heads)), element("p.about", {}, "The joules cover " + llm.boundary + "."), knee, ...failures, ...subjects, plots, ...levels,
+    table("Loads", llm.loads.heads, llm.loads.rows, numbers(llm.loads.heads)), element("p.about", {}, "The joules cover " + llm.boundary + "."), knee, ...failures, ...subjects, page.themed(() => element("div.small-plots", {}, make())), ...levels,
     element("h3", {}, "Most expensive queries"),
     table("Most expensive queries", llm.worst.heads, llm.worst.rows, llm.worst.numbers));
 };
@@ -40,13 +38,10 @@ everywatt.modelsSection = function (page, models) {
   if (!models) return null;
   if (models.refused) return section("models", "Models", null, element("p.warnings", { role: "note" }, "Cannot be ranked together: " + models.refused));
   const known = models.rows.filter((row) => row.accuracy.value !== null && row.joules.value !== null);
-  const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
-  const box = element("div.small-plots", {}, make());
-  const recolour = () => box.replaceChildren(...make());
-  recolour.kept = true;
-  page.coloured.push(recolour);
+  const runs = page.report.runs.map((run) => run.name); // a model has the colour of its run in the comparison above
+  const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, colour: page.colour(runs.indexOf(row.run)), x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
   const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
   const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
-  return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, box,
+  return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, page.themed(() => element("div.small-plots", {}, make()), true),
     table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Provenance", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
 };

@@ -7,6 +7,7 @@ everywatt.Page = class {
     this.root = root;
     this.run = 0;
     this.charts = [];
+    this.coloured = [];
   }
 
   async show() {
@@ -41,30 +42,24 @@ everywatt.Page = class {
 
   top() {
     const { element } = everywatt, title = this.title();
-    this.themeButton = element("button.plain", { type: "button", onclick: () => this.turnTheme() }, this.themeLabel());
     return element("header.top", {},
       element("div.brand", {}, element("span.mark", { "aria-hidden": "true" }), "everywatt", element("span.about", {}, this.about())),
       element("h1", {}, title),
-      element("div.tools", {}, this.themeButton, element("button.plain", { type: "button", onclick: () => print() }, "Print")));
-  }
-
-  themeLabel() {
-    const now = document.documentElement.dataset.theme;
-    return now === "dark" ? "Theme: dark" : now === "light" ? "Theme: light" : "Theme: automatic";
-  }
-
-  turnTheme() {
-    const order = ["", "light", "dark"], root = document.documentElement;
-    const next = order[(order.indexOf(root.dataset.theme || "") + 1) % order.length];
-    if (next) root.dataset.theme = next; else delete root.dataset.theme;
-    this.themeButton.textContent = this.themeLabel();
-    this.redraw();
+      element("div.tools", {}, everywatt.themeButton(() => this.redraw()), element("button.plain", { type: "button", onclick: () => print() }, "Print")));
   }
 
   // Colours come from the style, so everything is redrawn when that changes.
   redraw() {
     for (const chart of this.charts) { chart.draw(); if (chart.legend) chart.legend(); }
-    for (const recolour of this.coloured || []) recolour();
+    for (const recolour of this.coloured) recolour();
+  }
+
+  // A part with colours of the theme: made again when that changes. One that is kept belongs to no single run.
+  themed(make, kept = false) {
+    const box = everywatt.element("div", {}, make()), recolour = () => box.replaceChildren(...[make()].flat());
+    recolour.kept = kept;
+    this.coloured.push(recolour);
+    return box;
   }
 
   tabs() {
@@ -78,7 +73,7 @@ everywatt.Page = class {
     this.run = index;
     if (this.buttons) this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
     this.charts = this.charts.filter((chart) => chart.kept);
-    this.coloured = (this.coloured || []).filter((recolour) => recolour.kept);
+    this.coloured = this.coloured.filter((recolour) => recolour.kept);
     this.view = new everywatt.Window(...run.extent_s, run.run_s);
     this.colourOf = this.colours(run);
     const summary = this.summary(run);
@@ -90,19 +85,26 @@ everywatt.Page = class {
 
   // The same device has the same colour in every chart.
   colours(run) {
-    const places = everywatt.devicePlaces(run.charts.flatMap((chart) => chart.lines.map((line) => line.device)));
+    const lines = run.charts.flatMap((chart) => chart.lines), logged = lines.filter((line) => !line.device).map((line) => line.label);
+    const places = everywatt.devicePlaces(lines.filter((line) => line.device).map((line) => line.device));
     this.placeOf = (device) => places.get(device);
-    return (line) => places.get(line.device) ?? places.size;
+    return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
+  }
+
+  // The colour at a place of the palette, as the theme has it now.
+  colour(place) {
+    const { palette } = everywatt.theme();
+    return palette[place % palette.length];
   }
 
   summary(run) {
-    const { element, whole, swatch } = everywatt, energy = run.energy, theme = everywatt.theme();
+    const { element, whole, swatch } = everywatt, energy = run.energy;
     const refused = energy.joules === null;
     const big = refused
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : ""));
+        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : energy.sampling_only ? "sampling only" : ""));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Provenance", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
@@ -111,7 +113,7 @@ everywatt.Page = class {
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
     for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
-      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: theme.palette[this.colourOf(device) % theme.palette.length] }));
+      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: this.colour(this.colourOf(device)) }));
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
@@ -146,31 +148,36 @@ everywatt.Page = class {
   }
 
   async fillCharts(run) {
-    const { element } = everywatt, view = this.view;
-    const made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
+    const { view } = this, made = [], bands = { names: run.bands.names, bands: await everywatt.bandsOf(run.bands) };
     for (const about of run.charts) {
       const lines = await Promise.all(about.lines.map((line) => everywatt.Line.of(line)));
       if (view !== this.view) return;
-      const box = element("div.plot");
-      const legend = element("div.legend");
-      const details = element("details", {}, element("summary", {}, "Table of " + about.title.toLowerCase()));
-      const frame = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + " over time. Arrow keys move and zoom, 0 shows the whole run.", onkeydown: (event) => view.key(event) },
-        element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
-      this.chartsBox.append(element("div.chart-and-table", { "data-chart": about.id }, frame, details));
-      const chart = new everywatt.Chart(about, lines, view, box, this.colourOf, about.id === "power" ? bands : null);
-      chart.legend = () => this.legend(chart, legend);
-      chart.after = () => { if (details.open) this.tableOf(chart, details); };
-      chart.told = (x) => this.values(chart, legend, x);
-      details.addEventListener("toggle", () => { if (details.open) this.tableOf(chart, details); });
+      const chart = this.chart(about, lines, view, this.colourOf, { bands: about.id === "power" ? bands : null, keys: " over time. Arrow keys move and zoom, 0 shows the whole run." });
+      this.chartsBox.append(chart.frame);
       made.push(chart);
-      this.charts.push(chart);
       chart.draw();
       chart.legend();
     }
     this.made = made;
     view.listeners.push(() => this.windowMoved(run));
     this.windowMoved(run);
-    if (!made.length) this.chartsBox.append(element("p.about", {}, "This run has no ticks to plot."));
+    this.tools.hidden = !made.length;
+  }
+
+  // A chart with its legend and its table, in a frame that has the focus for keys.
+  chart(about, lines, view, colours, { bands = null, keys, Kind = everywatt.Chart, name = about.id }) {
+    const { element } = everywatt, box = element("div.plot"), legend = element("div.legend");
+    const details = element("details", {}, element("summary", {}, "Table of " + (about.table || about.title).toLowerCase()));
+    const figure = element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + keys, onkeydown: (event) => view.key(event) },
+      element("figcaption", {}, element("h3", {}, about.title, about.unit ? element("span.about", {}, about.unit) : null), legend), box);
+    const chart = new Kind(about, lines, view, box, colours, bands);
+    chart.frame = element("div.chart-and-table", { "data-chart": name }, figure, details);
+    chart.legend = () => this.legend(chart, legend);
+    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
+    chart.told = (x) => this.values(chart, legend, x);
+    details.addEventListener("toggle", chart.after);
+    this.charts.push(chart);
+    return chart;
   }
 
   legend(chart, box) {
@@ -178,7 +185,7 @@ everywatt.Page = class {
     box.replaceChildren(...chart.lines.map((line, i) => element("button.series", {
       type: "button", "aria-pressed": String(chart.shown[i]), title: line.about.channel,
       onclick: () => { chart.shown[i] = !chart.shown[i]; chart.draw(); this.legend(chart, box); },
-    }, swatch(chart.colour(i, theme)), line.about.label, element("span.value", { "data-line": i }))));
+    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i }))));
     this.values(chart, box, null);
   }
 
@@ -193,7 +200,7 @@ everywatt.Page = class {
   }
 
   // The chart in rows: every tick in the window where there are few, else equal steps of time.
-  tableOf(chart, details, view = this.view) {
+  tableOf(chart, details, view) {
     const most = 48, steps = 24, { a, b } = view, visible = chart.visible(), slices = chart.slices;
     let times = [...new Set(slices.flatMap((slice) => slice.t.filter((t) => t > a && t <= b)))].sort((x, y) => x - y);
     if (times.length > most) times = Array.from({ length: steps }, (_, i) => a + (b - a) * (i + 1) / steps);
@@ -211,7 +218,7 @@ everywatt.Page = class {
     if (!known.length) return "–";
     const low = Math.min(...known.map((i) => slice.low[i])), high = Math.max(...known.map((i) => slice.high[i]));
     if (low === high) return everywatt.number(low);
-    const mean = line.held ? line.integral(from, to) / (to - from) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
+    const mean = line.held ? line.meanOf(from, to) : known.reduce((sum, i) => sum + slice.mean[i], 0) / known.length;
     return everywatt.number(mean) + " (" + everywatt.number(low) + " … " + everywatt.number(high) + ")";
   }
 
@@ -225,13 +232,16 @@ everywatt.Page = class {
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
-    if (counted.length) words.push("mean " + everywatt.rounded(joules / span, "W", run.energy), figure);
+    const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
+    if (counted.length) words.push("mean " + (means.length ? everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy) : "–"), figure);
     if (counted.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
     const whole = this.made.every((chart) => chart.lines.every((line) => line.exact));
-    this.depth.textContent = exact ? "All ticks in this window are drawn."
+    const any = this.made.some((chart) => chart.lines.some((line) => line.meanOf(a, b) !== null));
+    this.depth.textContent = !this.made.length ? "This run has no ticks to plot." : !any ? "There are no ticks in this window."
+      : exact ? "All ticks in this window are drawn."
       : whole ? "Bands show minimum to maximum, lines show means; zoom in to see every tick."
       : "Bands show minimum to maximum, lines show means. This file contains every tick only around peaks and steps; `everywatt report --raw` keeps all of them.";
     this.depth.dataset.exact = String(exact);
@@ -256,14 +266,10 @@ everywatt.Page = class {
     if (!found) return null;
     const rows = [["At the wall", found.devices.join(", "), found.wall], ["Chips", found.chips.scope, found.chips], ["Not explained by the chips", everywatt.percent(found.share) + " of the wall", found.unexplained]];
     const make = () => bars("Wall and chips", rows.map(([name, about, energy], i) => ({
-      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: everywatt.theme().palette[i],
+      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(i),
     })));
-    const box = element("div", {}, make());
-    this.coloured.push(() => box.replaceChildren(make()));
-    return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", box,
-      element("dl.pairs", {},
-        element("div", {}, element("dt", {}, "Clock of the chips minus clock of the meter"), element("dd", {}, found.clock)),
-        element("div", {}, element("dt", {}, "Overhead"), element("dd", {}, found.overhead || "not fitted: too little time, or the chips' power hardly varied"))));
+    return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
+      everywatt.pairs([["Clock of the chips minus clock of the meter", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
   }
 
   owners(run) {
@@ -275,17 +281,12 @@ everywatt.Page = class {
     owners.push(...ledger.owners.filter((entry) => special.has(entry.owner.kind)));
     const share = (entry) => ledger.total.joules ? entry.energy.joules / ledger.total.joules : null;
     const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
-    const make = () => {
-      const { palette } = everywatt.theme();
-      return bars("Energy by owner", owners.map((entry) => ({
-        name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
-        share: share(entry), colour: palette[special.has(entry.owner.kind) ? 7 : 6],
-      })));
-    };
-    const box = element("div", {}, make());
-    this.coloured.push(() => box.replaceChildren(make()));
+    const make = () => bars("Energy by owner", owners.map((entry) => ({
+      name: entry.owner.label, about: about(entry.owner), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high, shown: entry.energy.shown,
+      share: share(entry), colour: this.colour(special.has(entry.owner.kind) ? 7 : 6),
+    })));
     const use = (entry, name) => entry.use[name] === undefined ? "–" : entry.use[name].toFixed(2);
-    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner. Idle policy: " + ledger.idle_policy + ".", box,
+    return section("owners", "Owners", "Every joule of " + ledger.total.shown + " has an owner; idle energy is one of its own.", this.themed(make),
       ledger.notes.length ? element("ul.notes", {}, ledger.notes.map((note) => element("li", {}, note))) : null,
       element("details", {}, element("summary", {}, "Table of owners"), table("Owners", ["Owner", "Kind", "Energy", "Share", "CPU s", "GPU s", "Method"],
         owners.map((entry) => [entry.owner.label, entry.owner.kind, entry.energy.shown, everywatt.percent(share(entry)), use(entry, "cpu_s"), use(entry, "gpu_s"), entry.method || "–"]), [2, 3, 4, 5])));
@@ -294,17 +295,15 @@ everywatt.Page = class {
   phases(run) {
     const { element, section, bars, table } = everywatt, phases = run.phases.rows;
     if (!phases.length) return null;
-    const theme = everywatt.theme(), names = run.bands.names;
-    const row = (phase, now) => ({
+    const names = run.bands.names, colour = (name) => this.colour(Math.max(0, names.indexOf(name)) + 3);
+    const make = () => bars("Energy by phase", phases.map((phase) => ({
       name: phase.name, about: (phase.count > 1 ? phase.count + " times, " : "") + phase.seconds_shown, value: phase.energy.joules, low: phase.energy.low, high: phase.energy.high,
-      shown: phase.energy.shown, share: phase.idle ? null : phase.share, colour: now.palette[(Math.max(0, names.indexOf(phase.name)) + 3) % now.palette.length],
-    });
-    const box = element("div", {}, bars("Energy by phase", phases.map((phase) => row(phase, theme))));
-    this.coloured.push(() => box.replaceChildren(bars("Energy by phase", phases.map((phase) => row(phase, everywatt.theme())))));
+      shown: phase.energy.shown, share: phase.idle ? null : phase.share, colour: colour(phase.name),
+    })));
     const shared = run.phases.overlap ? " Each includes everything drawn while it ran, so concurrent spans overlap." : "";
     const more = run.phases.count > phases.length ? " The " + phases.length + " longest of " + run.phases.count + " names." : "";
     const drawn = run.bands.count > run.bands.kept ? " The " + run.bands.kept + " longest of " + run.bands.count + " spans are drawn as bands." : "";
-    return section("phases", "Phases", "Spans of the same name are added up." + shared + more + drawn, box,
+    return section("phases", "Phases", "Spans of the same name are added up." + shared + more + drawn, this.themed(make),
       element("details", {}, element("summary", {}, "Table of phases"), table("Phases", ["Phase", "Count", "Time", "Energy", "Mean power", "Each", "Share of the run"],
         phases.map((phase) => [phase.name, String(phase.count), phase.seconds_shown, phase.energy.shown, phase.mean_shown || "–", phase.each_shown || "–", phase.idle ? "–" : everywatt.percent(phase.share)]), [1, 2, 3, 4, 5, 6])));
   }
@@ -313,13 +312,12 @@ everywatt.Page = class {
     const { element, section, table } = everywatt, quality = run.quality;
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
     const meter = quality.meter.map((cost) => "everywatt itself used " + cost.cpu_shown + " of CPU time").join("; ");
-    const facts = [quality.gap_count ? quality.gap_count + " gaps, " + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const titled = (title, heads, rows, right) => rows.length ? [element("h3", {}, title), table(title, heads, rows, right)] : [];
     return section("quality", "Quality", facts.join(" · "),
-      element("h3", {}, "Devices"),
-      table("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
+      ...titled("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
         run.devices.map((device) => [device.name + (device.label ? " · " + device.label : ""), device.sensor, device.energy.shown, ...device.power_shown, everywatt.number(device.power.samples), device.in_total ? "yes" : "no"]), [2, 3, 4, 5, 6, 7]),
-      element("h3", {}, "Rates"),
-      table("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
+      ...titled("Rates", ["Group", "Requested", "Achieved", "Rows"], quality.rates.map((rate) => [rate.name, every(rate.requested_period_s), every(rate.achieved_period_s), everywatt.number(rate.rows)]), [1, 2, 3]),
       run.causes.length ? element("details", {}, element("summary", {}, "Where the interval comes from"), table("Error budget", ["Source", "± J", "± %", "Meaning", "How to narrow it"], run.causes.map((cause) => [cause.source, everywatt.number(cause.half_width_j), cause.percent === null ? "–" : cause.percent.toFixed(2), cause.meaning, cause.cure]), [1, 2])) : null,
       quality.gaps.length ? element("details", {}, element("summary", {}, "Table of gaps"), table("Gaps", ["Group", "Kind", "Start", "Length"], quality.gaps.map((gap) => [gap.group, gap.kind, everywatt.seconds(gap.start_s, 1), everywatt.number(gap.duration_s, "s")]), [2, 3])) : null);
   }
@@ -333,28 +331,24 @@ everywatt.Page = class {
       run.carbon.equivalents.length ? element("p.about", {}, "Equivalent to " + run.carbon.equivalents.join(", or ") + ".") : null);
   }
 
-  provenance(run) {
+  // What it was recorded on, below the command that would do it again.
+  provenance({ reproduce, provenance }) {
     const { element, section } = everywatt;
-    const copy = run.reproduce ? element("div.reproduce", {}, element("code", {}, run.reproduce), everywatt.copyButton("Copy the command to reproduce", () => run.reproduce)) : null;
-    return section("provenance", "Environment", null, copy,
-      element("dl.pairs", {}, run.provenance.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
+    return section("provenance", "Environment", null,
+      reproduce ? element("div.reproduce", {}, element("code", {}, reproduce), everywatt.copyButton("Copy the command to reproduce", () => reproduce)) : null,
+      everywatt.pairs(provenance));
   }
 
   comparison() {
     const { element, section, bars, table } = everywatt, found = this.report.comparison;
-    const row = (entry, i, now) => ({
+    const make = () => bars("Energy by run", found.rows.map((entry, i) => ({
       name: entry.name, about: entry.energy.scope + " · " + entry.energy.pedigree, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
-      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: now.palette[i % now.palette.length],
-    });
-    const make = () => bars("Energy by run", found.rows.map((entry, i) => row(entry, i, everywatt.theme())));
-    const box = element("div", {}, make());
-    const recolour = () => box.replaceChildren(make());
-    recolour.kept = true;
-    this.coloured = [recolour];
+      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: this.colour(i),
+    })));
     this.overlayBox = element("div.charts");
     return section("comparison", "Comparison", null,
       found.mixed_scopes ? element("p.warnings", { role: "note" }, "These runs do not cover the same scope. Runs of a different scope get no ratio; do not compare their joules.") : null,
-      box,
+      this.themed(make, true),
       table("Compared runs", ["Run", "Energy", "Scope", "Duration", "Mean power", "Ratio to the first", "Verdict"],
         found.rows.map((entry) => [entry.name, entry.energy.shown, entry.energy.scope || "–", entry.duration_shown, entry.mean_shown, entry.ratio ? entry.ratio.shown : "–", entry.verdict || entry.why]), [1, 3, 4, 5]),
       this.overlayBox);
@@ -362,7 +356,6 @@ everywatt.Page = class {
 
   // The power of every run, from its own start.
   async overlay() {
-    const { element } = everywatt;
     const pick = (run) => {
       const power = run.charts.find((chart) => chart.id === "power");
       return power ? power.lines.find((line) => line.label === "total") || power.lines.find((line) => line.in_total) : null;
@@ -372,18 +365,10 @@ everywatt.Page = class {
     if (!abouts.length) return;
     const view = new everywatt.Window(0, Math.max(...this.report.runs.map((run) => run.extent_s[1])));
     const lines = await Promise.all(abouts.map((about) => everywatt.Line.of(about)));
-    const about = { id: "power", title: "Power of each run, from its start", unit: "W", lines: abouts };
-    const legend = element("div.legend"), box = element("div.plot");
-    const details = element("details", {}, element("summary", {}, "Table of power"));
-    this.overlayBox.append(element("div.chart-and-table", { "data-chart": "overlay" }, element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + ". Arrow keys move and zoom.", onkeydown: (event) => view.key(event) },
-      element("figcaption", {}, element("h3", {}, about.title, element("span.about", {}, "W")), legend), box), details));
-    const chart = new everywatt.Chart(about, lines, view, box, (line) => abouts.indexOf(line), null);
+    const about = { id: "power", title: "Power of each run, from its start", table: "power", unit: "W", lines: abouts };
+    const chart = this.chart(about, lines, view, (line) => abouts.indexOf(line), { keys: ". Arrow keys move and zoom.", name: "overlay" });
     chart.kept = true;
-    chart.legend = () => this.legend(chart, legend);
-    chart.told = (x) => this.values(chart, legend, x);
-    chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
-    details.addEventListener("toggle", chart.after);
-    this.charts.push(chart);
+    this.overlayBox.append(chart.frame);
     chart.draw();
     chart.legend();
   }

@@ -92,16 +92,16 @@ everywatt.whole = function (rows) {
   }));
 };
 
-everywatt.swatch = function (colour) {
+everywatt.swatch = function (colour, dashed = false) {
   const node = everywatt.element("span.swatch", { "aria-hidden": "true" });
-  node.style.background = colour;
+  node.style.background = dashed ? `repeating-linear-gradient(90deg, ${colour} 0 4px, transparent 4px 7px)` : colour;
   return node;
 };
 
 // The interval of a figure, smaller than the figure.
 everywatt.withSpread = function (shown) {
   const at = shown.search(/ (±|−\d)/);
-  return at < 0 ? [shown] : [shown.slice(0, at), everywatt.element("span.spread", {}, shown.slice(at))];
+  return at < 0 ? [shown] : [everywatt.element("span.amount", {}, shown.slice(0, at)), everywatt.element("span.spread", {}, shown.slice(at))];
 };
 
 everywatt.svg = function (tag, attributes, ...children) {
@@ -109,4 +109,27 @@ everywatt.svg = function (tag, attributes, ...children) {
   for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
   for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) node.append(child);
   return node;
+};
+
+// Words in pairs: [[label, text]…].
+everywatt.pairs = function (pairs) {
+  const { element } = everywatt;
+  return element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text))));
+};
+
+// Turns the theme of the page: automatic, light, dark.
+everywatt.themeButton = function (changed) {
+  const root = document.documentElement, label = () => "Theme: " + (root.dataset.theme || "automatic");
+  const button = everywatt.element("button.plain", { type: "button", onclick: () => {
+    const order = ["", "light", "dark"];
+    everywatt.setTheme(order[(order.indexOf(root.dataset.theme || "") + 1) % order.length]);
+    button.textContent = label();
+    changed();
+  } }, label());
+  return button;
+};
+
+everywatt.setTheme = function (theme) {
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
 };

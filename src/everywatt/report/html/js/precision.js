@@ -2,7 +2,7 @@
 "use strict";
 
 everywatt.PrecisionPage = class extends everywatt.TrialsPage {
-  parts() { return [this.verdicts(), this.table(), this.worth(), this.ratios(), this.computed(), ...this.report.layers.map((one) => this.layers(one)), this.sensitivity(), this.order(), this.log(), this.provenance()]; }
+  parts() { return [this.verdicts(), this.table(), this.worth(), this.ratios(), this.computed(), ...this.report.layers.map((one) => this.layers(one)), this.sensitivity(), this.order(), this.log(), this.environment()]; }
 
   about() { return "precision report"; }
 

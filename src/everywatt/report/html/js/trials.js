@@ -26,7 +26,6 @@ everywatt.ratios = function (label, rows) {
 everywatt.TrialsPage = class extends everywatt.Page {
   async show() {
     const { element } = everywatt, report = this.report;
-    this.coloured = [];
     this.body = element("div.run", {}, this.parts());
     this.root.replaceChildren(this.top(), element("main", { id: "main" }, this.body, element("footer", {}, this.footer())));
     this.view = null;
@@ -34,23 +33,11 @@ everywatt.TrialsPage = class extends everywatt.Page {
     document.documentElement.dataset.ready = "true";
   }
 
-  parts() { return [this.verdicts(), this.table(), this.settings(), this.ratios(), this.order(), this.log(), this.provenance()]; }
+  parts() { return [this.verdicts(), this.table(), this.settings(), this.ratios(), this.order(), this.log(), this.environment()]; }
 
   title() { return this.report.title; }
 
   about() { return this.report.kind; }
-
-  // A part that has colours of the theme: rebuilt when that changes.
-  themed(make) {
-    const box = everywatt.element("div", {}, make());
-    this.coloured.push(() => box.replaceChildren(make()));
-    return box;
-  }
-
-  colour(place) {
-    const { palette } = everywatt.theme();
-    return palette[place % palette.length];
-  }
 
   verdicts() {
     const { element } = everywatt, { verdicts, failures, remarks } = this.report;
@@ -122,10 +109,5 @@ everywatt.TrialsPage = class extends everywatt.Page {
         trials.map((trial) => [String(trial.number), String(trial.block + 1), trial.label, trial.shown, trial.net_shown, everywatt.number(trial.seconds, "s"), String(trial.exit_code), trial.remark]), [0, 1, 3, 4, 5, 6])));
   }
 
-  provenance() {
-    const { section, element } = everywatt, { command, pairs } = this.report;
-    return section("provenance", "Environment", null,
-      command ? element("div.reproduce", {}, element("code", {}, command), everywatt.copyButton("Copy the command to reproduce", () => command)) : null,
-      element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text)))));
-  }
+  environment() { return this.provenance({ reproduce: this.report.command, provenance: this.report.pairs }); }
 };

@@ -259,7 +259,6 @@ everywatt.Board = class extends everywatt.Page {
 
   // A chart comes when its first value does.
   addCharts() {
-    const { element } = everywatt;
     for (const about of everywatt.liveCharts) {
       const lines = [...this.lines.values()].filter((line) => line.about.chart === about.id && !line.empty);
       const known = this.made.get(about.id);
@@ -268,20 +267,11 @@ everywatt.Board = class extends everywatt.Page {
       const several = lines.filter((line) => totals.get(line.about.label)).length > 1;
       for (const line of lines) line.about.shown = about.id !== "power" || (line.about.label === "total" ? several : totals.get(line.about.label) !== false);
       if (known) known.frame.remove();
-      const legend = element("div.legend"), box = element("div.plot");
-      const details = element("details", {}, element("summary", {}, "Table of " + about.title.toLowerCase()));
-      const frame = element("div.chart-and-table", { "data-chart": about.id }, element("figure.chart", { tabindex: "0", role: "group", "aria-label": about.title + ", live. Arrow keys move and zoom, 0 follows again.", onkeydown: (event) => this.view.key(event) },
-        element("figcaption", {}, element("h3", {}, about.title, element("span.about", {}, about.unit)), legend), box), details);
+      const chart = this.chart({ ...about, origin: this.origin, lines: lines.map((line) => line.about) }, lines, this.view, (line) => this.placeOf(line.device),
+        { Kind: everywatt.LiveChart, keys: ", live. Arrow keys move and zoom, 0 follows again." });
       const after = [...this.chartsBox.children].find((other) => everywatt.liveCharts.findIndex((one) => one.id === other.dataset.chart) > everywatt.liveCharts.indexOf(about));
-      this.chartsBox.insertBefore(frame, after || null);
-      const chart = new everywatt.LiveChart({ ...about, origin: this.origin, lines: lines.map((line) => line.about) }, lines, this.view, box, (line) => this.placeOf(line.device), null);
-      chart.frame = frame;
-      chart.legend = () => this.legend(chart, legend);
-      chart.told = (x) => this.values(chart, legend, x);
-      chart.after = () => { if (details.open) this.tableOf(chart, details); };
-      details.addEventListener("toggle", chart.after);
+      this.chartsBox.insertBefore(chart.frame, after || null);
       this.charts = this.charts.filter((one) => one !== known);
-      this.charts.push(chart);
       this.made.set(about.id, chart);
       if (known) this.view.listeners = this.view.listeners.filter((listener) => listener !== known.listener);
       chart.listener = this.view.listeners[this.view.listeners.length - 1];
@@ -307,11 +297,11 @@ everywatt.Board = class extends everywatt.Page {
     const { element, section, table, number } = everywatt, owners = this.snapshot.owners;
     if (!owners) { this.ownersBox.replaceChildren(); return; }
     if (document.activeElement && this.ownersBox.contains(document.activeElement)) return;
-    const cell = (value, unit) => value === null ? "–" : number(Math.round(value * 10) / 10, unit);
+    const percent = (value) => value === null ? "–" : value.toFixed(1) + " %";
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
       : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
-        cell(entry.cpu_pct, "%"), cell(entry.gpu_pct, "%"), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
+        percent(entry.cpu_pct), percent(entry.gpu_pct), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
     this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + this.began() + ".", body));
   }

@@ -201,16 +201,10 @@ everywatt.when = function (iso) {
 
 everywatt.sparkline = function (values) {
   if (!values || !values.some((value) => value !== null)) return null;
-  const svg = (tag, attributes) => {
-    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    return node;
-  };
+  const { svg } = everywatt;
   const width = 96, height = 24, known = values.filter((value) => value !== null), most = Math.max(...known, 1e-9);
-  const box = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Power from " + everywatt.number(Math.min(...known), "W") + " to " + everywatt.number(Math.max(...known), "W") });
   const x = (i) => (i * width / (values.length - 1)).toFixed(1), y = (value) => (height - 2 - (height - 4) * Math.max(0, value) / most).toFixed(1);
   let path = "";
   values.forEach((value, i) => { if (value !== null) path += (path && values[i - 1] !== null ? "L" : "M") + x(i) + " " + y(value); });
-  box.append(svg("path", { d: path, class: "curve" }));
-  return box;
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": "Power from " + everywatt.number(Math.min(...known), "W") + " to " + everywatt.number(Math.max(...known), "W") }, svg("path", { d: path, class: "curve" }));
 };

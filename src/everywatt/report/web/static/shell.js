@@ -6,7 +6,7 @@ everywatt.shell = { redraws: [] };
 everywatt.shell.top = function (here, title) {
   const { element } = everywatt;
   const link = (href, text) => element("a", { href, "aria-current": here === href ? "page" : null }, text);
-  const theme = element("button.plain", { type: "button", onclick: () => everywatt.shell.turnTheme(theme) }, everywatt.shell.themeLabel());
+  const theme = everywatt.themeButton(everywatt.shell.keepTheme);
   document.title = title + " · everywatt";
   return element("header.top.served", {},
     element("a.brand", { href: "/" }, element("span.mark", { "aria-hidden": "true" }), "everywatt"),
@@ -16,29 +16,16 @@ everywatt.shell.top = function (here, title) {
     element("h1", {}, title));
 };
 
-everywatt.shell.themeLabel = () => "Theme: " + (document.documentElement.dataset.theme || "automatic");
-
-everywatt.shell.turnTheme = function (button) {
-  const order = ["", "light", "dark"], root = document.documentElement;
-  everywatt.shell.setTheme(order[(order.indexOf(root.dataset.theme || "") + 1) % order.length]);
-  button.textContent = everywatt.shell.themeLabel();
-};
-
 // Kept for the other pages, where the browser keeps anything.
-everywatt.shell.setTheme = function (theme) {
-  const root = document.documentElement;
-  if (theme === "light" || theme === "dark") root.dataset.theme = theme; else delete root.dataset.theme;
-  try { localStorage.setItem("everywatt-theme", theme || ""); } catch { /* then not */ }
+everywatt.shell.keepTheme = function () {
+  try { localStorage.setItem("everywatt-theme", document.documentElement.dataset.theme || ""); } catch { /* then not */ }
   everywatt.shell.redraw();
 };
 
 everywatt.shell.redraw = () => { for (const redraw of everywatt.shell.redraws) redraw(); };
 
 everywatt.shell.begin = function () {
-  try {
-    const kept = localStorage.getItem("everywatt-theme");
-    if (kept) everywatt.shell.setTheme(kept);
-  } catch { /* then automatic */ }
+  try { everywatt.setTheme(localStorage.getItem("everywatt-theme")); } catch { /* then automatic */ }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", everywatt.shell.redraw);
   matchMedia("print").addEventListener("change", everywatt.shell.redraw);
 };

@@ -18,7 +18,7 @@ everywatt.open = function () {
   }
   if (path !== "/") {
     const { element, shell } = everywatt;
-    root.replaceChildren(shell.top("", "Not found"), element("main", { id: "main" }, shell.trouble("There is no page " + path + " here."),
+    root.replaceChildren(shell.top("", "Not found"), element("main", { id: "main" }, shell.trouble("There is no page at " + path + "."),
       element("p", {}, element("a", { href: "/" }, "Back to the list of runs"))));
     document.documentElement.dataset.ready = "true";
     return null;

@@ -1,0 +1,169 @@
+"""The report over runs at the edge: a gap, three milliseconds, no ticks at all, odd names, many devices."""
+
+import numpy as np
+import pytest
+from browsing import IN_A_BROWSER, PHONE, serious_faults
+from machines import Process, write_machine
+from tapes import at, counter_group, gauge_group, rows, write_tape
+
+import everywatt
+from everywatt.core.clocks import NS, Anchor
+from everywatt.core.spans import Point, Span
+from everywatt.report.html.data import report_document
+from everywatt.report.html.page import card, still_page
+from everywatt.report.html.page import page as html_page
+from everywatt.tape.writer import TapeWriter
+
+pytestmark = IN_A_BROWSER
+
+CARD = {"period_s": 0.1, "window_s": 0.1, "max_w": 400.0}
+ODD = ["<b>bold</b>", "\u05e9\u05dc\u05d5\u05dd", "\u202ereversed", "x" * 300, "  ", "a\nb"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("extreme")
+
+
+@pytest.fixture
+def show(open_page, folder):
+    """A function that writes the report of a tape, opens it, and gives its page."""
+
+    def opened(tape, **settings):
+        data = report_document([everywatt.load(tape)])
+        path = folder / f"{tape.stem}.html"
+        path.write_text(html_page(data))
+        return open_page(path.as_uri(), **settings)
+
+    return opened
+
+
+def with_a_gap(path, seconds=20.0, period_s=0.1, noise_w=0.0):
+    """A package at 40 W all the time; a card at 100 W, then nothing for 30 % of the time, then 250 W."""
+    first, last = 0.35 * seconds, 0.65 * seconds
+    noise = np.random.default_rng(1)
+    near = [lambda t, watts=watts: watts + noise_w * noise.uniform(-1, 1) for watts in (100.0, 250.0)]
+    card = [*rows(near[0], 0, first, period_s), *rows(near[1], last, seconds, period_s)]
+    package = rows(lambda t: 40 * t, 0, seconds, period_s)
+    facts = {**CARD, "period_s": period_s, "window_s": period_s}
+    groups = [
+        (counter_group(quantum=6e-5, max_w=200.0), period_s, package),
+        (gauge_group(**facts), period_s, card),
+    ]
+    return write_tape(path, groups, [("run", 0, seconds, None, {})])
+
+
+def with_odd_names(path):
+    writer = TapeWriter(path, {"host": {"name": "box"}, "period_s": 0.1})
+    writer.anchor(Anchor(at(0), 1_700_000_000 * NS, at(0), 0))
+    for device in ("gpu.0", "gpu.1"):
+        group = writer.add_group(gauge_group(device, **CARD), 0.1)
+        writer.append(group, rows(lambda t: 100.0, 0, 6, 0.1))
+    for place, name in enumerate(ODD):
+        writer.span_open(Span(f"s{place}", name, at(place), None, None, {}))
+        writer.span_close(f"s{place}", at(place + 0.8))
+        for second in (0.2, 0.5):
+            writer.point(Point(at(place + second), name, second, None))
+    writer.flush()
+    return writer.seal()
+
+
+def drawn_at(page, t, label):
+    """How many pixels above the time `t` have the colour of this line in the chart of power."""
+    return page.evaluate(
+        """([t, label]) => {
+          const chart = everywatt.page.made.find((one) => one.about.id === "power"), u = chart.plot;
+          const colour = chart.colour(chart.lines.findIndex((line) => line.about.label === label), everywatt.theme());
+          const wanted = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+          const x = Math.round(u.valToPos(t, "x", true));
+          const { data } = u.ctx.getImageData(x, u.bbox.top, 1, u.bbox.height);
+          let count = 0;
+          for (let i = 0; i < data.length; i += 4) {
+            if (wanted.every((part, k) => Math.abs(part - data[i + k]) < 60)) count++;
+          }
+          return count;
+        }""",
+        [t, label],
+    )
+
+
+@pytest.mark.parametrize("period_s", [0.1, 0.002])
+def test_nothing_is_drawn_where_nothing_was_read(show, folder, period_s):
+    page = show(with_a_gap(folder / f"gap{period_s}.tape", period_s=period_s))
+    assert [drawn_at(page, t, "gpu.0") > 0 for t in (3, 8, 10, 12, 16)] == [True, False, False, False, True]
+    assert drawn_at(page, 10, "cpu.0") > 0
+
+
+def test_the_mean_of_a_window_is_that_of_the_observed_time(show, folder):
+    page = show(with_a_gap(folder / "mean.tape"))
+    headline = page.inner_text("#summary .figures")
+    assert "215.5 W" in headline and "mean 216 W" in page.inner_text(".readout")
+    page.evaluate("everywatt.page.view.set(8, 12)")
+    assert "mean 40" in page.inner_text(".readout"), "of the card there is nothing"
+    page.click('[data-chart="power"] summary')
+    assert page.inner_text('[data-chart="power"] tbody tr >> nth=5').split("\t")[1:] == ["40", "–"]
+
+
+def test_a_gap_in_a_long_recording_adds_no_joules(show, folder):
+    page = show(with_a_gap(folder / "long.tape", seconds=2000.0, period_s=0.01, noise_w=20.0))
+    found = page.evaluate(
+        """() => everywatt.page.made[0].lines.filter((line) => line.about.in_total).map((line) =>
+             [line.about.label, line.exact, line.integral(0, 2000), line.integral(600, 1400)])"""
+    )
+    card = next(one for one in found if one[0] == "gpu.0")
+    assert not card[1] and card[2] == pytest.approx(245_000, rel=1e-3) and card[3] == pytest.approx(35_000, rel=1e-3)
+    assert [drawn_at(page, t, "gpu.0") > 0 for t in (300, 720, 1000, 1280, 1600)] == [True, False, False, False, True]
+
+
+def test_three_milliseconds_have_ticks_in_milliseconds(show, folder):
+    package = rows(lambda t: 40 * t, 0, 0.003, 0.001)
+    tape = write_tape(folder / "short.tape", [(counter_group(quantum=6e-5, max_w=200.0), 0.001, package)])
+    page = show(tape)
+    assert page.inner_text(".readout").startswith("0.00 ms – 3.00 ms")
+
+
+def test_a_run_without_ticks_has_no_empty_tables_and_no_buttons(show, folder):
+    page = show(write_tape(folder / "nothing.tape", [], [("run", 0, 3, None, {})]))
+    text = page.inner_text("main")
+    assert "This run has no ticks to plot." in text and "All ticks" not in text
+    assert not page.is_visible(".toolbar") and "Rates" not in text
+    assert page.eval_on_selector_all("tbody", "all => all.filter((one) => !one.children.length).length") == 0
+
+
+def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folder):
+    tape = with_odd_names(folder / "odd.tape")
+    page = show(tape, bypass_csp=True)
+    assert page.inner_text("#phases").count("(blank)") == 1
+    assert serious_faults(page) == []
+    colours = page.evaluate(
+        """() => everywatt.page.made.flatMap(
+             (chart) => chart.lines.map((line) => [chart.about.id, chart.colours(line.about)]))"""
+    )
+    devices = {place for chart, place in colours if chart == "power"}
+    assert devices.isdisjoint(place for chart, place in colours if chart == "logged")
+    assert max(devices) == len(devices) - 1
+    page = show(tape, viewport=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_caveat_of_many_devices_is_one_line(show, folder):
+    groups = [(gauge_group(f"gpu.{n}", **CARD), 0.1, rows(lambda t: 50.0, 0, 5, 0.1)) for n in range(16)]
+    page = show(write_tape(folder / "many.tape", groups, [("run", 0, 5, None, {})]))
+    assert page.locator("#summary .warnings li").count() == 1
+    assert "sampling only" in page.inner_text("#summary .big"), "also where the sampling leaves no interval"
+
+
+def test_five_hundred_owners(show, folder):
+    workers = [Process(1000 + n, [0.05 / (1 + n / 20)] * 10, name=f"worker-{n}") for n in range(500)]
+    page = show(write_machine(folder / "owners.tape", {"cpu.0": [80.0] * 10}, workers, seconds=10, cpus=32))
+    assert "480 more" in page.inner_text("#owners")
+    assert "less than 0.2 %" in page.inner_text("#flame")
+    assert page.locator("button.flame").count() > 1
+    assert page.locator('button.flame[tabindex="0"]').count() == 1, "arrow keys go on from there"
+
+
+def test_long_titles_of_still_pages_fit_a_phone(open_page, folder):
+    path = folder / "still.html"
+    path.write_text(still_page("x" * 300, card("y" * 300, "<p>z</p>")))
+    page = open_page(path.as_uri(), still=True, viewport=PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"] and page.troubles == []
