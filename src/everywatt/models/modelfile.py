@@ -153,10 +153,8 @@ def from_dict(data: Any, where: str = "the model") -> Model:
 def _without(check: _Check, entry: Any, form: Form) -> Form:
     """The curves that do without a column."""
     data = check.table(entry, "without")
-    curves = [
-        _curve(check, check.table(one, "a feature"))
-        for one in check.items(data.get("features"), "features", MOST_FEATURES)
-    ]
+    entries = check.items(data.get("features"), "features", MOST_FEATURES)
+    curves = [_curve(check, check.table(one, "a feature")) for one in entries]
     if form.kind != "rising" or len(curves) != len(form.features):
         check.fail("curves without a column that do not belong to its features")
     idle_w = check.number(data.get("idle_w"), "idle_w", -1e9, 1e9)

@@ -209,7 +209,10 @@ def _joined(parts: Sequence[Held]) -> Held:
 
 
 def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, str, Floats]]:
-    """Column, fault and the rows with it: the column stuck at its median (as a missing one is filled) or scaled; ratios, changes follow."""
+    """Column, fault and the rows with it: stuck at its median (as a missing one is filled) or scaled.
+
+    Ratios and changes follow.
+    """
     places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
     for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
         broken = x.copy()
@@ -281,9 +284,8 @@ def _needs(best: Score, held: Held, y: Floats, level: float) -> dict[Shape, Floa
     """For each row of a fold how many times the width that the other folds say it needs, by the shape of widths."""
     errors = np.log(y[held.rows] / held.watts)
     others = witnesses(best, y, without=held)
-    made = {
-        shape: strain(others.widths(NOWHERE, level, shape), held.novelty, errors, held.widening) for shape in SHAPES
-    }
+    widths = {shape: others.widths(NOWHERE, level, shape) for shape in SHAPES}
+    made = {shape: strain(one, held.novelty, errors, held.widening) for shape, one in widths.items()}
     if held.name.endswith(FROZEN):  # which is seen where it happens
         stuck = _strain_while_stuck(best, held, errors, level)
         made = {shape: np.minimum(needs, stuck) for shape, needs in made.items()}
