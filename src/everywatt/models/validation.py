@@ -313,7 +313,7 @@ def _narrowest(
     _, wide, most, shape = min(all_held)
     if most <= MOST_WIDER and wide <= MOST_FOR_FAULTS * narrow:
         return shape, most
-    return plain, min(MOST_FOR_FAULTS * least, max(MOST_WIDER, least))
+    return plain, min(MOST_FOR_FAULTS * least, MOST_WIDER)
 
 
 def stuck_columns(found: Score, y: Floats, level: float, still: Mapping[str, int]) -> dict[str, Stuck]:
