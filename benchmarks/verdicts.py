@@ -15,7 +15,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.common import OUT, verdict
-from everywatt.bench.verdict import Answer, compare, critical_t
+from everywatt.bench.verdict import Verdict, compare, critical_t
 
 TARGET = 0.02
 MOST = 600
@@ -34,7 +34,7 @@ def everywatt_says(a: np.ndarray, b: np.ndarray, critical: list[float]) -> tuple
             found = compare(list(a[:n]), list(b[:n]), target=TARGET)
             if found.decided:
                 return found.answer.value, n
-    return Answer.UNDECIDED.value, len(logs)
+    return Verdict.UNDECIDED.value, len(logs)
 
 
 def naive_says(a: np.ndarray, b: np.ndarray) -> str:

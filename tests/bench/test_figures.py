@@ -8,9 +8,9 @@ import pytest
 
 from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.fail_if import failing, parse_rule, unjudged
-from everywatt.bench.figures import decided, figures, narrow
+from everywatt.bench.figures import answered, figures, narrow
 from everywatt.bench.trials import Trial, candidates
-from everywatt.bench.verdict import Answer
+from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
@@ -42,7 +42,7 @@ def test_the_gain_of_one_card_cancels_in_the_ratio_and_not_in_the_means():
     assert (a.energy.high - a.energy.value) > 0.49  # 5 % gain
     assert b.gross.ratio == pytest.approx(2.0, abs=1e-3)
     assert b.gross.high - b.gross.low < 0.05
-    assert b.gross.answer is Answer.MORE
+    assert b.gross.answer is Verdict.MORE
 
 
 def test_the_mean_of_modelled_energies_is_as_lopsided_as_they_are():
@@ -78,6 +78,15 @@ def test_power_time_memory_and_the_energy_delay_product():
     assert narrow(one, 0.02)
 
 
+def test_one_alone_is_narrow_where_more_trials_would_not_narrow_it():
+    """Its card may be wrong by 5 %, which no number of trials changes."""
+    (one,) = figures(TWO[:1], [trial(0, block, joules(10.0 + block / 1000, gain=0.05)) for block in range(4)])
+    assert one.energy.high - one.energy.low > 0.9
+    assert narrow(one, 0.02)
+    (one,) = figures(TWO[:1], [trial(0, block, joules(10.0 + block, gain=0.05)) for block in range(4)])
+    assert not narrow(one, 0.02)
+
+
 def test_a_failed_trial_is_kept_and_there_is_no_verdict_unless_asked_for():
     trials = series([10.0, 10.0, 10.1], [20.0, 20.0, 20.1])
     trials[4] = trial(1, 1, joules(20.0), code=3)
@@ -85,7 +94,7 @@ def test_a_failed_trial_is_kept_and_there_is_no_verdict_unless_asked_for():
     assert b.failures == 1
     assert len(b.trials) == 3
     assert b.verdict.startswith("no verdict: 1 trial failed")
-    assert not decided(figures(TWO, trials))
+    assert not answered(figures(TWO, trials), 0.02)
     assert "more energy" in figures(TWO, trials, ignore_failure=True)[1].verdict
 
 
@@ -215,3 +224,10 @@ def test_a_comparison_is_one_table_in_120_columns():
     shown = without_spare(result.tables()[0], 118)
     assert len(column_groups(widths(shown.headers, shown.cells()), shown.right, 118)) == 1
     assert {"ratio of CPU time", "energy", "ratio", "time"} <= set(shown.headers)
+
+
+def test_times_do_not_reach_below_zero():
+    trials = [trial(0, block, joules(1.0), seconds=seconds) for block, seconds in enumerate((0.001, 0.001, 0.06))]
+    (one,) = figures(TWO[:1], [replace(each, cpu_s=each.seconds) for each in trials], anytime=False)
+    assert one.seconds.low == one.cpu_s.low == 0.0
+    assert str(one.seconds.time) == "≈ 21 ms (0 … 55 ms)"

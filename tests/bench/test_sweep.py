@@ -14,7 +14,7 @@ from waiting import until
 from everywatt.bench.figures import figures
 from everywatt.bench.sweep import choose, parse_watts
 from everywatt.bench.trials import Candidate, Trial
-from everywatt.bench.verdict import Answer
+from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
@@ -61,7 +61,7 @@ def test_a_setting_at_which_the_command_failed_is_not_chosen():
 def test_an_undecided_choice_says_so():
     noisy = measured([(100, 1.0), (99.95, 1.1)])
     choice = choose(
-        [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))]
+        [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=9))]
     )
     assert choice.best == "s1"
     assert (
@@ -74,7 +74,7 @@ def test_an_undecided_choice_says_so():
 
 def test_the_pace_has_a_subject_in_every_sentence():
     noisy = measured([(100, 1.0), (99.95, 0.8)])
-    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
+    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=9))
     assert choose([noisy[0], open_]).why == (
         "lowest mean, but undecided: about 9 more trials needed to distinguish it from s0; s1 is 20.0 % faster"
     )
@@ -85,7 +85,7 @@ def test_the_pace_has_a_subject_in_every_sentence():
 def test_the_first_setting_may_be_the_best():
     assert choose(measured([(50, 1.0), (90, 1.1), (80, 1.2)])).why.startswith("s2 uses 60")
     noisy = measured([(50, 1.0), (80, 1.2)])
-    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Answer.UNDECIDED, more_trials=9))
+    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=9))
     assert (
         choose([noisy[0], open_]).why
         == "lowest mean, but undecided: about 9 more trials needed to distinguish it from s1"

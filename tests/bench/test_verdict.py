@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.bench.experiment import interleaved
-from everywatt.bench.verdict import Answer, compare, outliers
+from everywatt.bench.verdict import Verdict, compare, outliers
 
 
 def noisy(mean, noise, n, seed):
@@ -16,7 +16,7 @@ def noisy(mean, noise, n, seed):
 
 def test_a_large_difference_is_seen_in_a_few_trials():
     found = compare(noisy(100, 0.01, 5, 1), noisy(82, 0.01, 5, 2))
-    assert found.answer is Answer.LESS
+    assert found.answer is Verdict.LESS
     assert found.low < 0.82 < found.high
     assert found.text("B").startswith("B uses 18")
     assert found.text("B").endswith("less energy")
@@ -25,17 +25,17 @@ def test_a_large_difference_is_seen_in_a_few_trials():
 
 def test_twice_as_much_is_more():
     found = compare(noisy(50, 0.01, 4, 1), noisy(100, 0.01, 4, 2))
-    assert found.answer is Answer.MORE
+    assert found.answer is Verdict.MORE
     assert found.low < 2.0 < found.high
 
 
 def test_the_same_is_said_only_when_it_is_known():
     few = compare(noisy(100, 0.05, 6, 1), noisy(100, 0.05, 6, 2), target=0.02)
-    assert few.answer is Answer.UNDECIDED
+    assert few.answer is Verdict.UNDECIDED
     assert few.more_trials is not None
     assert few.text("B") == f"undecided: about {few.more_trials} more trials needed"
     many = compare(noisy(100, 0.01, 60, 1), noisy(100, 0.01, 60, 2), target=0.02)
-    assert many.answer is Answer.SAME
+    assert many.answer is Verdict.SAME
     assert many.text("B") == "no difference in energy larger than 2.0 %"
 
 
@@ -49,9 +49,9 @@ def test_more_noise_asks_for_more_trials():
 
 def test_what_all_trials_share_widens_the_interval_for_good():
     a, b = noisy(100, 0.001, 30, 1), noisy(101, 0.001, 30, 2)
-    assert compare(a, b, target=0.001).answer is Answer.MORE
+    assert compare(a, b, target=0.001).answer is Verdict.MORE
     wide = compare(a, b, target=0.001, systematic=0.05)
-    assert wide.answer is Answer.UNDECIDED
+    assert wide.answer is Verdict.UNDECIDED
     assert wide.more_trials is None  # no number of trials would help
     assert wide.high - wide.low > 0.09
 
@@ -59,7 +59,7 @@ def test_what_all_trials_share_widens_the_interval_for_good():
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_trials_say_so(count):
     found = compare([1.0] * count, [1.1] * count)
-    assert found.answer is Answer.UNDECIDED
+    assert found.answer is Verdict.UNDECIDED
     assert math.isinf(found.floor)
     assert found.to_dict()["ratio"]["high"] is None
 
@@ -96,7 +96,7 @@ def test_a_fixed_number_of_trials_has_students_interval():
     same = compare([1.0, 1.0, 1.0], [0.5, 0.51, 0.49], anytime=False)
     half = 4.302653 * np.std(np.log([0.5, 0.51, 0.49]), ddof=1) / math.sqrt(3)
     assert math.log(same.high / same.low) / 2 == pytest.approx(half, rel=1e-4)
-    assert same.answer is Answer.LESS
+    assert same.answer is Verdict.LESS
 
 
 def test_what_cannot_be_decided_says_so_instead_of_an_endless_interval():

@@ -105,28 +105,30 @@ def test_mcnemar_of_many(one, other):
     assert stats.mcnemar(one, other) == pytest.approx(scipy.stats.binomtest(one, one + other).pvalue, rel=1e-7)
 
 
-@given(counts, counts, counts, counts)
-def test_newcombe_holds_the_difference_and_turns_round(both, first, second, neither):
-    if not both + first + second + neither:
-        assert stats.newcombe(0, 0, 0, 0)[1:] == (-1.0, 1.0)
+@given(counts, counts, counts)
+def test_a_paired_difference_lies_in_its_interval_and_turns_round(first, second, same):
+    n = first + second + same
+    if not n:
+        assert stats.paired_difference(0, 0, 0)[1:] == (-1.0, 1.0)
         return
-    change, low, high = stats.newcombe(both, first, second, neither)
-    assert -1 - 1e-9 <= low <= change <= high <= 1 + 1e-9
-    back = stats.newcombe(both, second, first, neither)
-    assert back == pytest.approx((-change, -high, -low), abs=1e-12)
+    change, low, high = stats.paired_difference(first, second, n)
+    assert -1 <= low <= change <= high <= 1 and low < high
+    assert stats.paired_difference(second, first, n) == pytest.approx((-change, -high, -low), abs=1e-12)
 
 
-def test_newcombe_holds_the_truth_as_often_as_it_says():
-    """Exact coverage over all tables of 20 paired items with these cell probabilities."""
-    n, cells, held = 20, (0.5, 0.2, 0.1, 0.2), 0.0
-    for both in range(n + 1):
-        for first in range(n + 1 - both):
-            for second in range(n + 1 - both - first):
-                table = (both, first, second, n - both - first - second)
-                _, low, high = stats.newcombe(*table)
-                if low <= cells[2] - cells[1] <= high:
-                    held += scipy.stats.multinomial.pmf(table, n, cells)
-    assert held == pytest.approx(0.95, abs=0.02)
+@pytest.mark.parametrize("n", [8, 16, 64])
+def test_a_paired_difference_holds_the_truth_as_often_as_it_says(n):
+    """Exact coverage over all tables of n paired items, for 300 pairs of models."""
+    counts = [(first, second, n - first - second) for first in range(n + 1) for second in range(n + 1 - first)]
+    ends = np.array([stats.paired_difference(first, second, n)[1:] for first, second, _ in counts])
+    chance = np.random.default_rng(3)
+    held = []
+    for cells in chance.dirichlet((1, 1, 2), 300):
+        truth = cells[1] - cells[0]
+        inside = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
+        held.append(scipy.stats.multinomial.pmf(counts, n, cells)[inside].sum())
+    assert 0.94 <= np.mean(held) <= 0.97
+    assert min(held) > 0.8
 
 
 def test_the_bootstrap_is_the_same_each_time_and_holds_the_ratio():

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from agents import SRC, AgentProcess, Receiver, home_of, parse, told_on
+from costs import only_in_ci
 from webserver import certificate
 
 from everywatt.fleet import state
@@ -142,6 +143,40 @@ def kill_at_random(lab, tmp_path, times: int, seed: int) -> None:
 @pytest.mark.long
 def test_killed_a_hundred_times(lab, tmp_path):
     kill_at_random(lab, tmp_path, 100, seed=2)
+
+
+LOOSE_S = 0.6  # by how much the instant of a sample may be off while the period of a card is not known
+
+
+@only_in_ci("it takes 20 s, and the same is tried in virtual time")
+def test_no_joule_is_lost_by_real_kills_and_pauses(sim_machine, tmp_path):
+    """All that counters counted, whoever was alive meanwhile; owners add up to it, and nothing goes back."""
+    lab = sim_machine(gpus=["constant:100W", "square:50W,250W,3s"], packages=["constant:60W"])
+    env, chance = home_of(tmp_path, lab.environment()), random.Random(5)
+    tapes = tmp_path / "s" / "tape"
+    for number in range(5):
+        with AgentProcess(env, "--state", str(tmp_path / "s")) as agent:
+            agent.wait_for(key("gpu.1", "gpu"))
+            time.sleep(chance.uniform(0, 3))  # a moment at random
+            if number < 4:
+                agent.process.kill()
+            else:
+                assert agent.end() == 0
+        time.sleep(chance.uniform(0, 2))  # nothing runs
+    told = told_on(segments(tapes))
+    utc_ns = time.time_ns() - time.monotonic_ns()
+    for name, labels in told:
+        values = [value for _, value in sorted(told[name, labels].items())]
+        assert not name.startswith("everywatt_e") or values == sorted(values), name
+    for device, domain, watts in (("cpu.0", "package", 60), ("gpu.0", "gpu", 100), ("gpu.1", "gpu", 250)):
+        mine = tuple(sorted({"device": device, "domain": domain, "pedigree": "counter"}.items()))
+        energy, low, high = (told[ENERGY.replace("_joules", f"{side}_joules"), mine] for side in ("", "_low", "_high"))
+        first, last = min(energy), max(energy)
+        truth = lab.truth(device, first * 10**6 - utc_ns, last * 10**6 - utc_ns)
+        ends = low[last] - low[first], high[last] - high[first]
+        assert ends[0] - LOOSE_S * watts <= truth <= ends[1] + LOOSE_S * watts, device
+        owned = [s for (name, who), s in told.items() if name == OWNERS and ("device", device) in who]
+        assert sum(round(samples[max(samples)] * 1e6) for samples in owned) == round(energy[last] * 1e6), device
 
 
 def test_a_lost_card_is_a_sensor_that_is_down(sim_machine, tmp_path):

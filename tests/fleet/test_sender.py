@@ -11,6 +11,7 @@ from everywatt.core.errors import UsageError
 from everywatt.fleet import segments
 from everywatt.fleet.options import AgentOptions
 from everywatt.fleet.sender import MOST_POSTS, Poster, Sender, Verdict
+from everywatt.tape import places
 
 pytest.importorskip("cramjam")
 
@@ -208,6 +209,17 @@ def test_what_is_not_sent_outlives_its_age(tmp_path):
         tmp_path / "tape", live=paths[2], most_bytes=10**9, oldest_utc_s=4e9, sent=paths[1], drop=lambda path: None
     )
     assert segments.segments(tmp_path / "tape") == paths[1:]
+
+
+def test_space_that_a_killed_agent_held_is_counted_and_goes_with_its_segment(tmp_path):
+    paths = [write_segment(tmp_path / "tape", number + 1, 5, 5, seal=bool(number)) for number in range(2)]
+    before = segments.size_bytes(paths[0])
+    spare = places.hold_space(paths[0], 200_000)
+    assert segments.size_bytes(paths[0]) == before + 200_000
+    segments.prune(
+        tmp_path / "tape", live=paths[1], most_bytes=100_000, oldest_utc_s=0, sent=None, drop=lambda path: None
+    )
+    assert not paths[0].exists() and not spare.exists()
 
 
 def test_a_new_receiver_gets_what_comes_from_now_on(tmp_path):

@@ -25,6 +25,7 @@ from everywatt.recorder.session import EARLY_NS
 from everywatt.sensors.base import Report, State
 
 WATTS = 100.0
+ENERGY = "everywatt_energy_joules_total"
 
 
 class Meter:
@@ -44,6 +45,19 @@ class Meter:
 
     def close(self):
         pass
+
+
+class VagueCard(Meter):
+    """A card whose period is not known: when every third value was published is only known to half a second."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock, "gpu.0", Domain.GPU)
+        self._reads = 0
+
+    def read(self):
+        self._reads += 1
+        (row,) = super().read()
+        return [row._replace(early_ns=row.late_ns - (NS if self._reads % 3 == 1 else NS // 50))]
 
 
 class Processes:
@@ -129,6 +143,18 @@ def soak(folder, hours: float, disk_bytes: int = 60 * 10**6) -> tuple[int, int, 
             early = rss_bytes()
     gc.collect()
     return early, rss_bytes(), lab
+
+
+def test_a_sample_is_told_at_the_instant_that_its_joules_are_of(tmp_path):
+    lab = Lab(tmp_path, VagueCard)
+    for _ in range(20):
+        lab.tick()
+    told = told_on(segments.segments(tmp_path / "tape"))
+    (samples,) = (told[key] for key in told if key[0] == ENERGY and ("device", "gpu.0") in key[1])
+    (first_ms, first_j), *later = sorted(samples.items())
+    assert len(later) > 10
+    for at_ms, joules in later:
+        assert joules - first_j == pytest.approx(WATTS * (at_ms - first_ms) / 1000, abs=0.02 * WATTS)
 
 
 def test_ten_minutes_at_once_keep_the_law(tmp_path):

@@ -177,6 +177,18 @@ def test_written_for_aipowermeter_and_read_again(make, tmp_path, capsys):
     assert again.energy(device="gpu.0").joules == pytest.approx(sum(100 + t for t in range(1, 21)))
 
 
+def test_time_that_was_not_observed_is_not_written_as_zero(make, tmp_path):
+    segments = [[line(t, cpu(10.0)) for t in range(first, first + 21)] for first in (0, 60)]
+    run = make("aipowermeter", "\n".join([*segments[0], END, *segments[1], END]))
+    export_aipowermeter(run, tmp_path / "theirs")
+    written = [json.loads(text) for text in (tmp_path / "theirs" / "power_metrics.json").read_text().splitlines()]
+    powers = [entry["metrics"]["cpu"]["intel_power"] for entry in written if isinstance(entry, dict)]
+    assert written.count(json.loads(END)) == 2 and powers == pytest.approx([10.0] * 42)
+    again = load(import_files("aipowermeter", [tmp_path / "theirs"], tmp_path / "again.tape"))
+    assert again.duration_s == run.duration_s == 40
+    assert again.energy(device="cpu.0").joules == pytest.approx(400)
+
+
 DMON = """# gpu    pwr  gtemp     sm
 # Idx      W      C      %
     0    100     60     90

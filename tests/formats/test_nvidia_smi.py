@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,19 @@ def test_cards_take_turns_in_a_log_without_timestamps(tmp_path):
     run = load(import_files("nvidia-smi", [log], tmp_path / "log.tape", options))
     assert [run.devices()[name]["power"]["max"] for name in ("gpu.0", "gpu.1")] == [50.0, 200.0]
     assert run.duration_s == pytest.approx(3.9, abs=0.2)
+
+
+def test_a_log_that_was_gone_on_with_after_a_month(tmp_path):
+    rows = [
+        f"2026/{month:02d}/01 10:00:{tenth // 10:02d}.{tenth % 10}00, {100 + tenth % 7}.00 W"
+        for month in (1, 2)
+        for tenth in range(100)
+    ]
+    (tmp_path / "log.csv").write_text("timestamp, power.draw [W]\n" + "\n".join(rows) + "\n")
+    tracemalloc.start()
+    try:
+        run = load(import_files("nvidia-smi", [tmp_path / "log.csv"], tmp_path / "x.tape"))
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+    assert run.energy().coverage < 1e-4 and run.duration_s == pytest.approx(31 * 86400, rel=1e-3)

@@ -14,16 +14,9 @@ from everywatt.bench.precision.scoring import Score
 from everywatt.bench.trials import Candidate, Trial
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.formats.quantization import (
-    SHEET,
-    aggregated_csv,
-    impact_csv,
-    layers_csv,
-    read_old,
-    sheet_csv,
-    trials_csv,
-)
+from everywatt.formats.quantization import old_csv, read_old
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRIAL = {
     "precision": "INT8", "total_energy_j": 100.0, "num_iters": 50, "batch_size": 20, "accuracy": 0.9,
     "mean_latency": 0.04, "throughput": 500.0, "mean_power_w": 50.0, "model_size_mb": 255.0, "dtype": "torch.float32",
@@ -45,7 +38,8 @@ def test_a_trial_per_inference_is_a_batch(tmp_path):
 
 def test_the_sheet_the_aggregate_and_the_benchmark(tmp_path):
     (tmp_path / "results.csv").write_text(
-        ",".join(SHEET) + "\n2025-01-01,FP32,50,128,872,91.06,0.163,306,60.8,173,198.58,\n"
+        "timestamp,precision,batch_size,seq_length,num_samples,accuracy_%,latency_s,throughput_samples_s,avg_power_w,"
+        "energy_j,energy_per_sample_mj,notes\n2025-01-01,FP32,50,128,872,91.06,0.163,306,60.8,173,198.58,\n"
     )
     (one,) = read_old([tmp_path / "results.csv"])
     assert (one.precision, one.accuracy) == ("fp32", pytest.approx(0.9106))
@@ -87,27 +81,27 @@ def result():
 
 
 def test_what_is_written_is_read_back(tmp_path):
-    (tmp_path / "results.csv").write_text(sheet_csv(result(), datetime(2026, 1, 1, tzinfo=UTC)))
+    (tmp_path / "results.csv").write_text(old_csv("sheet", result(), NOW))
     (one,) = read_old([tmp_path / "results.csv"])
     assert one.energy_per_sample_j == pytest.approx(2.6) and one.energy_j == pytest.approx(26.0 * 6)
     assert (one.accuracy, one.throughput, one.latency_s) == (0.75, 20.0, 0.5)
-    (tmp_path / "aggregated.csv").write_text(aggregated_csv(result()))
+    (tmp_path / "aggregated.csv").write_text(old_csv("aggregated", result(), NOW))
     (two,) = read_old([tmp_path / "aggregated.csv"])
     assert two.energy_per_batch_j == pytest.approx(26.0) and two.power_w == pytest.approx(52.0)
-    (three,) = csv.DictReader(layers_csv(result().rows[0]).splitlines())
+    (three,) = csv.DictReader(old_csv("layers", result(), NOW).splitlines())
     assert (three["layer_name"], three["energy_mj"], three["percent_total"]) == ("h.0", "26000.0", "100.0")
-    (tmp_path / "per_layer_energy.csv").write_text(layers_csv(result().rows[0]))
+    (tmp_path / "per_layer_energy.csv").write_text(old_csv("layers", result(), NOW))
     (layer,) = read_old([tmp_path / "per_layer_energy.csv"])
     assert (layer.layer, layer.kind, layer.seconds, layer.share, layer.energy_j) == ("h.0", "Conv1D", 0.5, 1.0, 26.0)
 
 
 def test_trials_and_impact_are_written_and_read_back(tmp_path):
-    (tmp_path / "trial.csv").write_text(trials_csv(result(), datetime(2026, 1, 1, tzinfo=UTC)))
+    (tmp_path / "trial.csv").write_text(old_csv("trials", result(), NOW))
     found = read_old([tmp_path / "trial.csv"])
     assert [one.energy_per_batch_j for one in found] == [25.0, 26.0, 27.0]
     assert [one.energy_j for one in found] == [50.0, 52.0, 54.0] and found[0].power_w == 50.0
     assert (found[0].energy_per_sample_j, found[0].throughput, found[0].accuracy) == (2.5, 20.0, 0.75)
-    (tmp_path / "prediction_impact.csv").write_text(impact_csv(result()))
+    (tmp_path / "prediction_impact.csv").write_text(old_csv("impact", result(), NOW))
     (layer,) = read_old([tmp_path / "prediction_impact.csv"])
     assert (layer.layer, layer.kind, layer.kl, layer.logit_l2) == ("h.0", "Conv1D", 0.25, 1.5)
     assert (layer.change, layer.impact) == (0.125, 1.75)

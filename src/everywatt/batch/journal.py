@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.batch.items import Item
-from everywatt.bench.lines import Lines, numbered_lines, read_lines
+from everywatt.bench.experiment import JsonLines, numbered_lines, read_lines
 from everywatt.core.errors import RunNotFound, UsageError
 
 JOURNAL = "batch.jsonl"
@@ -92,7 +92,7 @@ class History:
     late: list[State] = field(default_factory=list)
 
 
-class Journal(Lines):
+class Journal(JsonLines):
     """Appends lines; safe against a kill between any two of them."""
 
     def __init__(self, folder: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment
-from everywatt.bench.figures import COLUMNS, Figures, decided, figures, narrow, quantity
+from everywatt.bench.figures import COLUMNS, FEWEST, Figures, answered, figures, quantity, whole_blocks
 from everywatt.bench.trials import (
     Candidate,
     Execute,
@@ -32,8 +32,7 @@ from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_of
 
-FEWEST = 3
-LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S = 1.0  # between two looks at the tape: each costs some ms of CPU time on the machine that is measured
 MOST_COMMAND = 40  # characters of a command in a table
 
 
@@ -268,16 +267,10 @@ class Comparing:
         if run is None:
             return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
         self._progress.trials = with_energy(self._progress.trials, run, live=True)
-        # Only blocks that are complete with their energies, so that every candidate has the same number of trials.
-        open_blocks = {trial.block for trial in self._progress.trials if trial.energy is None}
-        whole = [trial for trial in self._progress.trials if trial.block not in open_blocks]
-        found = figures(self._candidates, whole, target=self._plan.target, ignore_failure=self._plan.ignore_failure)
+        plan, whole = self._plan, whole_blocks(self._progress.trials)
+        found = figures(self._candidates, whole, target=plan.target, ignore_failure=plan.ignore_failure)
         self._progress.found = found
-        if min(sum(t.energy is not None for t in one.trials) for one in found) < FEWEST:
-            return False
-        if all(one.energy is None for one in found):
-            return True  # nothing measures anything: more trials would not either
-        return decided(found) if len(found) > 1 else narrow(found[0], self._plan.target)
+        return answered(found, plan.target)
 
     def _show(self, doing: str) -> None:
         self._progress.doing = doing

@@ -1,25 +1,32 @@
 """The experiment loop: idle first, then blocks of trials in an order that favours none, cooling down before each.
 
 Comparisons, sweeps, precisions, trainings and LLM loads all run in it. What a trial does is the caller's; a trial that
-an earlier attempt finished is not run again.
+an earlier attempt finished is not run again. What has to be known for that is in the spans of the tape, or in a journal
+beside it.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_watts
+from everywatt.core.jsonio import dumps
+
+if TYPE_CHECKING:
+    from everywatt.api.meter import Meter
 
 COOL_WITHIN = 0.10  # of the idle power: less than that above it is cool
-COOL_MOST_S = 300.0
-LOOK_S = 0.25
-RECENT_S = 0.5
+COOL_MOST_S = 300.0  # a heat sink cools down in about a minute; a machine that does not in five has other work
+LOOK_S = 0.25  # between two looks whether the machine is cool
+RECENT_S = 0.5  # of the tape whose mean power is looked at: five readings of a sensor of 10 Hz
 
 V = TypeVar("V")
 Show = Callable[[str], None]
@@ -182,3 +189,81 @@ def _recent_w(run: Run, waited_s: float, now_ns: int) -> float | None:
     end_s = (tape.to_utc_ns(end_ns) - run.tapes[0].to_utc_ns(run.tapes[0].extent_ns()[0])) / 1e9
     energy = run.energy(between=(end_s - RECENT_S, end_s))
     return None if energy.joules is None else energy.joules / RECENT_S
+
+
+class JsonLines:
+    """A journal: a file of JSON lines beside a tape, open for appending. What is finished is on disk.
+
+    Only its owner can read it, as it may hold prompts and answers.
+
+    A line is one write, so a kill leaves whole lines, or half of the last. On a full disk lines wait for room: the work
+    is worth more than its record.
+
+    After a power loss lines of the last seconds may be missing: they are not synced one by one.
+    """
+
+    def __init__(self, file: Path, mode: int = 0o600) -> None:
+        self.path = file
+        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, mode)
+        size = os.fstat(self._fd).st_size
+        torn = size and os.pread(self._fd, 1, size - 1) != b"\n"
+        self._unwritten = b"\n" if torn else b""  # half a line of a killed run stays, and is no line
+
+    def write(self, data: Mapping[str, Any]) -> None:
+        """Write one line, after those that wait."""
+        self._unwritten += _encoded(data) + b"\n"
+        self._flush()
+
+    def close(self) -> str:
+        """Sync and close the file; gives a sentence where something could not be written, else nothing."""
+        why = self._flush()
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            why = why or error.strerror or str(error)
+        os.close(self._fd)
+        return why and f"{self.path} could not be written ({why})"
+
+    def _flush(self) -> str:
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self._fd, self._unwritten) :]
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+
+def _encoded(data: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # the name of a file that is no text has to come back as it was
+        return json.dumps(data, allow_nan=False).encode()
+    except (TypeError, ValueError):
+        return dumps(data).encode()
+
+
+def numbered_lines(file: Path, torn: list[int] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Every object with the number of its line; `torn` gets the numbers of lines that are no JSON. Raises OSError."""
+    for number, line in enumerate(file.read_bytes().split(b"\n"), 1):
+        try:
+            data = json.loads(line) if line.strip() else None
+        except ValueError:
+            if torn is not None:
+                torn.append(number)
+            continue
+        if isinstance(data, dict):
+            yield number, data
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Every whole line, in order; none where there is no file. Half lines and what is no object are left out."""
+    try:
+        for _, data in numbered_lines(file):
+            yield data
+    except OSError:
+        return
+
+
+def folder_of(run: Run) -> Path:
+    """The folder of a run, where a benchmark keeps its records."""
+    return run.path if run.path.is_dir() else run.path.parent

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
-from everywatt.bench.verdict import Answer, Comparison, Sample, compare, fixed_interval, interval, outliers
+from everywatt.bench.verdict import Comparison, Sample, Verdict, compare, interval, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError
 from everywatt.core.format import format_rounded
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 
+FEWEST = 3  # trials of each candidate before a question can be answered
+MOST_OF_ONE = 10  # trials of a candidate that there is nothing to compare with
 MOST_PLACES = 8  # numbers of trials in one sentence
 WHY = {NOT_EXECUTABLE: "{} cannot be executed", NOT_FOUND: "there is no {}"}
 COLUMNS = (
@@ -45,7 +47,11 @@ class Mean(ToDict):
     def time(self) -> Quantity | None:
         """The mean of seconds with their standard deviation, for a table; None where no trial ended."""
         sd = self.sd if math.isfinite(self.sd) else 0.0
-        return Quantity(self.value, "s", sd, sd) if math.isfinite(self.value) else None
+        return Quantity(self.value, "s", min(sd, self.value), sd) if math.isfinite(self.value) else None
+
+    def amount(self) -> Mean:
+        """The mean of something that is not below zero, however trials scatter: energy, time; not energy above idle."""
+        return replace(self, low=0.0) if -math.inf < self.low < 0 else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +179,12 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
     notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
     mean = _mean_energy(energies, anytime)
-    if mean is not None and -math.inf < mean.low < 0:
-        mean = replace(mean, low=0.0)  # energy is not below zero, however trials scatter; energy above idle may be
     return Figures(
         candidate,
         trials,
-        mean,
+        None if mean is None else mean.amount(),
         _mean_energy(nets, anytime),
-        mean_of(seconds, anytime=anytime),
+        mean_of(seconds, anytime=anytime).amount(),
         math.fsum(joules) / whole_s if whole_s else None,
         max((t.max_rss_bytes for t in trials if t.max_rss_bytes is not None), default=None),
         mean_of([t.joules * t.seconds for t in trials if t.joules is not None]).value if joules else None,
@@ -189,7 +193,7 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
         if len(joules) == len(trials)
         else (),
         notes=tuple(note for note in notes if note),
-        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime) if trials else None,
+        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime).amount() if trials else None,
     )
 
 
@@ -197,7 +201,7 @@ def mean_of(values: Sequence[float], systematic: tuple[float, float] = (0.0, 0.0
     """The mean with an interval that may be looked at after every trial, or Student's; `systematic` widens it below
     and above, in quadrature."""
     sample = Sample.of(values)
-    low, high = interval(sample) if anytime else fixed_interval(sample)
+    low, high = interval(sample, anytime=anytime)
     if math.isfinite(low):
         low = sample.mean - math.hypot(sample.mean - low, systematic[0])
         high = sample.mean + math.hypot(high - sample.mean, systematic[1])
@@ -234,7 +238,7 @@ def _beside(
     if failures and not ignore_failure:
         count = f"{failures} trial{'s' if failures > 1 else ''} failed"
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
-        gross = None if gross is None else replace(gross, answer=Answer.UNDECIDED)
+        gross = None if gross is None else replace(gross, answer=Verdict.UNDECIDED)
     elif gross is None:
         verdict = "no verdict: energy is not available for both"
     else:
@@ -288,12 +292,26 @@ def _paired_numbers(
     return compare(*values, target=target, anytime=anytime) if pairs else None
 
 
-def decided(found: Sequence[Figures]) -> bool:
-    """Whether every candidate has its verdict; one alone is decided when its interval is as narrow as the target."""
+def answered(found: Sequence[Figures], target: float) -> bool:
+    """Whether further trials are needless: every candidate has its verdict, or one alone is known to ± target as far as
+    trials can tell. So they are where nothing measures anything, which more trials would not either."""
+    if min(one.trials_done for one in found) < FEWEST:
+        return False
+    if all(one.energy is None for one in found):
+        return True
+    if len(found) == 1:
+        return narrow(found[0], target)
     return all(one.decisive is not None and one.decisive.decided for one in found[1:])
 
 
 def narrow(found: Figures, target: float) -> bool:
-    """Whether the mean of one candidate is known to ± target."""
-    mean = found.energy
-    return mean is not None and mean.n >= 3 and (mean.high - mean.low) / 2 <= target * abs(mean.value)
+    """Whether the scatter of trials leaves the mean of one candidate known to ± target: what its sensor leaves open is
+    the same in all of them, so that further trials would not narrow it."""
+    mean = mean_of([trial.joules for trial in found.trials if trial.joules is not None])
+    return mean.n >= FEWEST and (mean.high - mean.low) / 2 <= target * abs(mean.value)
+
+
+def whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials of blocks that are complete with their energies, so that every candidate has the same number of them."""
+    unfinished = {trial.block for trial in trials if trial.energy is None}
+    return [trial for trial in trials if trial.block not in unfinished]

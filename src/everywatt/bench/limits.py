@@ -18,7 +18,7 @@ from typing import Any
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.sensors.nvidia.nvml_api import words_for
 
-READY_S = 30.0
+READY_S = 30.0  # for the guard to restore the limits and end: a driver call takes ms, a busy machine may delay it
 
 
 def _nvml() -> Any:

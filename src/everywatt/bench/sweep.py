@@ -9,14 +9,14 @@ from typing import Any
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.trials import Candidate
-from everywatt.bench.verdict import Answer
+from everywatt.bench.verdict import Verdict
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 from everywatt.core.units import parse_power_w
 
-MOST_SETTINGS = 100
+MOST_SETTINGS = 100  # power limits in a sweep: more are a typing mistake in the step
 SETTING_COLUMNS = (
     *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
     *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),
@@ -117,7 +117,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
     words = best.gross.text(best.candidate.label, first.candidate.label)
-    if best.gross.answer is Answer.UNDECIDED:
+    if best.gross.answer is Verdict.UNDECIDED:
         words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
     return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
 
@@ -130,9 +130,9 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
-    if gross.answer is Answer.UNDECIDED:
+    if gross.answer is Verdict.UNDECIDED:
         return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
-    return gross.text(label, label if gross.answer is Answer.SAME else best.candidate.label)
+    return gross.text(label, label if gross.answer is Verdict.SAME else best.candidate.label)
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:

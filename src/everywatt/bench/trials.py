@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -225,6 +225,13 @@ def run_trial(
         ended = {"exit_code": code, "cpu_s": cpu_s, "max_rss_bytes": rss, "seconds": seconds}
         recording.span_close(uid, attributes=ended)
     return Trial(candidate.index, block, place, uid, code, seconds, cpu_s, rss, warmup)
+
+
+def last_line(file: IO[bytes], most_chars: int) -> str:
+    """The last line in a file that another process writes to: of what a program printed, often why it ended."""
+    end = os.fstat(file.fileno()).st_size
+    text = os.pread(file.fileno(), 4096, max(0, end - 4096)).decode("utf-8", "replace")
+    return text.strip().rpartition("\n")[2][:most_chars]
 
 
 def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:

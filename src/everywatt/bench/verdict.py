@@ -68,20 +68,15 @@ def critical_t(n: int) -> float:
     return high
 
 
-def interval(sample: Sample) -> tuple[float, float]:
-    """Where the mean lies, with probability 1 - ALPHA for all numbers of trials together; infinite with too few."""
-    t = critical_t(sample.n)
+def interval(sample: Sample, *, anytime: bool = True) -> tuple[float, float]:
+    """Where the mean lies, with probability 1 - ALPHA for all numbers of trials together; infinite with too few.
+
+    `anytime` is False for a number of trials that was fixed beforehand: Student's interval, infinite for one trial.
+    """
+    t = critical_t(sample.n) if anytime else student_factor(sample.n - 1) if sample.n > 1 else math.inf
     if math.isinf(t):
         return -math.inf, math.inf
     half = t * sample.sd / math.sqrt(sample.n)
-    return sample.mean - half, sample.mean + half
-
-
-def fixed_interval(sample: Sample) -> tuple[float, float]:
-    """Where the mean lies, for a number of trials that was fixed beforehand: Student's 95 %; infinite for one trial."""
-    if sample.n < 2:
-        return -math.inf, math.inf
-    half = student_factor(sample.n - 1) * sample.sd / math.sqrt(sample.n)
     return sample.mean - half, sample.mean + half
 
 
@@ -110,7 +105,7 @@ FACTOR = 3.0  # ratios above this are printed as factors: 200 % more is the last
 ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
 
 
-class Answer(StrEnum):
+class Verdict(StrEnum):
     """What the trials say of a candidate beside the first one."""
 
     LESS = "less"
@@ -135,7 +130,7 @@ class Comparison(ToDict):
     low: float
     high: float
     trials: int
-    answer: Answer
+    answer: Verdict
     target: float
     floor: float
     more_trials: int | None = None
@@ -143,14 +138,14 @@ class Comparison(ToDict):
     @property
     def decided(self) -> bool:
         """Whether further trials are needless."""
-        return self.answer is not Answer.UNDECIDED
+        return self.answer is not Verdict.UNDECIDED
 
     def text(self, name: str, other: str = "", what: str = "energy") -> str:
         """The verdict as a sentence without its full stop, e.g. `B uses 18 % ± 3 % less energy than A`."""
-        if self.answer is Answer.SAME:
+        if self.answer is Verdict.SAME:
             beside = f" compared with {other}" if other else ""
             return f"no difference in {what} larger than {format_percent(self.target)}{beside}"
-        if self.answer is Answer.UNDECIDED:
+        if self.answer is Verdict.UNDECIDED:
             why = "undecided" if math.isfinite(self.high) else f"not decidable with n = {self.trials}"
             if self.more_trials is None:
                 return why
@@ -202,7 +197,7 @@ def compare(
 ) -> Comparison:
     """Compare paired trials (same length, same block at the same place) of positive values.
 
-    `anytime` is False where the number of trials was fixed beforehand, so that nobody stopped at a result.
+    `anytime` is False where the number of trials was fixed beforehand, so that no result decided when to stop.
 
     `systematic` is the 95 % half-width of what all trials share and pairing does not cancel (a sensor's offset), as a
     share of the ratio; it widens the interval and does not shrink with more trials.
@@ -213,17 +208,16 @@ def compare(
         raise ValueError("a ratio needs positive values")
     logs = [math.log(b / a) for a, b in zip(baseline, candidate, strict=True)]
     if not logs:
-        return Comparison(math.nan, 0.0, math.inf, 0, Answer.UNDECIDED, target, math.inf)
+        return Comparison(math.nan, 0.0, math.inf, 0, Verdict.UNDECIDED, target, math.inf)
     sample = Sample.of(logs)
-    ends = interval(sample) if anytime else fixed_interval(sample)
-    low, high = ends
+    low, high = interval(sample, anytime=anytime)
     if systematic:
         low = sample.mean - math.hypot(sample.mean - low, systematic)
         high = sample.mean + math.hypot(high - sample.mean, systematic)
     if high - sample.mean > math.log(ENDLESS):
         low, high = -math.inf, math.inf
     answer = _answer(low, high, target)
-    more = None if answer is not Answer.UNDECIDED else _more(sample, target, systematic)
+    more = None if answer is not Verdict.UNDECIDED else _more(sample, target, systematic)
     return Comparison(
         math.exp(sample.mean),
         math.exp(low),
@@ -236,12 +230,12 @@ def compare(
     )
 
 
-def _answer(low: float, high: float, target: float) -> Answer:
+def _answer(low: float, high: float, target: float) -> Verdict:
     if -math.log1p(target) <= low and high <= math.log1p(target):
-        return Answer.SAME
+        return Verdict.SAME
     if high < 0:
-        return Answer.LESS
-    return Answer.MORE if low > 0 else Answer.UNDECIDED
+        return Verdict.LESS
+    return Verdict.MORE if low > 0 else Verdict.UNDECIDED
 
 
 def _more(sample: Sample, target: float, systematic: float) -> int | None:

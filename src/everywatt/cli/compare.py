@@ -14,7 +14,7 @@ import click
 from everywatt.api.run import Run, load
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, RunsCompared, Watcher, compare_runs
 from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
-from everywatt.bench.figures import Figures
+from everywatt.bench.figures import MOST_OF_ONE, Figures
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
@@ -36,7 +36,6 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
 from everywatt.core.format import format_duration, format_joules, format_number
 
-MOST_OF_ONE = 10  # trials of a single command, of which there is no difference to know
 LOG_EVERY_S = 30.0
 
 

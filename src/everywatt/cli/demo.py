@@ -14,7 +14,7 @@ import click
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, program, write_text
 from everywatt.core.config import Settings

@@ -4,7 +4,7 @@ Pure Python where a figure is one number (checked against scipy in the tests), s
 installed; numpy, imported on use, where thousands of resamples are drawn.
 
 - Student and normal quantiles; half-width of a mean
-- shares: Wilson's interval, Newcombe's difference of paired shares, McNemar's exact test
+- shares: Wilson's interval, Agresti and Min's difference of paired shares, McNemar's exact test
 - `percentile` interpolates linearly between order statistics (numpy's default, type 7 of Hyndman and Fan);
   `conformal_quantile` is the order statistic that holds for one more value
 - bootstrap: sums of rows drawn with replacement, whole groups where there are groups
@@ -149,26 +149,20 @@ def wilson(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return (max(0.0, middle - half) if hits else 0.0), (min(1.0, middle + half) if hits < n else 1.0)
 
 
-def newcombe(
-    both: int, only_first: int, only_second: int, neither: int, level: float = 0.95
-) -> tuple[float, float, float]:
-    """Share of the second minus share of the first on the same items, and Newcombe's interval of that difference.
+def paired_difference(only_first: int, only_second: int, n: int, level: float = 0.95) -> tuple[float, float, float]:
+    """Share of the second minus share of the first on the same `n` items, and Agresti and Min's interval of it.
 
-    The interval (method 10 of Newcombe 1998) stays inside ± 1 and does not vanish where no item differs.
+    The counts are of items that only one of the two got right. Half an item more in each of the four cells gives an
+    interval that does not vanish where no item differs (docs/llm.md says why it is this one).
+
+    >>> tuple(round(end, 3) for end in paired_difference(1, 9, 100))
+    (0.08, 0.017, 0.14)
     """
-    n = both + only_first + only_second + neither
     if n <= 0:
         return math.nan, -1.0, 1.0
-    first, second = both + only_first, both + only_second
-    a, b = second / n, first / n
-    (low_a, high_a), (low_b, high_b) = wilson(second, n, level), wilson(first, n, level)
-    product = first * (only_second + neither) * second * (only_first + neither)
-    phi = (both * neither - only_first * only_second) / math.sqrt(product) if product else 0.0
-
-    def reach(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one**2 - 2 * phi * one * other + other**2))
-
-    return a - b, a - b - reach(a - low_a, high_b - b), a - b + reach(high_a - a, b - low_b)
+    more, differ = only_second - only_first, only_first + only_second + 1
+    half = _z(level) * math.sqrt(max(differ - more**2 / (n + 2), 0.0)) / (n + 2)
+    return more / n, max(-1.0, more / (n + 2) - half), min(1.0, more / (n + 2) + half)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:

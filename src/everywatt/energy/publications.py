@@ -89,9 +89,10 @@ def _typical_gap(gaps: Array, poll_s: float) -> float:
     bins = bins[bins > 0]
     if len(bins) == 0:
         return median(gaps)
-    counts = np.bincount(bins)
-    near = counts + np.concatenate((counts[1:], [0])) + np.concatenate(([0], counts[:-1]))
-    top = int(np.argmax(near))
+    ordered = np.sort(bins)
+    places = np.unique(np.concatenate((ordered - 1, ordered, ordered + 1)))
+    near = np.searchsorted(ordered, places + 1, side="right") - np.searchsorted(ordered, places - 1)
+    top = int(places[np.argmax(near)])
     chosen = gaps[np.abs(gaps / poll_s - top) <= 1.5]
     return median(chosen)
 

@@ -145,7 +145,7 @@ class Agent:
         for name in options.sensor_options:
             if name not in known:
                 self.say(f"[sensor.{name}] matches no installed sensor{nearest(name, list(known)) or '.'}")
-        sources, self._reports = self.loop.choose(known, request, options.sensors)
+        sources, self._reports = self.loop.pool.choose(known, request, options.sensors)
         if not any(channel.carries_energy for source in sources for channel in source.info.channels):
             self.loop.pool.entries.clear()
             for source in sources:
@@ -457,6 +457,7 @@ class Agent:
             self.watcher.llm.scraper.close()
         session = self.session
         if session is not None:
+            self.watcher.lines.patient = False  # nothing better comes
             for source in self.watcher.sources:
                 if source.outage is None:
                     source.read()

@@ -12,10 +12,11 @@ from typing import Any
 from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device
 from everywatt.energy.sources import addable, part_name, sources, splittable, systematic_terms
 from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import UJ, Level
-from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle
+from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle, kind_of
 from everywatt.tape.accumulate import Accumulator, energy_channels, publication_ns
 from everywatt.tape.reader import StoredGroup
 
@@ -75,6 +76,8 @@ STALE_S = 5.0
 EXACT = Factors()
 FACTORS_S = 15.0  # the interval of a counter's increments is found anew after so long
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
+VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
+PATIENCE_NS = 3 * NS  # how long a better one is waited for
 UNEVEN = 0.2  # as in `api.power`: instants are compared where their doubts differ by so much of the distance
 
 
@@ -122,25 +125,19 @@ class Line:
     _most_w: float = 0.0
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
+    vague_ns: int = 0  # since when rows were passed over, 0 where the newest was not
     resumed_ns: int = 0  # a counter's last row before the start of the agent, 0 where it does not go on from one
     _after_gap: tuple[float, int, int, float] | None = None  # joules, observed, at, half: the first row after the start
     _anchor: tuple[float, int, int, float] | None = None  # joules, observed, at, half: where power was taken last
 
-    @property
-    def key(self) -> str:
-        """`device|domain`: its name in files."""
-        return f"{self.device}|{self.domain}"
+    key: str = field(init=False)  # `device|domain`: its name in files
+    number: int | None = field(init=False)  # which GPU or package it is; None where its name does not say
+    kind: str = field(init=False)  # how its energy is shared: `gpu`, `dram`, or `cpu` for all that goes by CPU time
 
-    @property
-    def number(self) -> int | None:
-        """Which GPU or package it is; None where its name does not say."""
-        digits = self.channel.device.rpartition(".")[2]
-        return int(digits) if digits.isdigit() else None
-
-    @property
-    def kind(self) -> str:
-        """How its energy is shared: `gpu`, `dram`, or `cpu` for all that goes by CPU time."""
-        return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(self.channel.domain or Domain.NODE, "cpu")
+    def __post_init__(self) -> None:
+        self.key = f"{self.device}|{self.domain}"
+        self.number = Device.parse(self.channel.device).index
+        self.kind = kind_of(self.channel.domain)
 
     def stands(self, total: float, observed_ns: int, at_ns: int, half_ns: float = 0.0) -> None:
         """What its channel has accumulated since the agent started, at `at_ns`, give or take `half_ns`."""
@@ -149,6 +146,19 @@ class Line:
         self.first_ns = self.first_ns or at_ns
         if self.resumed_ns and at_ns > self.resumed_ns:
             self.resumed_ns, self._after_gap = 0, (self.joules, observed_ns, at_ns, half_ns)
+
+    def passes_over(self, at_ns: int, half_ns: float) -> bool:
+        """Whether to wait for a row whose instant is known better: until a sensor's period is found, it is vague.
+
+        The joules come with that row. Sensors that are always vague, or slow, are not waited for again and again.
+        Joules of a gauge are integrated over its own times, so that those fit.
+        """
+        known = half_ns <= max(VAGUE_NS, 2 * self.half_ns)
+        if known or self.channel.kind is Kind.GAUGE or self.expected_s * NS > PATIENCE_NS:
+            self.vague_ns = 0
+            return False
+        self.vague_ns = self.vague_ns or at_ns
+        return at_ns - self.vague_ns < PATIENCE_NS
 
     def settle_gap(self) -> tuple[int, float]:
         """What was counted while the agent did not run, once a row shows it: microjoules and seconds, else zeros."""
@@ -247,6 +257,7 @@ class Lines:
 
     all: list[Line] = field(default_factory=list)
     modules: list[Line] = field(default_factory=list)  # that have chips whose energy is shared
+    patient: bool = True  # whether rows whose instant is vague may be passed over
     _sums: dict[str, Accumulator] = field(default_factory=dict)
     _by_group: dict[str, list[Line]] = field(default_factory=dict)
 
@@ -300,7 +311,7 @@ class Lines:
         cums = sums.cum()
         for line in self._by_group[group]:
             cum = cums[line.place]
-            if cum.last_ns > line.at_ns:
+            if cum.last_ns > line.at_ns and not (self.patient and line.passes_over(cum.last_ns, half_ns)):
                 line.stands(cum.total, cum.observed_ns, cum.last_ns, half_ns)
 
     def resume(self, group: str, row: Row) -> None:

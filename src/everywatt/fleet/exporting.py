@@ -13,7 +13,7 @@ from typing import Any
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
 from everywatt.fleet.device_counters import Line
-from everywatt.fleet.metrics import LOW_HIGH, OWNER_ENERGY, OWNER_LOW_HIGH, Registry, Series
+from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH, OWNER_MEMORY, Registry, Series
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.engine import REST_DEVICE, UJ
 from everywatt.recorder.read_loop import rss_bytes
@@ -90,6 +90,14 @@ class Exporter:
             (name, factor, self.registry.series(*series)) for name, factor, series in _state_series(watcher)
         ]
         self._device_series = [(line, self._series_of(line)) for line in watcher.lines.all]
+        self._sensors = [
+            (
+                self.registry.series("everywatt_sensor_up", ("sensor", name)),
+                [s for s in watcher.sources if s.info.sensor == name],
+            )
+            for name in dict.fromkeys(source.info.sensor for source in watcher.sources)
+            if name not in self._unusable
+        ]
         self._rss_ns = 0
         self.more: Mapping[str, Mapping[tuple[tuple[str, str], ...], float | None]] = {}
         with self.registry.lock:
@@ -158,13 +166,8 @@ class Exporter:
             power.value = None if line.stale(now_ns) or line.power_w is None else round(line.power_w, 6)
             coverage.value = _rounded(line.coverage(now_ns))
             age.value = round(max((now_ns - line.at_ns) / NS, 0.0), 3) if line.at_ns else None
-        up: dict[str, float] = {}
-        for source in self.watcher.sources:
-            name = source.info.sensor
-            usable = 0.0 if source.outage is not None or name in self._unusable else 1.0
-            up[name] = min(up.get(name, 1.0), usable)
-        for name, value in up.items():
-            self.registry.set("everywatt_sensor_up", value, ("sensor", name))
+        for up, sources in self._sensors:
+            up.value = float(all(source.outage is None for source in sources))
 
     def _states(self, now_ns: int) -> None:
         states = self.watcher.states
@@ -179,7 +182,7 @@ class Exporter:
         if watcher.lines.modules:
             times[REST_DEVICE] = self.utc.ms(watcher.lines.modules[-1].settled_ns)
         known = self._owner_series
-        gone = set(known)
+        living = 0
         bounds = watcher.counters.bounds_uj
         for owner, amounts in watcher.counters.uj.items():
             ends = bounds.get(owner, {})
@@ -191,25 +194,25 @@ class Exporter:
                 if found is None:
                     labels = (("kind", owner.kind), ("owner", owner.id), ("device", device))
                     found = known[key] = [registry.series(name, *labels) for name in (OWNER_ENERGY, *OWNER_LOW_HIGH)]
-                gone.discard(key)
-                at_ms = times[device]
-                for series, value in zip(found, (amount, *ends.get(device, (0, 2 * amount))), strict=True):
-                    series.value, series.at_ms = value / UJ, at_ms
+                living += 1
+                energy, low, high = found
+                energy.at_ms = low.at_ms = high.at_ms = times[device]
+                low_uj, high_uj = ends.get(device) or (0, 2 * amount)
+                energy.value, low.value, high.value = amount / UJ, low_uj / UJ, high_uj / UJ
         now_ms = self.utc.ms(now_ns)
         for name, values in (
-            ("everywatt_owner_cpu_seconds_total", watcher.counters.cpu_s),
-            ("everywatt_owner_memory_bytes", watcher.cpu.memory),
+            (OWNER_CPU, watcher.counters.cpu_s),
+            (OWNER_MEMORY, watcher.cpu.memory),
         ):
             for owner, value in values.items():
                 key = (owner, name)
                 found = known.get(key)
                 if found is None:
                     found = known[key] = [registry.series(name, ("kind", owner.kind), ("owner", owner.id))]
-                gone.discard(key)
+                living += 1
                 found[0].value, found[0].at_ms = round(value, 6), now_ms
-        for key in gone:
-            for series in known.pop(key):
-                series.value = None
+        if living < len(known):
+            self._end_others(times)
         for device, reasons in watcher.counters.reasons.items():
             for reason in reasons:
                 registry.set("everywatt_unattributed_info", 1.0, ("device", device), ("reason", reason))
@@ -221,6 +224,16 @@ class Exporter:
             series.value = 1.0 if series.labels in jobs else None
         for job in jobs:
             registry.set("everywatt_job_info", 1.0, *job)
+
+    def _end_others(self, devices: Iterable[str]) -> None:
+        """Series of owners that are counted no longer have no value: they became a part of the rest."""
+        counters = self.watcher.counters
+        named = ((OWNER_CPU, counters.cpu_s), (OWNER_MEMORY, self.watcher.cpu.memory))
+        living = {(owner, device) for owner, amounts in counters.uj.items() for device in amounts if device in devices}
+        living |= {(owner, name) for name, values in named for owner in values}
+        for key in self._owner_series.keys() - living:
+            for series in self._owner_series.pop(key):
+                series.value = None
 
     def _agent(self, now_ns: int) -> None:
         put, states = self.registry.set, self.watcher.states

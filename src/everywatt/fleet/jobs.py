@@ -10,15 +10,15 @@ process for its parent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from everywatt.core.cgroup_names import Job as Job
-from everywatt.core.cgroup_names import Place, PlaceKind, places
+from everywatt.core.cgroup_names import PlaceKind
 from everywatt.core.errors import UsageError
 from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
-from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts, container_label, places_of
 
 
 class JobProvider(Protocol):
@@ -42,7 +42,7 @@ class CgroupJobs:
 
     def job_of(self, cgroup: str | None, pid: int, uid: int | None) -> Job | None:
         """From `…/job_123/step_0` or `…/sEKNKTV3WPV500/step_0` below slurmstepd."""
-        found = places(cgroup).get(PlaceKind.JOB) if cgroup else None
+        found = places_of(cgroup).get(PlaceKind.JOB)
         if found is None:
             return None
         details = found.details
@@ -71,6 +71,16 @@ def make(names: Iterable[str]) -> list[JobProvider]:
     return made
 
 
+class _Placed(NamedTuple):
+    """Whose processes at one place are, None where they are their user's; and the job that they are in."""
+
+    owner: OwnerKey | None
+    job: Job | None
+
+
+_Where = tuple[str | None, int | None, int, int | None]  # cgroup and user; pid and start where a provider asks for them
+
+
 class Places:
     """Whose a process is: its job, else its container or unit, else its user (or its program).
 
@@ -82,42 +92,38 @@ class Places:
         self.by_program = by_program
         self.names: Mapping[str, Mapping[str, Any]] = {}
         self._by_process = any(getattr(provider, "by_process", False) for provider in providers)
-        self._jobs: dict[tuple[str | None, int | None, int, int | None], Job | None] = {}
-        self._groups: dict[str, OwnerKey | None] = {}
-        self._places: dict[str, Mapping[PlaceKind, Place]] = {}
+        self._placed: dict[_Where, _Placed] = {}
         self._users: dict[int, str] = {}
         self.jobs: dict[str, Job] = {}
 
     def feed_cgroups(self, rows: Iterable[dict[str, Any]]) -> None:
         """Ask again of groups that have got a name (which is in `names` by now) or are gone."""
         told = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
-        for path in told & self._groups.keys():
-            del self._groups[path]
-        for key in [key for key in self._jobs if key[0] in told] if told else ():
-            del self._jobs[key]
+        for where in [where for where in self._placed if where[0] in told] if told else ():
+            del self._placed[where]
 
     def refresh(self, now_ns: int) -> None:
         """Let providers look around."""
         if any([provider.refresh(now_ns) for provider in self._providers]):  # noqa: C419 - each of them is to be asked
-            self._jobs.clear()
-        if len(self._jobs) > 8 * MOST_OWNERS:
-            self._jobs.clear()
-            self._groups.clear()
+            self._placed.clear()
+        if len(self._placed) > 8 * MOST_OWNERS:
+            self._placed.clear()
             self._users.clear()
-            self._places.clear()
 
     def owner(self, process: ProcessFacts) -> OwnerKey:
         """The one owner of a process that is not the meter."""
-        job = self._job(process)
-        if job is not None:
-            self.jobs[job.id] = job
-            return OwnerKey("job", job.id)
-        group = self._group(process.cgroup) if process.cgroup else None
-        if group is not None:
-            return group
-        if self.by_program:
-            return OwnerKey("process", process.program)
-        return OwnerKey("user", self._user(process))
+        apart = self._by_process and PlaceKind.JOB not in places_of(process.cgroup)
+        where = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
+        placed = self._placed.get(where)
+        if placed is None:
+            job = self._job(process, apart)
+            owner = self._group(process.cgroup) if job is None else OwnerKey("job", job.id)
+            placed = self._placed[where] = _Placed(owner, job)
+        if placed.job is not None:
+            self.jobs[placed.job.id] = placed.job
+        if placed.owner is not None:
+            return placed.owner
+        return OwnerKey("process", process.program) if self.by_program else OwnerKey("user", self._user(process))
 
     def _user(self, process: ProcessFacts) -> str:
         """The user's name; processes that came and went are told with a number only."""
@@ -129,42 +135,16 @@ class Places:
             self._users[process.uid] = user_name(process.uid)
         return self._users[process.uid]
 
-    def _job(self, process: ProcessFacts) -> Job | None:
-        apart = self._by_process and PlaceKind.JOB not in self._within(process.cgroup)
-        key = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
-        if key not in self._jobs:
-            told = self.names.get(process.cgroup or "", {}).get("job_id")
-            # A process that came and went between two reads is found no more: its parent is.
-            pids = (process.pid, process.ppid or 0) if apart else (process.pid,)
-            found = (
-                one for pid in pids for p in self._providers if (one := p.job_of(process.cgroup, pid, process.uid))
-            )
-            job = next(found, None)
-            if job is not None and told is not None:
-                job = Job(str(told), job.user, job.account, job.partition)
-            self._jobs[key] = job
-        return self._jobs[key]
+    def _job(self, process: ProcessFacts, apart: bool) -> Job | None:
+        # A process that came and went between two reads is found no more: its parent is.
+        pids = (process.pid, process.ppid or 0) if apart else (process.pid,)
+        found = (one for pid in pids for p in self._providers if (one := p.job_of(process.cgroup, pid, process.uid)))
+        job, told = next(found, None), self.names.get(process.cgroup or "", {}).get("job_id")
+        return job if job is None or told is None else Job(str(told), job.user, job.account, job.partition)
 
-    def _within(self, cgroup: str | None) -> Mapping[PlaceKind, Place]:
-        if cgroup is None:
-            return {}
-        if cgroup not in self._places:
-            self._places[cgroup] = places(cgroup)
-        return self._places[cgroup]
-
-    def _group(self, cgroup: str) -> OwnerKey | None:
-        if cgroup not in self._groups:
-            within = self._within(cgroup)
-            found = within.get(PlaceKind.CONTAINER)
-            if found is not None:
-                self._groups[cgroup] = OwnerKey("container", self._label(found.label, self.names.get(cgroup, {})))
-            else:
-                unit = within.get(PlaceKind.UNIT)
-                self._groups[cgroup] = None if unit is None else OwnerKey("container", unit.id.removeprefix("unit:"))
-        return self._groups[cgroup]
-
-    @staticmethod
-    def _label(label: str, told: Mapping[str, Any]) -> str:
-        if told.get("pod"):
-            return "/".join(str(told[key]) for key in ("namespace", "pod", "container") if told.get(key))
-        return str(told.get("name") or label)
+    def _group(self, cgroup: str | None) -> OwnerKey | None:
+        within = places_of(cgroup)
+        found, unit = within.get(PlaceKind.CONTAINER), within.get(PlaceKind.UNIT)
+        if found is not None:
+            return OwnerKey("container", container_label(found, self.names.get(cgroup or "", {})))
+        return None if unit is None else OwnerKey("container", unit.id.removeprefix("unit:"))

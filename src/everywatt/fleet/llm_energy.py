@@ -26,7 +26,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
 from everywatt.ledger.counters import OTHER, OwnerKey
-from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, OWNED_S, USED, DeviceAccount
+from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, NO_HOLDERS, OWNED_S, USED, DeviceAccount
 from everywatt.ledger.idle import ASSUMED
 from everywatt.ledger.split.intervals import budgets
 from everywatt.ledger.use.facts import ProcessFacts
@@ -386,7 +386,8 @@ class LlmBook:
         """One interval of a device of the total, with who used it if it is a GPU, else with where (`OwnedUse.on`)."""
         device = self._devices.setdefault(line.device, _Device(line))
         device.seconds += seconds
-        holders = dict[OwnerKey, float]()
+        uses: Mapping[OwnerKey, float]
+        holders: Mapping[OwnerKey, float] = NO_HOLDERS
         claimed = self._claimed.get(line.channel.device)
         if claimed is not None:
             uses = holders = {claimed: 1.0}

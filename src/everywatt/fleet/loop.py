@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.recorder.read_loop import ReadLoop
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
-from everywatt.sensors.base import Report, Request
 
 AIM_NS = 10 * NS
 
@@ -28,12 +27,6 @@ class Loop(ReadLoop):
     def sessions(self) -> list[Session]:
         """The one that is written now."""
         return [] if self._session is None else [self._session]
-
-    def choose(
-        self, targets: Mapping[str, str], request: Request, wanted: Sequence[str] | None
-    ) -> tuple[list[Source], list[Report]]:
-        """Open the sensors."""
-        return self.pool.choose(targets, request, wanted)
 
     def begin(self, session: Session, sources: Sequence[Source]) -> None:
         """Record these from now on; each delivers its first rows at once."""

@@ -19,6 +19,7 @@ OPEN_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 OWNER_ENERGY: Final = "everywatt_owner_energy_joules_total"
 OWNER_CPU: Final = "everywatt_owner_cpu_seconds_total"
+OWNER_MEMORY: Final = "everywatt_owner_memory_bytes"
 LOW_HIGH: Final = ("everywatt_energy_low_joules_total", "everywatt_energy_high_joules_total")
 OWNER_LOW_HIGH: Final = ("everywatt_owner_energy_low_joules_total", "everywatt_owner_energy_high_joules_total")
 
@@ -154,6 +155,7 @@ class Registry:
     lock: threading.RLock = field(default_factory=threading.RLock)
     _series: dict[str, dict[Labels, Series]] = field(default_factory=dict)
     _by_id: dict[int, Series] = field(default_factory=dict)  # all of them once more: walked several times a second
+    _counters: dict[int, Series] = field(default_factory=dict)  # those that only grow
     _count: int = 0
 
     def series(self, name: str, *labels: tuple[str, str]) -> Series:
@@ -166,6 +168,8 @@ class Registry:
         self._count += 1
         made = Series(family, labels, self._count, family.name + labels_text(labels))
         self._series.setdefault(family.name, {})[labels] = self._by_id[made.id] = made
+        if family.type == "counter":
+            self._counters[made.id] = made
         return made
 
     def set(self, name: str, value: float | None, *labels: tuple[str, str], at_ms: int | None = None) -> None:
@@ -178,6 +182,8 @@ class Registry:
 
         Those of its metrics that it does not tell any more have no value.
         """
+        if not text and self._series.keys() <= self.families.keys():
+            return
         kinds: dict[str, str] = {}
         told: set[Series] = set()
         for line in text.split("\n"):
@@ -205,6 +211,7 @@ class Registry:
         """Forget a series."""
         self._series[series.family.name].pop(series.labels, None)
         self._by_id.pop(series.id, None)
+        self._counters.pop(series.id, None)
 
     def __iter__(self) -> Iterator[Series]:
         return iter(self._by_id.values())
@@ -214,13 +221,12 @@ class Registry:
 
     def counters(self) -> list[tuple[Series, float | None, int | None]]:
         """What counters say now, for `restore`."""
-        return [(one, one.value, one.at_ms) for one in self._by_id.values() if one.family.type == "counter"]
+        return [(one, one.value, one.at_ms) for one in self._counters.values()]
 
     def restore(self, before: Iterable[tuple[Series, float | None, int | None]]) -> None:
         """Let counters say what they said before: what is not on the tape would be taken back after a restart."""
-        for series in self:
-            if series.family.type == "counter":
-                series.value = series.at_ms = None
+        for series in self._counters.values():
+            series.value = series.at_ms = None
         for series, value, at_ms in before:
             series.value, series.at_ms = value, at_ms
 

@@ -26,6 +26,7 @@ from everywatt.fleet.exporting import SAMPLES
 from everywatt.recorder.session import EARLY_NS, Session
 from everywatt.recorder.source import Source
 from everywatt.tape.accumulate import publication_ns
+from everywatt.tape.places import spare_file
 from everywatt.tape.run_store import next_segment
 
 SHARED_ROWS = 64  # of each group, that two segments share at most
@@ -142,12 +143,17 @@ def segments(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("*.tape") if number_of(path) >= 0), key=number_of)
 
 
+def _files(path: Path) -> tuple[Path, ...]:
+    """A segment, its log, and the space that it holds until it is sealed."""
+    return path, Path(f"{path}-wal"), Path(f"{path}-shm"), spare_file(path)
+
+
 def size_bytes(path: Path) -> int:
-    """What a segment takes, with its log."""
+    """What a segment takes, with its log and the space that is held for it."""
     whole = 0
-    for side in ("", "-wal"):
+    for file in _files(path):
         with contextlib.suppress(OSError):
-            whole += Path(f"{path}{side}").stat().st_size
+            whole += file.stat().st_size
     return whole
 
 
@@ -187,8 +193,8 @@ def prune(
                 break
             if needed:
                 drop(path)
-            for side in ("", "-wal", "-shm"):
-                Path(f"{path}{side}").unlink(missing_ok=True)
+            for file in _files(path):
+                file.unlink(missing_ok=True)
             whole -= sizes[path]
     return whole
 

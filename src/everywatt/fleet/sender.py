@@ -116,7 +116,6 @@ class Sender:
         *,
         say: Callable[[str], None],
         clock: Clock | None = None,
-        poster: Poster | None = None,
         sleep: Callable[[float], bool] | None = None,
         most: int = 5000,
     ) -> None:
@@ -125,7 +124,7 @@ class Sender:
         self.live = live
         self._file = folder / FILE
         self._say = say
-        self._poster = poster or Poster(options)
+        self._poster = Poster(options)
         kept, counts = self._restore()
         labels = {"instance": options.instance, "job": "everywatt"}
         # A receiver that is new gets what comes from now on.

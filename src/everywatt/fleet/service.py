@@ -86,6 +86,7 @@ def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: 
 def look(agent: Agent, seconds: float = LOOK_S, *, open_metrics: bool = False) -> str:
     """Run an agent for so long in this thread; gives its text. NoSensor where nothing gives power."""
     agent.start()
+    agent.watcher.lines.patient = False  # two readings are wanted of every device, however vague their times
     timer = threading.Timer(seconds, agent.stop)
     timer.start()
     try:

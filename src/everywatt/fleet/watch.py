@@ -7,7 +7,7 @@ nothing that is told changes, so that owners and devices always stand at the sam
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import Domain, Pedigree, Row
@@ -17,7 +17,7 @@ from everywatt.core.stats import TO_95
 from everywatt.fleet.device_counters import Line, Lines, States
 from everywatt.fleet.jobs import Places
 from everywatt.ledger.counters import IDLE, UNATTRIBUTED, Counters, OwnerKey
-from everywatt.ledger.engine import MODULE_REST, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
+from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, NOT_RUNNING, REST_DEVICE, UJ, Level, apportion
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
@@ -34,7 +34,7 @@ TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
 SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
 SETTLING_NS = NS // 10  # a scrape that came while values were being settled may have got those of before
-PROCESSES, CGROUPS, HOST = "use.processes", "use.cgroups", "use.host"
+PROCESSES, CGROUPS = "use.processes", "use.cgroups"
 
 
 class _Package(NamedTuple):
@@ -46,6 +46,9 @@ class _Package(NamedTuple):
 
     def cores_s(self, seconds: float) -> float | None:
         return None if self.cores is None else self.cores * seconds
+
+
+NO_PACKAGE = _Package(None, 0, None)
 
 
 class Watcher:
@@ -69,12 +72,15 @@ class Watcher:
         self._read_ns: int | None = None  # when the processes were read that were settled last
         self._levels_ns = self._tidy_ns = self._memory_ns = self._intervals_ns = 0
         self.threads_per_core: int | None = None
+        self._cpus = os.cpu_count() or 1
+        self._shared_by: dict[str, _Package] = {}  # of each line, by its key
         self._scraped_ns: int | None = None
         self._host_mark: tuple[float, float] | None = None
         self.busy_share: float | None = None
         self.memory_totals: dict[str, float] = {}
         self.llm: LlmBook | None = None
         self.used_before: dict[OwnerKey, float] | None = None  # CPU seconds that an agent before had counted
+        self._bridging = True  # whether counters may yet tell what they counted while no agent ran
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
@@ -177,9 +183,10 @@ class Watcher:
         whole_uj, seconds = line.settle()
         if not line.in_total or not whole_uj:
             return
-        holders = dict[OwnerKey, float]()
+        uses: Mapping[OwnerKey, float]
+        holders: Mapping[OwnerKey, float] = NO_HOLDERS
         busy = self.busy_share
-        gpu_time, on = None, _Package(None, 0, None)
+        gpu_time, on = None, NO_PACKAGE
         if line.kind == "gpu":
             gpu_time = GpuTime() if line.number is None else self.gpus.take(line.number)
             uses, holders = gpu_time.by_owner(self.cpu.owner_of_pid)
@@ -202,9 +209,11 @@ class Watcher:
 
     def _settle_modules(self, now_ns: int) -> None:
         """What modules drew beside their chips is nobody's. Their ticks differ, so it is counted when it is certain."""
+        if not self.lines.modules:
+            return
         chips_uj = sum(line.settled_uj for line in self.lines.total() if not line.channel.in_slot)
         rest_uj = sum(line.settled_uj for line in self.lines.modules) - chips_uj - self.counters.device_uj(REST_DEVICE)
-        if self.lines.modules and rest_uj > 0:
+        if rest_uj > 0:
             self.counters.charge(REST_DEVICE, {UNATTRIBUTED: rest_uj}, now_ns, reason=MODULE_REST)
 
     def charge_unwatched(self, now_ns: int) -> list[str]:
@@ -213,7 +222,9 @@ class Watcher:
         A GPU's by who was on it before and after. When in that time power was drawn and CPU time used is not known: the
         intervals are as wide as they can be.
         """
-        said = []
+        said: list[str] = []
+        if not self._bridging:
+            return said
         if self.used_before is not None and self.cpu.readings:
             unwatched, before, self.used_before = self.cpu.unwatched(), self.used_before, None
             total_s = {owner: before.get(owner, 0.0) + used_s for owner, used_s in unwatched.items()}
@@ -231,6 +242,7 @@ class Watcher:
             amounts = dict(zip(uses, apportion(fresh_uj - idle_uj, uses.values()), strict=True))
             amounts[IDLE] = amounts.get(IDLE, 0) + idle_uj
             self.counters.charge(line.device, amounts, now_ns, reason=NOT_RUNNING)
+        self._bridging = self.used_before is not None or any(line.resumed_ns for line in self.lines.all)
         return said
 
     def _unwatched_gpu(self, line: Line) -> dict[OwnerKey, float]:
@@ -263,10 +275,16 @@ class Watcher:
         return cpu_time_doubt(line.channel, packages > 1 and not known, self.threads_per_core)
 
     def _package(self, line: Line) -> _Package:
-        """The CPUs that a device is, or whose use its joules are shared by."""
+        """The CPUs that a device is, or whose use its joules are shared by; the same as long as the agent runs."""
+        found = self._shared_by.get(line.key)
+        if found is None:
+            found = self._shared_by[line.key] = self._find_package(line)
+        return found
+
+    def _find_package(self, line: Line) -> _Package:
         number = line.number if line.channel.domain is Domain.PACKAGE else None
         number = number if number in self.cpu.packages else None
-        cpus = self.cpu.packages.count(number) if number is not None else os.cpu_count() or 1
+        cpus = self.cpu.packages.count(number) if number is not None else self._cpus
         threads = self.threads_per_core if self._cpu_doubt(line)[1] else None
         return _Package(number, cpus, cpus / threads if threads else None)
 

@@ -25,6 +25,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists, UsageError
 from everywatt.energy.sources import Source, sources
+from everywatt.energy.window import source_ticks
 from everywatt.ledger.split.split import cut, process_use
 from everywatt.ledger.use.account import tape_use
 from everywatt.meters.series import Part, Table, card_facts, group, number, write_parts, zone_ns
@@ -34,7 +35,6 @@ from everywatt.tape.reader import Tape
 
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
-LONGEST_LINE: Final = 16 << 20
 REST_PID: Final = (1 << 22) + 1  # above all numbers of processes on Linux: those that were not followed
 # Of the machine: key, channel, device, domain.
 CPU: Final = (
@@ -316,7 +316,8 @@ _KEYS: Final = {domain: key for key, _, _, domain in CPU}
 
 
 def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
-    """Write a run's power, a line every second, each the mean since the line before; a segment ends with each tape.
+    """Write a run's power, a line every second, each the mean since the line before; a segment ends with each tape, and
+    where nothing was observed.
 
     RunExists where the folder has a recording already: unlike theirs, ours are not deleted to make room.
     """
@@ -361,18 +362,27 @@ def _segment(run: Run) -> list[str]:
     if len(edges_s) > 2 and edges_s[-1] - edges_s[-2] < PERIOD_S / 2:
         edges_s = np.delete(edges_s, -2)
     steps_s = np.diff(edges_s)
-    powers = [run.energies(edges_s[:-1], edges_s[1:], device=source.label) / steps_s for source in found]
     started_ns = _started_ns(run)
     at_ns = first_ns + np.round(edges_s * NS).astype(np.int64)
+    powers, observed = [], np.zeros(len(steps_s), dtype=np.bool_)
+    for source in found:
+        ticks = source_ticks(source, first_ns, last_ns)
+        if ticks is not None:
+            joules, coverage = ticks.many(at_ns[:-1], at_ns[1:])
+            powers.append((source, np.where(coverage > 0, joules / steps_s, np.nan)))
+            observed |= coverage > 0
     cards = [source.channel.device for source in found if source.domain is Domain.GPU]
     beside = {key: {card: _readings(tape, f"{card}.{what}", at_ns) for card in cards} for key, what in _BESIDE.items()}
     uses = _cpu_uses(tape, at_ns)
-    lines = []
-    for place, edge_s in enumerate(edges_s):
-        watts = [float(power[max(place - 1, 0)]) for power in powers]  # the first line covers no time
-        metrics = _metrics(found, watts)
+    lines: list[str] = []
+    edges = np.flatnonzero(np.diff(observed, prepend=False, append=False)).reshape(-1, 2)
+    for first, place in [(begin, place) for begin, end in edges for place in range(begin, end + 1)]:
+        if lines and place == first:
+            lines.append(json.dumps(END))
+        step = max(place - 1, first)  # the first line covers no time
+        metrics = _metrics([(source, float(power[step])) for source, power in powers])
         if uses:
-            shares = {str(pid): float(share[max(place - 1, 0)]) for pid, share in uses.items()}
+            shares = {str(pid): float(share[step]) for pid, share in uses.items()}
             whole_w = metrics["cpu"].get("intel_power")
             metrics["cpu"]["per_process_cpu_uses"] = shares
             if whole_w is not None:
@@ -383,8 +393,8 @@ def _segment(run: Run) -> list[str]:
                 whole = sum(now.values()) / (len(now) if key == "nvidia_use_rate" else 1)
                 each = {Device.parse(card).name: value for card, value in now.items()}
                 metrics.setdefault("gpu", {}).update({key: whole, f"per_gpu_{key}": each})
-        lines.append(json.dumps({"date": day_text(started_ns + round(edge_s * NS)), "metrics": metrics}))
-    return [*lines, json.dumps(END)]
+        lines.append(json.dumps({"date": day_text(started_ns + round(edges_s[place] * NS)), "metrics": metrics}))
+    return [*lines, json.dumps(END)] if lines else []
 
 
 def _cpu_uses(tape: Tape, at_ns: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.float64]]:
@@ -422,10 +432,10 @@ def _readings(tape: Tape, name: str, at_ns: npt.NDArray[np.int64]) -> npt.NDArra
     return np.full(len(at_ns), np.nan)
 
 
-def _metrics(found: Sequence[Source], watts: Sequence[float]) -> dict[str, Any]:
+def _metrics(powers: Sequence[tuple[Source, float]]) -> dict[str, Any]:
     cpu: dict[str, Any] = {}
     cards: dict[str, float] = {}
-    for source, power in zip(found, watts, strict=True):
+    for source, power in powers:
         if not np.isfinite(power):
             continue
         if source.domain is Domain.GPU:

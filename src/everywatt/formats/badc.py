@@ -23,9 +23,9 @@ from everywatt.core.files import replace_text
 from everywatt.core.jsonio import ToDict, dumps
 from everywatt.core.tables import csv_text
 
-MOST_OUTPUT = 500
+MOST_OUTPUT = 500  # characters of the end of stdout and stderr, as BADC keeps them
 START, SUCCESS, FAILURE = "start", "success", "failure"
-SUMMARY_EVERY_S = 1.0
+SUMMARY_EVERY_S = 1.0  # at most so often the summary is written
 SUMMARY_SHARE = 100  # a summary of very many jobs takes long: at most a hundredth of the time goes into it
 NEW_JOB: Mapping[str, Any] = {
     "status": "",

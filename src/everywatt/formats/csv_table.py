@@ -113,7 +113,7 @@ def _value_map(options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     if not values:
         raise UsageError(
             "A CSV file that everywatt did not write needs to be described: which columns hold values?",
-            cure="values, unit, kind",
+            cure="--set time=COLUMN --set values=COLUMN --set unit=W --set kind=gauge --set domain=wall",
         )
     return {str(name): {**common, **(spec or {})} for name, spec in values.items()}
 

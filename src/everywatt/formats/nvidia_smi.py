@@ -200,7 +200,6 @@ DMON: Final = {
     "pclk": ("clock_sm", "MHz"),
     "fb": ("memory", "MiB"),
 }
-MOST_CARDS: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import csv
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.result import Result, Row
-from everywatt.bench.trials import Trial
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import csv_text
 
 
@@ -107,10 +107,7 @@ class Layout:
     def line(self, line: Mapping[str, Any], source: str) -> OldLine:
         """What a line says. ValueError where a number is none."""
         found: dict[str, Any] = {"note": self.note(line)}
-        for word in self.columns.split():
-            name, _, where = word.partition("=")
-            column, _, factor = (where or name).partition("*")
-            found[name] = _scaled(line, column, float(factor or 1))
+        found |= {name: _scaled(line, column, factor) for name, column, factor in _fields(self.columns)}
         if self.label == "layer_name":
             return OldLayer(str(line["layer_name"]), str(line.get("layer_type") or ""), source, **found)
         if found.get("batch_size") is not None:
@@ -212,170 +209,127 @@ def _scaled(line: Mapping[str, Any], key: str, factor: float = 1.0) -> float | N
         raise ValueError(f"{key} is {value!r}, not a number") from None
 
 
+def _fields(columns: str) -> Iterator[tuple[str, str, float]]:
+    """Of words `name`, `name=path` or `name=path*factor`: the name, the path and the factor."""
+    for word in columns.split():
+        name, _, where = word.partition("=")
+        path, _, factor = (where or name).partition("*")
+        yield name, path, float(factor or 1)
+
+
+# The columns that they had, and where they are in a line of ours; what a line does not have is an empty cell.
 SHEET = (
-    "timestamp", "precision", "batch_size", "seq_length", "num_samples", "accuracy_%", "latency_s",
-    "throughput_samples_s", "avg_power_w", "energy_j", "energy_per_sample_mj", "notes",
-)  # fmt: skip
-AGGREGATED = (
-    "mean_latency", "throughput", "mean_power_w", "energy_per_inference_mj", "accuracy", "model_size_mb",
-    "peak_allocated_gb",
-)  # fmt: skip
+    "timestamp precision=row.precision batch_size=row.batch_size seq_length=row.seq_length num_samples "
+    "accuracy_%=row.accuracy*100 latency_s=row.latency.mean_s throughput_samples_s=row.throughput "
+    "avg_power_w=row.figures.power_w energy_j energy_per_sample_mj=row.energy_per_sample.value*1e3 notes"
+)
 LAYER_COLUMNS = (
-    "layer_name", "mean_time_ms", "std_time_ms", "total_time_s", "num_calls", "percent_total", "energy_j", "energy_mj",
-    "layer_type",
-)  # fmt: skip
-IMPACT = ("layer_name", "kl_divergence", "logit_l2", "accuracy_drop", "impact_score", "layer_type")
+    "layer_name=of.layer mean_time_ms=of.seconds*1e3 std_time_ms total_time_s=of.seconds num_calls=of.calls "
+    "percent_total=of.share*100 energy_j=of.joules energy_mj=of.joules*1e3 layer_type=of.kind"
+)
+IMPACT = "layer_name=of.layer kl_divergence=of.kl logit_l2=of.logit_l2 {}=worse impact_score layer_type"
 TRIAL = (
-    "total_time", "mean_latency", "throughput", "batch_size", "num_iters", "accuracy", "num_correct",
-    "num_samples_accuracy", "mean_power_w", "std_power_w", "min_power_w", "max_power_w", "median_power_w",
-    "total_energy_j", "energy_per_inference_j", "energy_per_inference_mj", "num_power_samples", "power_samples_per_s",
-    "energy_accuracy_product", "inferences_per_joule", "accuracy_per_millijoule", "num_parameters", "model_size_mb",
-    "dtype", "device", "is_quantized", "model_name", "precision", "dataset_path", "warmup_steps", "trial_number",
-    "timestamp",
-)  # fmt: skip
+    "total_time mean_latency=trial.seconds throughput batch_size=row.batch_size num_iters accuracy=row.accuracy "
+    "num_correct num_samples_accuracy mean_power_w std_power_w=trial.power.sd_w min_power_w=trial.power.min_w "
+    "max_power_w=trial.power.max_w median_power_w=trial.power.median_w total_energy_j "
+    "energy_per_inference_j=trial.joules energy_per_inference_mj=trial.joules*1e3 "
+    "num_power_samples=trial.power.samples power_samples_per_s=trial.power.rate_hz energy_accuracy_product "
+    "inferences_per_joule accuracy_per_millijoule num_parameters=row.computed.parameters model_size_mb dtype "
+    "device=row.computed.device is_quantized model_name=job.name precision=row.precision dataset_path=job.data "
+    "warmup_steps=job.warmup trial_number timestamp"
+)
+AGGREGATED = (
+    *("mean_latency", "throughput", "mean_power_w", "energy_per_inference_mj", "accuracy", "model_size_mb"),
+    "peak_allocated_gb",
+)
 FORMS = ("sheet", "trials", "aggregated", "layers", "impact")
 
 
 def old_csv(form: str, result: Result, now: datetime) -> str:
-    """The result in one of `FORMS`; layers are those of the baseline."""
-    base = result.baseline
+    """The result in one of `FORMS`; layers are those of the baseline, precisions without figures are left out."""
+    rows = [row for row in result.rows if row.failure is None]
+    stamp = now.isoformat(timespec="seconds")
     if form == "sheet":
-        return sheet_csv(result, now)
+        return _csv(SHEET, [_sheet_line(row, stamp) for row in rows])
     if form == "trials":
-        return trials_csv(result, now)
+        return _csv(TRIAL, [line for row in rows for line in _trial_lines(row, result.job, stamp)])
     if form == "aggregated":
-        return aggregated_csv(result)
+        columns = ["precision", *(f"{name}_{kind}" for name in AGGREGATED for kind in ("mean", "std"))]
+        return csv_text(columns, map(_aggregated_cells, rows))
     if form == "impact":
-        return impact_csv(result)
-    return csv_text(LAYER_COLUMNS, []) if base is None else layers_csv(base)
+        return _impact_csv(result)
+    return _csv(LAYER_COLUMNS, [{"of": layer} for layer in (result.baseline.layers if result.baseline else ())])
 
 
-def sheet_csv(result: Result, now: datetime) -> str:
-    """The result as the team's sheet `results.csv`."""
-    rows = [_sheet_row(row, now) for row in result.rows if row.failure is None]
-    return csv_text(SHEET, rows)
+def _csv(columns: str, lines: Iterable[Mapping[str, Any]]) -> str:
+    fields = list(_fields(columns))
+    paths = " ".join(path for _, path, _ in fields)
+
+    def cells(line: Mapping[str, Any]) -> list[Any]:
+        found = declared(line, paths)
+        values = [(found[path], factor) for _, path, factor in fields]
+        return [value if value is None or factor == 1 else value * factor for value, factor in values]
+
+    return csv_text([name for name, _, _ in fields], map(cells, lines))
 
 
-def _sheet_row(row: Row, now: datetime) -> list[Any]:
-    size, figures, sample = row.batch_size, row.figures, row.energy_per_sample
-    count = None if row.iters is None else row.iters * size
-    return [
-        now.isoformat(timespec="seconds"),
-        row.precision,
-        size,
-        row.seq_length,
-        count,
-        None if row.accuracy is None else row.accuracy * 100,
-        None if row.latency is None else row.latency.mean_s,
-        row.throughput,
-        None if figures is None else figures.power_w,
-        None if sample is None or count is None else sample.value * count,
-        None if sample is None else sample.value * 1e3,
-        "; ".join(row.notes),
-    ]
+def _sheet_line(row: Row, stamp: str) -> dict[str, Any]:
+    count, sample = None if row.iters is None else row.iters * row.batch_size, row.energy_per_sample
+    joules = None if sample is None or count is None else sample.value * count
+    return {"row": row, "timestamp": stamp, "num_samples": count, "energy_j": joules, "notes": "; ".join(row.notes)}
 
 
-def aggregated_csv(result: Result) -> str:
-    """The result as `aggregated_comparison.csv`: mean and standard deviation over trials, energy of a batch."""
-    columns = ["precision", *(f"{name}_{kind}" for name in AGGREGATED for kind in ("mean", "std"))]
-    rows = [_aggregated_row(row) for row in result.rows if row.failure is None]
-    return csv_text(columns, rows)
-
-
-def _aggregated_row(row: Row) -> list[Any]:
+def _aggregated_cells(row: Row) -> list[Any]:
+    """Mean and standard deviation over trials; the energy is of a batch."""
     seconds = [trial.seconds for trial in row.trials]
     joules = [trial.joules for trial in row.trials if trial.joules is not None]
     watts = [trial.joules / trial.seconds for trial in row.trials if trial.joules is not None]
     known = [] if row.accuracy is None else [row.accuracy]
-    disk = [row.computed.disk_bytes / 1e6] if row.computed is not None and row.computed.disk_bytes is not None else []
     cells: list[Any] = [row.precision]
-    rates = [row.batch_size / one for one in seconds]
+    rates, size_mb = [row.batch_size / one for one in seconds], _disk_mb(row)
+    disk = [] if size_mb is None else [size_mb]
     for values in (seconds, rates, watts, [one * 1e3 for one in joules], known, disk, []):
         cells += [statistics.fmean(values) if values else None, statistics.stdev(values) if len(values) > 1 else None]
     return cells
 
 
-def layers_csv(row: Row) -> str:
-    """The layers of one precision as `per_layer_energy.csv`."""
-    rows = [
-        [
-            one.layer, one.seconds * 1e3, None, one.seconds, one.calls, one.share * 100, one.joules,
-            None if one.joules is None else one.joules * 1e3, one.kind,
-        ]
-        for one in row.layers
-    ]  # fmt: skip
-    return csv_text(LAYER_COLUMNS, rows)
+def _disk_mb(row: Row) -> float | None:
+    return None if row.computed is None or row.computed.disk_bytes is None else row.computed.disk_bytes / 1e6
 
 
-def trials_csv(result: Result, now: datetime) -> str:
-    """The columns of a trial's file, a line for each timed loop; "per inference" is a batch there, so it is one here.
+def _trial_lines(row: Row, job: Job, stamp: str) -> Iterator[dict[str, Any]]:
+    """A line for each timed loop; "per inference" is a batch there, so it is one here.
 
     Left out is what was never measured: the memory of a CUDA allocator. `power_samples_per_s` is ours: how often the
     sensor was really read.
     """
-    rows = []
-    for row in result.rows:
-        if row.failure is None:
-            pairs = zip(row.trials, row.batches, strict=True)
-            rows += [_trial_row(row, result, trial, count, n, now) for n, (trial, count) in enumerate(pairs, 1)]
-    return csv_text(TRIAL, rows)
+    weights, known = {} if row.computed is None else dict(row.computed.weights), row.accuracy
+    n = None if row.score is None or known is None else row.score.n
+    for number, (trial, count) in enumerate(zip(row.trials, row.batches, strict=True), 1):
+        line = {"row": row, "trial": trial, "job": job, "timestamp": stamp, "trial_number": number}
+        line |= {"num_iters": count, "total_time": trial.seconds * count, "throughput": job.batch_size / trial.seconds}
+        line |= {"num_samples_accuracy": n, "num_correct": None if known is None or n is None else round(known * n)}
+        line |= {"model_size_mb": _disk_mb(row), "is_quantized": row.precision.startswith(("int8", "mixed"))}
+        line["dtype"] = max(weights, key=lambda kind: weights[kind]) if weights else None
+        if (joules := trial.joules) is not None:
+            line |= {"mean_power_w": joules / trial.seconds, "total_energy_j": joules * count}
+            line |= {"inferences_per_joule": 1 / joules if joules else None}
+            if known is not None:
+                each = known / (joules * 1e3) if joules else None
+                line |= {"energy_accuracy_product": joules * (1 - known), "accuracy_per_millijoule": each}
+        yield line
 
 
-def _trial_row(row: Row, result: Result, trial: Trial, count: int, number: int, now: datetime) -> list[Any]:
-    """`trial` is of one batch already."""
-    job, joules, seen, score = result.job, trial.joules, row.computed, row.score
-    known = row.accuracy
-    n = None if score is None or known is None else score.n
-    weights = {} if seen is None else dict(seen.weights)
-    power = trial.power
-    spread = [None] * 4 if power is None else [power.sd_w, power.min_w, power.max_w, power.median_w]
-    return [
-        trial.seconds * count,
-        trial.seconds,
-        job.batch_size / trial.seconds,
-        job.batch_size,
-        count,
-        known,
-        None if known is None or n is None else round(known * n),
-        n,
-        None if joules is None else joules / trial.seconds,
-        *spread,
-        None if joules is None else joules * count,
-        joules,
-        None if joules is None else joules * 1e3,
-        None if power is None else power.samples,
-        None if power is None else power.rate_hz,
-        None if joules is None or known is None else joules * (1 - known),
-        None if not joules else 1 / joules,
-        None if not joules or known is None else known / (joules * 1e3),
-        None if seen is None else seen.parameters,
-        None if seen is None or seen.disk_bytes is None else seen.disk_bytes / 1e6,
-        max(weights, key=lambda kind: weights[kind]) if weights else None,
-        None if seen is None else seen.device,
-        row.precision.startswith(("int8", "mixed")),
-        job.name,
-        row.precision,
-        job.data,
-        job.warmup,
-        number,
-        now.isoformat(timespec="seconds"),
-    ]
-
-
-def impact_csv(result: Result) -> str:
+def _impact_csv(result: Result) -> str:
     """Layer sensitivity as `prediction_impact.csv`; here each layer was quantised, where the study set it to zero."""
-    found = () if result.sensitivity is None else result.sensitivity.layers
-    base = result.baseline
+    base, language = result.baseline, result.job.task == "causal-lm"
     kinds = {} if base is None else {one.layer: one.kind for one in base.layers}
-    language = result.job.task == "causal-lm"
     whole = base.score.value if base is not None and base.score is not None else None
-    columns = tuple("perplexity_change" if language and name == "accuracy_drop" else name for name in IMPACT)
-    rows = []
-    for one in found:
-        change, far = one.change, one.logit_l2
-        worse = None if change is None else -change
+    lines = []
+    for one in () if result.sensitivity is None else result.sensitivity.layers:
+        worse = None if one.change is None else -one.change
         if language:
-            worse = None if change is None or whole is None else (change - 1) * whole
-        score = None if far is None else one.kl + far
-        rows.append([one.layer, one.kl, far, worse, score, kinds.get(one.layer)])
-    return csv_text(columns, rows)
+            worse = None if one.change is None or whole is None else (one.change - 1) * whole
+        score = None if one.logit_l2 is None else one.kl + one.logit_l2
+        lines.append({"of": one, "worse": worse, "impact_score": score, "layer_type": kinds.get(one.layer)})
+    return _csv(IMPACT.format("perplexity_change" if language else "accuracy_drop"), lines)

@@ -15,7 +15,7 @@ from everywatt.sensors.jetson.jetson import series_channel
 from everywatt.tape.exporting import iso
 from everywatt.tape.importing import parse_utc_ns
 
-MOST_SERIES: Final = 4096
+MOST_SERIES: Final = 4096  # of one import: a node has about 50
 
 
 def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:

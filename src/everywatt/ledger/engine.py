@@ -74,10 +74,12 @@ class Charges(Generic[O]):
         return found
 
     def reasons(self, unattributed: O) -> list[str]:
-        """Why joules are unattributed; none where none are."""
-        amounts = {NO_USER: self.unattributed_j, UNLISTED: self.active_j.get(unattributed, 0.0)}
-        amounts[UNLISTED] += self.held_j.get(unattributed, 0.0)
-        return sorted((reason for reason, joules in amounts.items() if joules > 0), key=lambda r: -amounts[r])
+        """Why joules are unattributed, the larger part first; none where none are."""
+        unlisted_j = self.active_j.get(unattributed, 0.0) + self.held_j.get(unattributed, 0.0)
+        found = [NO_USER] if self.unattributed_j > 0 else []
+        if unlisted_j > 0:
+            found.insert(0 if unlisted_j > self.unattributed_j else 1, UNLISTED)
+        return found
 
     def microjoules(self, whole_uj: int, idle: O, unattributed: O) -> dict[O, int]:
         """Whole microjoules of each owner, which add up to `whole_uj`; the same in whatever order owners came."""

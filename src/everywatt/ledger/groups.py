@@ -9,12 +9,13 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
-from everywatt.core.cgroup_names import Place, PlaceKind, places
+from everywatt.core.cgroup_names import Place, PlaceKind
 from everywatt.core.errors import UsageError
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.platforms import user_name
 from everywatt.ledger.owners import Owner, OwnerKind
 from everywatt.ledger.use.account import tape_use
-from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts, container_label, places_of
 from everywatt.tape.reader import Tape
 
 GROUPINGS = ("container", "job", "step", "user")
@@ -43,17 +44,10 @@ class Names:
 
     def user(self, uid: int, told: str | None = None) -> str:
         """The user's name, else the number: a user of another host or of a container's own namespace has no name."""
-        return told or (_system_name(uid) if self.here else None) or str(uid)
+        return told or (_name_here(uid) if self.here else str(uid))
 
 
-@lru_cache(maxsize=1024)
-def _system_name(uid: int) -> str | None:
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return None
+_name_here = lru_cache(maxsize=1024)(user_name)
 
 
 def owner_of(process: ProcessFacts, by: str, names: Names, tree: Step | None = None) -> Owner:
@@ -77,7 +71,7 @@ def details_of(process: ProcessFacts, by: str, names: Names, tree: Step | None =
     """Facts about that owner: runtime, container_id, pod, namespace, image; job_id, sluid, step; unit; uid."""
     if by == "user":
         return {} if process.uid is None else {"uid": process.uid}
-    within = _within(process.cgroup)
+    within = places_of(process.cgroup)
     if by in ("job", "step") and PlaceKind.JOB not in within and tree is not None:
         return {"scheduler": "slurm", "job_id": tree[0], **({"step": tree[1]} if by == "step" else {})}
     kinds = (PlaceKind.JOB,) if by in ("job", "step") else tuple(PlaceKind)
@@ -92,13 +86,6 @@ def details_of(process: ProcessFacts, by: str, names: Names, tree: Step | None =
     return {}
 
 
-def _within(cgroup: str | None) -> dict[PlaceKind, Place]:
-    return {} if cgroup is None else _cached_places(cgroup)
-
-
-_cached_places = lru_cache(maxsize=4096)(places)
-
-
 def _told(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
     """What the recorder found of a cgroup, as far as it is of a job or of a container."""
     told = names.cgroups.get(cgroup or "", {})
@@ -106,7 +93,7 @@ def _told(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
 
 
 def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, with_step: bool = False) -> Owner:
-    found = _within(cgroup).get(PlaceKind.JOB)
+    found = places_of(cgroup).get(PlaceKind.JOB)
     if found is None and tree is None:
         return NO_JOB
     job: dict[str, Any] = {"job_id": tree[0], "step": tree[1]} if tree is not None else {}
@@ -119,10 +106,10 @@ def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, wi
 
 
 def _container_owner(cgroup: str | None, names: Names) -> Owner:
-    within = _within(cgroup)
+    within = places_of(cgroup)
     found = within.get(PlaceKind.CONTAINER)
     if found is not None:
-        return Owner(OwnerKind.CONTAINER, found.id, _label(found, _told(cgroup, PlaceKind.CONTAINER, names)))
+        return Owner(OwnerKind.CONTAINER, found.id, container_label(found, _told(cgroup, PlaceKind.CONTAINER, names)))
     if PlaceKind.JOB in within:
         job = _job_owner(cgroup, names)
         return Owner(OwnerKind.CONTAINER, job.id, job.label)
@@ -130,13 +117,6 @@ def _container_owner(cgroup: str | None, names: Names) -> Owner:
     if unit is not None:
         return Owner(OwnerKind.CONTAINER, unit.id, _unit_label(unit, names))
     return NO_CONTAINER
-
-
-def _label(found: Place, told: Mapping[str, Any]) -> str:
-    """`namespace/pod/container` in Kubernetes, the container's name elsewhere, else a short id."""
-    if told.get("pod"):
-        return "/".join(str(told[key]) for key in ("namespace", "pod", "container") if told.get(key))
-    return str(told.get("name") or found.label)
 
 
 def _unit_label(unit: Place, names: Names) -> str:

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any
 
 from everywatt.core.budget import Budget, Term
+from everywatt.core.channels import Domain
 from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.format import format_percent
 from everywatt.core.lazy_dataclass import dataclass
@@ -54,6 +55,11 @@ WORDS = {
     "prior": "assumed",
     "lowest": "assumed",
 }
+
+
+def kind_of(domain: Domain | None) -> str:
+    """How the energy of a domain is shared: `gpu`, `dram`, or `cpu` for everything that goes by CPU time."""
+    return "gpu" if domain is Domain.GPU else "dram" if domain is Domain.DRAM else "cpu"
 
 
 @dataclass(frozen=True, slots=True)

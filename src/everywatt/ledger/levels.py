@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Domain
+from everywatt.core.channels import Channel
 from everywatt.core.clocks import NS
+from everywatt.core.device import Device
 from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.ledger import idle as idling
-from everywatt.ledger.idle import Idle
+from everywatt.ledger.idle import Idle, kind_of
 from everywatt.ledger.use.account import TapeUse, continue_use, stretch_joules, tape_use
 from everywatt.tape.reader import Tape
 
@@ -21,11 +22,6 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 LOST = ("reset", "jump")  # gaps of a counter in which its joules are not known
-
-
-def kind_of(source: Source) -> str:
-    """`gpu`, `dram`, or `cpu` for everything that is split by CPU time."""
-    return {Domain.GPU: "gpu", Domain.DRAM: "dram"}.get(source.domain, "cpu")
 
 
 def idle_levels(tapes: Sequence[Tape]) -> list[dict[str, Idle]]:
@@ -77,11 +73,11 @@ def _busy_in_idle(use: TapeUse, source: Source) -> tuple[float, bool]:
     Also whether it is of that time alone: between two readings nothing tells when a CPU was used.
     """
     start_ns, end_ns = _idle_span(use)
-    inside = math.nan if kind_of(source) == "gpu" else use.cpu_share_inside(start_ns, end_ns)
+    inside = math.nan if kind_of(source.domain) == "gpu" else use.cpu_share_inside(start_ns, end_ns)
     if not math.isnan(inside):
         return inside, True
     share = float(_use_of(use, source, np.array([start_ns, end_ns], dtype=np.int64))[0][0])
-    return share, kind_of(source) == "gpu" and not math.isnan(share)
+    return share, kind_of(source.domain) == "gpu" and not math.isnan(share)
 
 
 def _watched(use: TapeUse, source: Source) -> idling.Watched:
@@ -100,12 +96,12 @@ def _watched(use: TapeUse, source: Source) -> idling.Watched:
     share, held = _use_of(use, source, edges)
     told = None if held is None else held.tolist()
     limit_w = source.channel.facts.max_w
-    return idling.Watched(watts.tolist(), share.tolist(), step_ns / NS, kind_of(source), told, limit_w)
+    return idling.Watched(watts.tolist(), share.tolist(), step_ns / NS, kind_of(source.domain), told, limit_w)
 
 
 def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:
     """How busy a device was between edges, from 0 to 1 (NaN: not known), and whether somebody held it."""
-    if kind_of(source) != "gpu":
+    if kind_of(source.domain) != "gpu":
         return use.cpu_share(edges[:-1], edges[1:]), None
     gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")
     share = np.full(len(edges) - 1, np.nan) if gpu is None else gpu.mean(edges) / 100
@@ -119,5 +115,5 @@ def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | 
 
 def device_number(channel: Channel) -> int:
     """Which GPU or package a channel is of; -1 where its name does not say."""
-    digits = channel.device.rpartition(".")[2]
-    return int(digits) if digits.isdigit() else -1
+    index = Device.parse(channel.device).index
+    return -1 if index is None else index

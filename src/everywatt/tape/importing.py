@@ -183,16 +183,20 @@ def import_ours(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     first: dict[str, Any] | None = None
     last: dict[str, Any] = {}
     described: dict[str, dict[str, Any]] = {}
-    for entry in (entry for path in paths for entry in _entries(path)):
+    for path, entry in ((one, entry) for one in paths for entry in _entries(one)):
         try:
             key = (int(entry["monotonic_ns"]), int(entry["early_ns"]), int(entry["late_ns"]))
             name = str(entry["channel"])
             value = NAN if entry["value"] in (None, "") else float(entry["value"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"{paths[0]} is not an export of everywatt: {error!r}.") from None
+            raise UsageError(
+                f"{path} is not an export of everywatt's ticks: {error!r}.",
+                cure="name the file with the ticks; spans and points are found beside it",
+            ) from None
         if first is not None and entry.get("host") != first.get("host"):
             raise UsageError(
-                f"{paths[0]} contains several hosts, and a tape is the recording of one.", cure="split it by host"
+                f"{path} contains several hosts, and a tape is the recording of one.",
+                cure="split it by host",
             )
         ticks.setdefault(name, {})[key] = value
         described.setdefault(name, entry)

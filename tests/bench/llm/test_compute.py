@@ -1,6 +1,6 @@
 import pytest
 
-from everywatt.bench.llm.figure import Facts, compute_figures, parse_count, parse_prices, peak_of
+from everywatt.bench.llm.compute import Facts, compute_figures, parse_count, parse_prices, peak_of
 from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError

@@ -105,8 +105,9 @@ def test_a_command_that_nobody_waits_for_is_ended_with_its_children(tmp_path, ho
 
 def test_a_packaged_model_that_is_missing_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(packaged_model, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(UsageError) as error:
-        packaged_model.weights()
+        packaged_model.serve(18000)
     assert error.value.cure == packaged_model.INSTALL
 
 

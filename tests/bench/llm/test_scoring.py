@@ -9,8 +9,9 @@ import sys
 import pytest
 from answering import answering, models, sse
 
+from everywatt.bench.llm import scoring
 from everywatt.bench.llm.clients import Connection, make
-from everywatt.bench.llm.records import RIGHT, UNEVALUATED, UNPARSED, WRONG, Ask, Item
+from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item
 from everywatt.bench.llm.scoring import (
     MOUNT_PROC,
     Ending,
@@ -234,3 +235,24 @@ def test_log_probabilities_and_parameters_are_taken_from_the_server():
 def test_timings_of_the_server_are_kept():
     answer, _ = asked_once({**delta("x", finish_reason="stop"), "timings": {"prompt_ms": 12.5}})
     assert json.loads(json.dumps(answer.to_dict()))["server"] == {"prompt_ms": 12.5}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Item("7", "q", "forty", "numeric"),
+        Item("7", "q", "42", "numeric", rules={"tolerance": "wide"}),
+        Item("7", "q", "(", "regex"),
+        Item("7", "q", None, "constraints", rules={"constraints": [{"check": "nonsense"}]}),
+        Item("7", "q", "a", "letter", rules={"choices": {}.keys}),
+    ],
+)
+def test_rules_that_a_scorer_cannot_use_are_found_out_before_anything_is_asked(wrong):
+    with pytest.raises(UsageError):
+        Scoring().check([Item("1", "q", "42", "numeric"), wrong])
+
+
+def test_a_scorer_that_breaks_costs_one_score(monkeypatch):
+    monkeypatch.setattr(scoring, "scorer", lambda name: lambda text, item: 1 / 0)
+    score = Scoring().at_once(Answer(OK, "42"), Item("1", "q", "42", "mine"))
+    assert (score.verdict, score.how) == (UNEVALUATED, "the scorer mine failed: ZeroDivisionError: division by zero")

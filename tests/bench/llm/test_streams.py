@@ -48,7 +48,7 @@ def test_lines(monkeypatch):
     assert found == [(1, "a"), (1, ""), (3, "bc"), (4, "end")]
     assert Lines(Stream(), take).feed(5, b"last\nmore\n")
     assert found[-1] == (5, "last")
-    monkeypatch.setattr(http, "MOST_LINE_BYTES", 10)
+    monkeypatch.setattr(http, "MOST_BYTES", 10)
     with pytest.raises(ValueError, match="does not end"):
         Lines(Stream(), take).feed(1, b"x" * 11)
 

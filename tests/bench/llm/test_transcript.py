@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from everywatt.bench.lines import Lines, read_lines
+from everywatt.bench.experiment import JsonLines, read_lines
 from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.local import Transcript
 from everywatt.bench.llm.records import Ask
@@ -15,7 +15,7 @@ ODD = "one\u2028two\u2029three\x85four\x0bfive\x1esix\rseven\x00{}"
 @pytest.mark.parametrize("ending", ["", "\r\n"])
 def test_separators_in_an_answer_make_no_other_record(tmp_path, ending):
     file = tmp_path / "queries.jsonl"
-    lines = Lines(file)
+    lines = JsonLines(file)
     for number in range(3):
         lines.write({"id": f"item {number}", "answer": {"status": "ok", "text": f"{ODD}{ending}{number}"}})
     lines.close()

@@ -36,6 +36,8 @@ class VirtualWorker:
         self._precision = told.get("precision", self._precision)
         if (self._precision, do, self._loops) in self._fails or (self._precision, do) in self._fails:
             raise WorkerFailed("out of memory")
+        if (self._precision, do, "usage") in self._fails:
+            raise WorkerFailed("'tiny:nothing' cannot be imported", usage=True)
         return getattr(self, do)(**told)
 
     def setup(self, **told):
@@ -174,3 +176,30 @@ def test_each_trial_tells_how_its_power_varied_and_how_often_it_was_read(tmp_pat
     assert len(result.trial_table().rows) == 4
     line = next(csv.DictReader(io.StringIO(old_csv("trials", result, datetime.now(UTC)))))
     assert float(line["std_power_w"]) == pytest.approx(30, rel=0.3) and int(line["num_power_samples"]) >= 8
+
+
+def test_a_wrong_request_is_found_out_once(world, tmp_path):
+    """Every row says why, but only the first worker was asked."""
+    found = told(measured(world, tmp_path, fails=[("fp32", "setup", "usage"), ("bf16", "setup"), ("int8", "setup")]))
+    assert [row["failure"] for row in found.values()] == ["'tiny:nothing' cannot be imported"] * 3
+
+
+def test_the_only_precision_that_works_ends_when_it_is_known(world, tmp_path):
+    result = measured(world, tmp_path, precisions="fp32,bf16", fails=[("bf16", "setup")], trials=None, max_s=60.0)
+    assert result.ended == "decided" and len(result.rows[0].trials) < 10
+
+
+def test_the_only_precision_that_works_has_ten_trials_where_they_scatter(world, tmp_path):
+    result = measured(
+        world, tmp_path, precisions="fp32,bf16", slower=lambda loops: 1 + loops % 3, fails=[("bf16", "setup")],
+        trials=None, max_s=60.0,
+    )  # fmt: skip
+    assert result.ended == "trials" and len(result.rows[0].trials) == 10
+
+
+def test_workers_that_all_fail_end_the_experiment(world, tmp_path):
+    """The third loop of the only precision fails: two trials are kept, and none is waited for."""
+    fails = [("fp32", "loop", 2)]
+    result = measured(world, tmp_path, precisions="fp32", fails=fails, trials=None, target=1e-9, max_s=60.0)
+    assert result.ended == "failures" and len(result.rows[0].trials) == 2
+    assert "stopped after 2 trials: out of memory" in result.rows[0].notes

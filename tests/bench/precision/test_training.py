@@ -11,6 +11,7 @@ from virtual_world import VirtualWorld
 from everywatt.api.meter import Meter
 from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.bench.precision.variants import WorkerFailed
+from everywatt.core.errors import UsageError
 
 STEPS = 20
 STEP_S = {"fp32": 0.05, "bf16": 0.03}
@@ -30,6 +31,8 @@ class VirtualTrainer:
             self._world.sleep(1.5)
             if self._precision == self._fails:
                 raise WorkerFailed("out of memory")
+            if self._fails == "request":
+                raise WorkerFailed(f"'tiny:nothing' cannot be imported at {self._precision}", usage=True)
             return {"held_out": 100}
         start_ns = self._mark_ns or self._world.now_ns
         steps = []
@@ -94,3 +97,14 @@ def test_a_precision_that_fails_is_a_row_and_not_trained_again(world):
     assert [(one.precision, one.trial, one.failure) for one in found] == [
         ("fp32", 1, None), ("bf16", 1, "out of memory"), ("fp32", 2, None)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"data": "nothing"}, {"data": "random-tokens"}, {"model": "nowhere"}])
+def test_wrong_data_and_models_are_found_out_before_anything_is_recorded(wrong):
+    with pytest.raises(UsageError, match=r"neither|labels|no folder"):
+        TrainLab(TrainJob(**wrong), Meter("train", sensors=["virtual"]))
+
+
+def test_a_wrong_request_is_found_out_once(world):
+    _, found = trained(world, fails="request")
+    assert [one.failure for one in found] == ["'tiny:nothing' cannot be imported at fp32"] * 2

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from everywatt.bench.llm.records import Item
 from everywatt.core.errors import UsageError
 
-SIZE = 1000
-SEED = 20261115
-MOST_DRAWS = 2000
+SIZE = 1000  # items of a set
+SEED = 20261115  # any number: the items, and so the fingerprints of runs, follow from it
+MOST_DRAWS = 2000  # until a prompt is one that no item has yet
 
 
 def arithmetic(n: int = SIZE, seed: int = SEED) -> Iterator[Item]:

@@ -145,7 +145,7 @@ class Connection:
 
 
 def no_secrets(names: Iterable[str]) -> None:
-    """UsageError where a parameter is called like a secret: it would be seen by everybody, and written down."""
+    """UsageError where a parameter is called like a secret: every user of the machine could read it."""
     for name in names:
         if name.lower().replace("-", "_") in ("api_key", "apikey", "key", "token", "authorization", "password"):
             raise UsageError(

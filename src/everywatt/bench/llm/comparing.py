@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.run import Run
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
@@ -26,7 +26,7 @@ from everywatt.bench.llm.rows import HEADERS, figure_row
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
 from everywatt.core.format import format_number
 from everywatt.core.jsonio import ToDict
-from everywatt.core.stats import Z95, clustered, mcnemar, resampled_sums
+from everywatt.core.stats import clustered, mcnemar, paired_difference, resampled_sums
 from everywatt.core.tables import Table, csv_text
 
 Floats = npt.NDArray[np.float64]
@@ -231,14 +231,13 @@ def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str],
 
 
 def _not_too_sure(figure: Figure, only_first: int, only_this: int, n: int) -> Figure:
-    """Few items that differ say little about those that were not asked: half an item more in each of the four cells
-    (Agresti and Min) gives an interval that is never of no width."""
+    """The bootstrap's interval, widened to the one that few items that differ leave: drawing them again and again says
+    little about those that were not asked."""
     if figure.value is None:
         return figure
-    middle, split = (only_this - only_first) / (n + 2), only_first + only_this + 1
-    near = Z95 * math.sqrt(max(split - (only_this - only_first) ** 2 / (n + 2), 0.0)) / (n + 2)
-    low = min(figure.value if figure.low is None else figure.low, max(-1.0, middle - near))
-    high = max(figure.value if figure.high is None else figure.high, min(1.0, middle + near))
+    _, low, high = paired_difference(only_first, only_this, n)
+    low = min(figure.value if figure.low is None else figure.low, low)
+    high = max(figure.value if figure.high is None else figure.high, high)
     return Figure(figure.value, low, high, "", f"{figure.formula}, at least the interval of Agresti and Min")
 
 

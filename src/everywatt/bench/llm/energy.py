@@ -41,7 +41,7 @@ from everywatt.ledger.use.usage import Series
 from everywatt.tape.reader import Tape
 
 SERVER, MACHINE = "server", "machine"
-FEWEST_TICKS = 3
+FEWEST_TICKS = 3  # readings of the slowest sensor in a phase: with fewer its joules are those of its neighbours
 EDGE_TICKS = 0.5  # on average half of the reading into which an edge falls is the neighbouring phase's
 OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing and not from measuring
 
@@ -73,7 +73,7 @@ class QueryEnergy:
 
 @dataclass(frozen=True)
 class Bill:
-    """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` everybody else.
+    """Energy of some queries. `gross` is the server and idle, `net` the server alone, `others` all other processes.
 
     `boundary` is `server` or `machine`, `about` says in words what is in it. `queries` are by span id. `edge_j` is how
     far a phase may be off because its edges lie between two readings: all phases alike, and each by itself.

@@ -86,8 +86,8 @@ def whole(pieces: list[str]) -> str:
 
 
 AGAIN = (408, 409, 425, 429, 500, 502, 503, 504)
-MOST_ERROR_BYTES = 2000
-MOST_BYTES = 1 << 26
+MOST_ERROR_BYTES = 2000  # kept of what a server says that refuses
+MOST_BYTES = 1 << 26  # of a document (lists of models, metrics), and of one line of a stream
 LINGER_S = 0.05  # so long the end of a complete answer is waited for: then its connection can be used again
 THINK, NO_MORE = "<think>", "</think>"
 
@@ -227,7 +227,6 @@ class Reading(Sink):
             self.reader.end(at_ns)
 
 
-MOST_LINE_BYTES = 1 << 26
 BOM = b"\xef\xbb\xbf"
 
 
@@ -249,7 +248,7 @@ class Lines:
         """A piece came. True: no more is wanted."""
         if b"\n" not in data:
             self._rest += data
-            if len(self._rest) > MOST_LINE_BYTES:
+            if len(self._rest) > MOST_BYTES:
                 raise ValueError("a line does not end")
             return False
         *lines, rest = (bytes(self._rest) + data).split(b"\n")

@@ -15,7 +15,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.core.units import parse_duration_s
 
-MOST_AT_ONCE = 10_000
+MOST_AT_ONCE = 10_000  # open requests: each has a socket
 REPEAT = ", repeat "
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import os
 import shlex
@@ -22,6 +21,7 @@ from everywatt.bench.llm.http import Stream, count
 from everywatt.bench.llm.records import OK, Answer, Ask, Record
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
+from everywatt.core.plugins import load
 
 
 class Local:
@@ -54,12 +54,11 @@ class PythonCallable(Local):
 
     async def health(self) -> list[str]:
         """The function can be imported."""
-        module, _, name = self._target.partition(":")
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
         try:
-            self._call = getattr(importlib.import_module(module), name)
+            self._call = load(self._target)
         except Exception as error:  # noqa: BLE001 - the user's module may do anything when it is imported
             raise UsageError(f"{self._target} cannot be used: {type(error).__name__}: {error}.") from None
         return []

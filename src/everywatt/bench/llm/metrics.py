@@ -10,17 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from everywatt.bench.llm.compute import Facts, compute_figures
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
-from everywatt.bench.llm.figure import (
-    Facts,
-    Figure,
-    Share,
-    compute_figures,
-    over_energy,
-    percentiles,
-    regression,
-    trimmed_mean,
-)
+from everywatt.bench.llm.figure import Figure, Share, over_energy, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy

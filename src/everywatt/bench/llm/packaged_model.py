@@ -33,10 +33,11 @@ def weights() -> Path:
 
 def serve(port: int) -> None:
     """Serve the model on loopback until a signal ends the process."""
+    model = weights()
     from xllamacpp import CommonParams, Server
 
     params = CommonParams()
-    params.model.path, params.port, params.hostnames = str(weights()), port, ["127.0.0.1"]
+    params.model.path, params.port, params.hostnames = str(model), port, ["127.0.0.1"]
     params.model_alias = {NAME}
     params.n_ctx, params.n_parallel = CONTEXT_TOKENS * SLOTS, SLOTS
     # Half of the CPUs: threads wait for each other by spinning, which on a busy machine takes longer than one thread.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.lines import Lines, read_lines
+from everywatt.bench.experiment import JsonLines, read_lines
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replacing
@@ -236,7 +236,7 @@ def recorded_items(records: Sequence[Record]) -> list[Item]:
     return list({item.id: item for item in kept if item.prompt and not item.masked}.values())
 
 
-class Journal(Lines):
+class Journal(JsonLines):
     """The file of records, open for appending."""
 
     def __init__(self, folder: Path, name: str = QUERIES) -> None:

@@ -20,10 +20,11 @@ import numpy as np
 
 from everywatt.api.power import PowerLine, held_line, power_line
 from everywatt.api.run import Run, load, union
+from everywatt.bench.experiment import folder_of
 from everywatt.bench.figures import Mean, mean_of
-from everywatt.bench.lines import folder_of
+from everywatt.bench.llm.compute import Facts, peak_of
 from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
-from everywatt.bench.llm.figure import Facts, Figure, Share, peak_of
+from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
 from everywatt.bench.llm.phases import PREFILL_OF_LOAD, reported_prefill_s

@@ -378,7 +378,7 @@ def _attributes(answer: Answer, score: Score | None) -> dict[str, Any]:
 
 
 def grown(before: PhaseCounters, after: PhaseCounters) -> dict[str, list[float]]:
-    """Seconds and requests of each phase between two readings; a phase whose counters began anew is left out."""
+    """Seconds and requests of each phase between two readings; a phase whose counters were reset is left out."""
     found = {name: [after[name][i] - before[name][i] for i in (0, 1)] for name in before if name in after}
     return {name: pair for name, pair in found.items() if pair[0] >= 0 and pair[1] > 0}
 

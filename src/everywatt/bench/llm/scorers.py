@@ -82,7 +82,7 @@ def broken_constraints(text: str, constraints: Iterable[Mapping[str, Any]]) -> l
     return broken
 
 
-MOST_TEXT = 200_000
+MOST_TEXT = 200_000  # characters of an answer that patterns search: some take the square of its length
 Scorer = Callable[[str, Item], Score]
 
 
@@ -145,7 +145,10 @@ def numeric(text: str, item: Item) -> Score:
     value, how = find_number(text)
     if value is None:
         return Score(UNPARSED)
-    near = Fraction(str(item.rules.get("tolerance", 0)))
+    try:
+        near = Fraction(str(item.rules.get("tolerance", 0)))
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"Item {item.id}: the tolerance {item.rules['tolerance']!r} is not a number.") from None
     return Score(RIGHT if abs(value - wanted) <= near else WRONG, str(value), how)
 
 

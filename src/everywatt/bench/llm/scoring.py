@@ -27,16 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm import clients
-from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.clients import Connection, border
 from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item, Score
 from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
 
-MOST_SECONDS = 10.0
-MOST_BYTES = 1 << 30
-MOST_OUTPUT_BYTES = 4000
+MOST_SECONDS = 10.0  # for the unit tests of an item, unless it says otherwise
+MOST_BYTES = 1 << 30  # of address space
+MOST_OUTPUT_BYTES = 4000  # kept of the end of stderr
 PROBE_S = 60.0  # what cannot start ends at once; what can may be held up
-NOBODY = 65534
+NOBODY = 65534  # the uid that Linux reserves for it
 MOST_OF_NOBODY = 512  # processes, of all that run as nobody here
 MOUNT_PROC = "--mount-proc"
 # An interpreter in a home directory may start for `nobody` and then find no library.
@@ -159,7 +159,7 @@ def _ended(words: Sequence[str], folder: Path, seconds: float) -> Ending:
 
 
 JUDGE = "judge"
-MOST_ANSWER = 8000
+MOST_ANSWER = 8000  # characters of an answer that a judge reads: about 2,000 tokens
 PROMPT = """You grade answers. Judge only whether the answer means the same as the reference.
 
 Question:
@@ -291,8 +291,11 @@ class Scoring:
                 raise UsageError(
                     "These answers are code, and running it must be allowed explicitly.", cure="--run-code"
                 )
-            if name not in LATER:
-                scorer(name)
+        for item in items:
+            if item.scorer is not None and item.scorer not in LATER:
+                judges = scorer(item.scorer)
+                with border(f"{item.scorer}, the scorer of item {item.id},"):
+                    judges(item.answer or "?", item)
         for schema in (item.rules["schema"] for item in items if "schema" in item.rules):
             schema_validator(schema)
 
@@ -307,7 +310,10 @@ class Scoring:
         """The score of an answer; None where there is none, or it comes later."""
         if item.scorer is None or item.scorer in LATER or answer.status != OK:
             return None
-        return scorer(item.scorer)(answer.text, item)
+        try:
+            return scorer(item.scorer)(answer.text, item)
+        except Exception as error:  # noqa: BLE001 - a scorer may be third-party code: its error costs one score
+            return Score(UNEVALUATED, None, f"the scorer {item.scorer} failed: {type(error).__name__}: {error}")
 
     async def later(self, answer: Answer, item: Item) -> Score | None:
         """What `at_once` left open."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import KEY_VARIABLE, Connection
-from everywatt.bench.llm.figure import parse_count
+from everywatt.bench.llm.compute import parse_count
 from everywatt.bench.llm.http import Events, Http, Lines, Stream, count, document, numbers, part, parts, words
 from everywatt.bench.llm.records import Answer, Ask
 from everywatt.core.errors import MeasurementRefused, NetworkError, UsageError

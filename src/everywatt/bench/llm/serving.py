@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from everywatt.bench.trials import last_line
 from everywatt.core.errors import MeasurementRefused, UsageError
 
 READY_S = 600.0  # the longest time that loading may take
@@ -110,9 +111,7 @@ class Serving:
 
     def last_words(self) -> str:
         """The last line that the server printed: often the reason why it ended."""
-        size = os.fstat(self._log.fileno()).st_size
-        text = os.pread(self._log.fileno(), 4096, max(0, size - 4096)).decode("utf-8", "replace")
-        return text.strip().rpartition("\n")[2][:300]
+        return last_line(self._log, 300)
 
     def failed(self, why: str) -> MeasurementRefused:
         """What to say of a server that did not start."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ import numpy.typing as npt
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import Job, LayerTime
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import library
+from everywatt.core.plugins import library, load
 
 EXTRA = "precision"
 
@@ -107,9 +106,8 @@ def converts(entry: str) -> bool:
 
 def entry_function(entry: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
     """The function that `module:function` names, and its parameters."""
-    module, _, name = entry.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = load(entry)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"'{entry}' cannot be imported: {error}.") from error
     return function, inspect.signature(function).parameters

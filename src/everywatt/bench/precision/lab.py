@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.experiment import Experiment, Show
-from everywatt.bench.figures import Figures, decided, figures
+from everywatt.bench.experiment import Experiment, JsonLines, Show
+from everywatt.bench.figures import MOST_OF_ONE, Figures, answered, figures, whole_blocks
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
@@ -22,10 +22,10 @@ from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
     ANSWERS,
+    FILE,
     ISA_VARIABLE,
-    Arm,
-    Journal,
     TimedLine,
+    Variant,
     Worker,
     WorkerFailed,
     available_bytes,
@@ -37,9 +37,8 @@ from everywatt.bench.precision.variants import (
 from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
 
-FEWEST = 3
-MOST_BLOCKS = 1_000_000_000
-SENSITIVITY_ITEMS = 64
+MOST_BLOCKS = 1_000_000_000  # the end of a range of blocks that has no end
+SENSITIVITY_ITEMS = 64  # scored for each layer alone: a model has dozens of layers, and their order is what is asked
 LEAST = 2
 """Batches in a timed loop, however long they take."""
 SHORT = "memory is short: each model is reloaded before its trials, one at a time"
@@ -74,13 +73,13 @@ class PrecisionLab:
         self._worker = worker
         self.conduct = conduct
         self.data: Dataset = load_data_without_torch(job.data)
-        self.arms = [Arm(precision, index) for index, precision in enumerate(job.precisions)]
+        self.variants = [Variant(precision, index) for index, precision in enumerate(job.precisions)]
         self.scorer = Scorer(job, self.data)
         self._meter = meter
         self._experiment = Experiment(meter, idle_s=conduct.idle_s, cool=conduct.cool, show=show)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._folder: Path | None = None
-        self._journal = Journal(None)
+        self._journal: JsonLines | None = None  # none where nothing is recorded
         self._taken_up = False
         self._short = False
         self._ended = "interrupted"
@@ -113,168 +112,184 @@ class PrecisionLab:
                 self._plan, self._plan_block = list(line["plan"]), int(line["first_block"])
                 if self._plan:
                     self._add_mixed()
-            arm = next((one for one in self.arms if one.precision == line.get("precision")), None)
-            if arm is None:
+            variant = next((one for one in self.variants if one.precision == line.get("precision")), None)
+            if variant is None:
                 continue
             if line["kind"] == "checked":
-                self._recall(arm, line)
-            elif line["kind"] == "timed" and line["span"] in spans and not arm.has(line["block"]):
-                arm.add(cast(TimedLine, line))
+                self._recall(variant, line)
+            elif line["kind"] == "timed" and line["span"] in spans and not variant.has(line["block"]):
+                variant.add(cast(TimedLine, line))
             elif line["kind"] == "layers":
-                arm.times, arm.pass_s = line["times"], line["pass_s"]
+                variant.times, variant.pass_s = line["times"], line["pass_s"]
 
-    def _recall(self, arm: Arm, line: dict[str, Any]) -> None:
+    def _recall(self, variant: Variant, line: dict[str, Any]) -> None:
         """A precision that was checked and scored before; where its answers are gone it is done again."""
-        file, train = self._answers(arm), self.folder / "train.npz"
+        file, train = self._answers(variant), self.folder / "train.npz"
         if not file.is_file() or not (self.scorer.ready or train.is_file()):
             return
         if not self.scorer.ready:
             self.scorer.train(train)
-        self._check(arm, dict(line["told"]))
-        self.scorer.add(arm.precision, file)
-        arm.seq_length, arm.notes, arm.memory_bytes = line["seq_length"], line["notes"], line["memory_bytes"]
-        arm.known = True
+        self._check(variant, dict(line["told"]))
+        self.scorer.add(variant.precision, file)
+        variant.seq_length, variant.notes, variant.memory_bytes = (
+            line["seq_length"],
+            line["notes"],
+            line["memory_bytes"],
+        )
+        variant.known = True
 
-    def _answers(self, arm: Arm) -> Path:
-        return self.folder / f"{arm.index}.npz"
+    def _answers(self, variant: Variant) -> Path:
+        return self.folder / f"{variant.index}.npz"
 
     def work(self) -> None:
         """Set up, score and measure. KeyboardInterrupt passes through; what is done is kept."""
         recording = self._meter.recording
-        self._journal = Journal(None if recording is None else recording.path.parent)
+        self._journal = None if recording is None else JsonLines(recording.path.parent / FILE)
         if not self._taken_up:
-            self._journal.write("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
+            self._keep("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
         self._experiment.idle()
-        plain = [arm for arm in self.arms if arm.int8_layers is None]
-        for arm in plain:
-            if not arm.known:
-                self.ready(arm)
+        plain = [variant for variant in self.variants if variant.int8_layers is None]
+        for variant in plain:
+            if not variant.known and variant.failure is None:
+                self.ready(variant)
         self._ended = self._blocks(plain)
         if self.conduct.layers or self.conduct.sensitivity:
-            for arm in plain:
-                self._pass("energy by layer", arm, self._layers)
+            for variant in plain:
+                self._pass("energy by layer", variant, self._layers)
         if self.conduct.sensitivity:
             self._mixed()
 
     def close(self) -> None:
         """End the workers."""
-        for arm in self.arms:
-            arm.rest()
-        if why := self._journal.close():
+        for variant in self.variants:
+            variant.rest()
+        if self._journal is not None and (why := self._journal.close()):
             self._remarks.append(f"{why}: --resume repeats what is missing there")
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def ready(self, arm: Arm) -> None:
+    def _keep(self, kind: str, **data: Any) -> None:
+        if self._journal is not None:
+            self._journal.write({"kind": kind, **data})
+
+    def ready(self, variant: Variant) -> None:
         """Bring one precision to where it can be timed; again with fewer instructions where the CPU faulted."""
         while True:
             try:
-                self._prepare(arm)
+                self._prepare(variant)
                 return
             except WorkerFailed as error:
-                limit = None if error.gone is None else next_isa(error.gone, arm.environ)
-                arm.rest()
+                limit = None if error.gone is None else next_isa(error.gone, variant.environ)
+                variant.rest()
                 if limit is None:
-                    arm.failure, arm.cure = error.reason, error.cure
+                    # The others need not load their libraries to say the same of a wrong request.
+                    for one in [one for one in self.variants if one is variant or (error.usage and not one.known)]:
+                        one.failure, one.cure = error.reason, error.cure
                     return
-                arm.environ[ISA_VARIABLE] = limit
-                arm.notes.append(f"{error.reason}; measured with {ISA_VARIABLE}={limit}")
+                variant.environ[ISA_VARIABLE] = limit
+                variant.notes.append(f"{error.reason}; measured with {ISA_VARIABLE}={limit}")
 
-    def _wake(self, arm: Arm) -> None:
+    def _wake(self, variant: Variant) -> None:
         """A worker that holds the model. Where memory would not do for all of them, the others are let go first."""
-        while arm.worker is None:
-            others = [one for one in self.arms if one is not arm and one.worker is not None]
-            if others and (self._short or crowded(self.arms, available_bytes())):
+        while variant.worker is None:
+            others = [one for one in self.variants if one is not variant and one.worker is not None]
+            if others and (self._short or crowded(self.variants, available_bytes())):
                 for one in others:
                     one.rest()
                 others, self._short = [], True
                 if SHORT not in self._remarks:
                     self._remarks.append(SHORT)
-            arm.worker = self._worker(arm.environ)
+            variant.worker = self._worker(variant.environ)
             try:
                 report = self._step(
-                    arm, "setup", job=self.job.to_dict(), precision=arm.precision, int8_layers=arm.int8_layers
+                    variant,
+                    "setup",
+                    job=self.job.to_dict(),
+                    precision=variant.precision,
+                    int8_layers=variant.int8_layers,
                 )
             except WorkerFailed as error:
-                arm.rest()
+                variant.rest()
                 no_memory = error.gone == -signal.SIGKILL or error.reason.startswith("out of memory")
                 if not others or not no_memory:
                     raise
                 self._short = True
                 continue
-            arm.seq_length = report["seq_length"]
+            variant.seq_length = report["seq_length"]
 
-    def _warm(self, arm: Arm) -> None:
-        report = self._step(arm, "warmup", iters=self.job.warmup)
-        arm.memory_bytes = max(arm.memory_bytes, report["peak_bytes"])
+    def _warm(self, variant: Variant) -> None:
+        report = self._step(variant, "warmup", iters=self.job.warmup)
+        variant.memory_bytes = max(variant.memory_bytes, report["peak_bytes"])
 
-    def _prepare(self, arm: Arm) -> None:
-        self._wake(arm)
-        facts = self._step(arm, "facts")
-        self._check(arm, dict(facts))
+    def _prepare(self, variant: Variant) -> None:
+        self._wake(variant)
+        facts = self._step(variant, "facts")
+        self._check(variant, dict(facts))
         if not self.scorer.ready:
-            self._step(arm, "score", part="train", file=str(self.folder / "train.npz"))
+            self._step(variant, "score", part="train", file=str(self.folder / "train.npz"))
             self.scorer.train(self.folder / "train.npz")
-        self._step(arm, "score", file=str(self._answers(arm)), limit=self.job.limit)
-        self.scorer.add(arm.precision, self._answers(arm))
-        self._warm(arm)
-        arm.known = True
+        self._step(variant, "score", file=str(self._answers(variant)), limit=self.job.limit)
+        self.scorer.add(variant.precision, self._answers(variant))
+        self._warm(variant)
+        variant.known = True
         names = ("precision", "seq_length", "notes", "memory_bytes")
-        self._journal.write("checked", told=facts, **{name: getattr(arm, name) for name in names})
+        self._keep("checked", told=facts, **{name: getattr(variant, name) for name in names})
 
-    def _check(self, arm: Arm, facts: dict[str, Any]) -> None:
+    def _check(self, variant: Variant, facts: dict[str, Any]) -> None:
         """Refuse a label that is not true; say what is emulated."""
         capability = facts.pop("capability", None)
-        arm.computed = Computed.of(facts)
-        why = refusal(arm.precision, arm.computed)
+        variant.computed = Computed.of(facts)
+        why = refusal(variant.precision, variant.computed)
         if why is not None:
             raise WorkerFailed(why)
         flags = cpu_flags()
         pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        arm.emulated = widened(arm.precision, arm.computed) or emulated(arm.precision, flags=flags, capability=pair)
-        if arm.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
-            arm.notes.append(note)
-        if not arm.computed.visible:
-            arm.notes.append("a plain callable: its precision is as declared by the caller")
+        variant.emulated = widened(variant.precision, variant.computed) or emulated(
+            variant.precision, flags=flags, capability=pair
+        )
+        if variant.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
+            variant.notes.append(note)
+        if not variant.computed.visible:
+            variant.notes.append("a plain callable: its precision is as declared by the caller")
 
     def _mixed(self) -> None:
         """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""
-        base = next((arm for arm in self.arms if arm.usable), None)
+        base = next((variant for variant in self.variants if variant.usable), None)
         if base is None or base.precision != "fp32" or not base.times:
             self._remarks.append("no sensitivity: it requires torch fp32 as the baseline, with visible layers")
             return
         if self._plan_block is None:
             self._pass("sensitivity", base, self._sensitivity)
             self._plan = plan(self._sensitive)
-            self._plan_block = 1 + max((trial.block for one in self.arms for trial in one.trials), default=-1)
+            self._plan_block = 1 + max((trial.block for one in self.variants for trial in one.trials), default=-1)
             if self._plan:
                 self._add_mixed()
             layers = [asdict(one) for one in self._sensitive]
-            self._journal.write("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
-        arm = next((one for one in self.arms if one.int8_layers is not None), None)
-        if arm is None or not base.usable:
+            self._keep("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
+        variant = next((one for one in self.variants if one.int8_layers is not None), None)
+        if variant is None or not base.usable:
             return
-        if not arm.known:
-            self.ready(arm)
-        if arm.usable:
-            self._blocks([base, arm], self._plan_block)
-            self._pass("energy by layer", arm, self._layers)
+        if not variant.known:
+            self.ready(variant)
+        if variant.usable:
+            self._blocks([base, variant], self._plan_block)
+            self._pass("energy by layer", variant, self._layers)
 
     def _add_mixed(self) -> None:
-        arm = Arm("mixed", len(self.job.precisions), tuple(self._plan))
-        arm.notes.append(f"{len(self._plan)} of {len(self._sensitive)} layers in int8, the others in fp32")
-        self.arms.append(arm)
+        variant = Variant("mixed", len(self.job.precisions), tuple(self._plan))
+        variant.notes.append(f"{len(self._plan)} of {len(self._sensitive)} layers in int8, the others in fp32")
+        self.variants.append(variant)
 
-    def _sensitivity(self, arm: Arm) -> None:
+    def _sensitivity(self, variant: Variant) -> None:
         items = min(SENSITIVITY_ITEMS, self.job.limit or SENSITIVITY_ITEMS)
         folder = self.folder / "layers"
         folder.mkdir(exist_ok=True)
-        self._wake(arm)
-        self._step(arm, "score", file=str(folder / "base.npz"), limit=items)
-        names = self._step(arm, "sensitivity", folder=str(folder), limit=items)["layers"]
+        self._wake(variant)
+        self._step(variant, "score", file=str(folder / "base.npz"), limit=items)
+        names = self._step(variant, "sensitivity", folder=str(folder), limit=items)["layers"]
         base = read_answers(folder / "base.npz")
-        int8 = next((one.times for one in self.arms if one.precision == "int8" and one.usable), [])
-        known = savings(arm.times, int8, arm.batch_s)
+        int8 = next((one.times for one in self.variants if one.precision == "int8" and one.usable), [])
+        known = savings(variant.times, int8, variant.batch_s)
         for place, name in enumerate(names):
             mine = read_answers(folder / f"{place}.npz")
             _, beside = self.scorer.compared(mine, base)
@@ -283,63 +298,66 @@ class PrecisionLab:
             kl, far = self.scorer.divergence(mine, base), self.scorer.distance(mine, base)
             self._sensitive.append(Sensitivity(name, kl, change, share, saved, far))
 
-    def _blocks(self, arms: Sequence[Arm], first: int = 0) -> str:
-        if not any(arm.usable for arm in arms):
+    def _blocks(self, variants: Sequence[Variant], first: int = 0) -> str:
+        usable = sum(variant.usable for variant in variants)
+        if not usable:
             return "failures"
         fixed = self.conduct.trials
 
         def ended(count: int) -> str | None:
-            return "decided" if fixed is None and count >= FEWEST and self._decided(arms, first) else None
+            if not any(variant.usable for variant in variants):
+                return "failures"
+            return "decided" if fixed is None and self._answered(variants, first) else None
 
         return self._experiment.blocks(
-            arms,
+            variants,
             self._trial,
-            trials=fixed,
+            trials=MOST_OF_ONE if fixed is None and usable == 1 else fixed,
             max_s=self.conduct.max_s if fixed is None else math.inf,
             first=first,
-            skip=lambda arm, block: not arm.usable or arm.has(block),
+            skip=lambda variant, block: not variant.usable or variant.has(block),
             ended=ended,
         )
 
-    def _trial(self, arm: Arm, block: int, place: int) -> None:
+    def _trial(self, variant: Variant, block: int, place: int) -> None:
         """A worker that fails is a row with its reason; trials that it finished count, and the others go on."""
         try:
-            self._loop(arm, block, place)
+            self._loop(variant, block, place)
         except WorkerFailed as error:
-            arm.rest()
-            if arm.trials:
-                arm.stopped = True
-                arm.notes.append(f"stopped after {len(arm.trials)} trials: {error.reason}")
+            variant.rest()
+            if variant.trials:
+                variant.stopped = True
+                variant.notes.append(f"stopped after {len(variant.trials)} trials: {error.reason}")
             else:
-                arm.failure, arm.cure = error.reason, error.cure
+                variant.failure, variant.cure = error.reason, error.cure
 
-    def _pass(self, what: str, arm: Arm, step: Callable[[Arm], None]) -> None:
+    def _pass(self, what: str, variant: Variant, step: Callable[[Variant], None]) -> None:
         """A pass beside the trials: one that fails is a note, and changes nothing that was measured."""
-        if not arm.usable:
+        if not variant.usable:
             return
         try:
-            step(arm)
+            step(variant)
         except WorkerFailed as error:
-            arm.rest()
-            arm.notes.append(f"{what} failed: {error.reason}")
+            variant.rest()
+            variant.notes.append(f"{what} failed: {error.reason}")
 
-    def _loop(self, arm: Arm, block: int, place: int) -> None:
+    def _loop(self, variant: Variant, block: int, place: int) -> None:
         """One timed loop. Only the worker's own window is charged; the parent's reads lie around it."""
-        if arm.worker is None:
-            self._wake(arm)
-            self._warm(arm)
+        if variant.worker is None:
+            self._wake(variant)
+            self._warm(variant)
         self._experiment.cool_down()
-        self._experiment.show(f"trial {block + 1} of {arm.precision}")
+        self._experiment.show(f"trial {block + 1} of {variant.precision}")
         recording = self._meter.recording
-        about = {"precision": arm.precision, "block": block, "place": place}
+        about = {"precision": variant.precision, "block": block, "place": place}
         outer = recording.span_open("trial", attributes={"role": "trial", **about}) if recording is not None else None
         report: LoopReport | None = None
         span: str | None = None
         try:
-            assert arm.worker is not None
+            assert variant.worker is not None
             # Where batches are counted, a loop lasts as long as they take.
             seconds = 0.0 if self.job.iters is not None else self.job.loop_s
-            report = cast(LoopReport, arm.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds))
+            report = cast(LoopReport, variant.worker.ask("loop", iters=self.job.iters or LEAST, seconds=seconds))
         finally:
             if recording is not None and outer is not None:
                 if report is not None:
@@ -348,69 +366,68 @@ class PrecisionLab:
                     recording.span_close(span, at_ns=report["end_ns"], attributes=batches)
                 recording.span_close(outer)
         line: TimedLine = {
-            "precision": arm.precision,
+            "precision": variant.precision,
             "block": block,
             "place": place,
             "span": span,
             "seconds": (report["end_ns"] - report["start_ns"]) / 1e9,
             "told": report,
         }
-        arm.add(line)
-        self._journal.write("timed", **line)
+        variant.add(line)
+        self._keep("timed", **line)
 
-    def _decided(self, arms: Sequence[Arm], first: int) -> bool:
+    def _answered(self, variants: Sequence[Variant], first: int) -> bool:
         run = self._experiment.live()
         if run is None:
             return True
-        usable = [arm for arm in arms if arm.usable]
-        found = figures(*self._per_batch(usable, run, range(first, MOST_BLOCKS), live=True), target=self.conduct.target)
-        if any(any(t.energy is None for t in one.trials) for one in found):
-            return False
-        return all(one.energy is None for one in found) or (len(found) > 1 and decided(found))
+        usable = [variant for variant in variants if variant.usable]
+        candidates, trials = self._per_batch(usable, run, range(first, MOST_BLOCKS), live=True)
+        target = self.conduct.target
+        return answered(figures(candidates, whole_blocks(trials), target=target), target)
 
-    def _layers(self, arm: Arm) -> None:
-        if arm.computed is None or not arm.computed.visible or arm.times:
+    def _layers(self, variant: Variant) -> None:
+        if variant.computed is None or not variant.computed.visible or variant.times:
             return
-        self._wake(arm)
-        report = self._step(arm, "layers", passes=5)
-        arm.times, arm.pass_s = report["layers"], report["whole_s"]
-        self._journal.write("layers", precision=arm.precision, times=arm.times, pass_s=arm.pass_s)
+        self._wake(variant)
+        report = self._step(variant, "layers", passes=5)
+        variant.times, variant.pass_s = report["layers"], report["whole_s"]
+        self._keep("layers", precision=variant.precision, times=variant.times, pass_s=variant.pass_s)
 
-    def _step(self, arm: Arm, do: str, **more: Any) -> dict[str, Any]:
+    def _step(self, variant: Variant, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
         names = {"setup": "set-up", "facts": "profile", "score": "accuracy", "warmup": "warm-up"}
         name = names.get(do, do)
-        self._experiment.show(f"{name} of {arm.precision}")
-        assert arm.worker is not None
-        with self._meter.span(name, precision=arm.precision):
-            return arm.worker.ask(do, **more)
+        self._experiment.show(f"{name} of {variant.precision}")
+        assert variant.worker is not None
+        with self._meter.span(name, precision=variant.precision):
+            return variant.worker.ask(do, **more)
 
     def _per_batch(
-        self, arms: Sequence[Arm], run: Run | None, counted: range, *, live: bool = False
+        self, variants: Sequence[Variant], run: Run | None, counted: range, *, live: bool = False
     ) -> tuple[list[Candidate], list[Trial]]:
         """Trials of some blocks as energies and seconds of one batch, so that loops of different lengths compare."""
         found = []
-        for arm in arms:
-            kept = [trial for trial in arm.trials if trial.block in counted]
+        for variant in variants:
+            kept = [trial for trial in variant.trials if trial.block in counted]
             filled = kept if run is None else with_energy(kept, run, live=live)
             if run is not None and not live:
                 filled = with_power(filled, run)
-            found += [_divided(trial, len(loop)) for trial, loop in zip(filled, arm.loops_in(counted), strict=True)]
-        return [Candidate(arm.index, arm.precision, arm.precision, ()) for arm in arms], found
+            found += [_divided(trial, len(loop)) for trial, loop in zip(filled, variant.loops_in(counted), strict=True)]
+        return [Candidate(variant.index, variant.precision, variant.precision, ()) for variant in variants], found
 
     def _figures(self, run: Run | None) -> dict[int, Figures]:
         """The figures of each precision by its index: of the experiment, and of a mixed plan's own blocks, in which it
         ran beside the baseline. Neither changes the other."""
 
-        def made(arms: Sequence[Arm], counted: range) -> dict[int, Figures]:
-            if not arms:
+        def made(variants: Sequence[Variant], counted: range) -> dict[int, Figures]:
+            if not variants:
                 return {}
-            trials, fixed = self._per_batch(arms, run, counted), self.conduct.trials is not None
+            trials, fixed = self._per_batch(variants, run, counted), self.conduct.trials is not None
             return {one.candidate.index: one for one in figures(*trials, target=self.conduct.target, anytime=not fixed)}
 
         own = self._own_blocks(None)
-        measured = [arm for arm in self.arms if arm.int8_layers is None and arm.loops_in(own)]
-        mixed = [arm for arm in self.arms if arm.int8_layers is not None and arm.trials]
+        measured = [variant for variant in self.variants if variant.int8_layers is None and variant.loops_in(own)]
+        mixed = [variant for variant in self.variants if variant.int8_layers is not None and variant.trials]
         beside = made([*measured[:1], *mixed], self._own_blocks(())) if mixed else {}
         return beside | made(measured, own)
 
@@ -422,37 +439,37 @@ class PrecisionLab:
     def result(self, run: Run | None) -> Result:
         """The figures from the finished tape."""
         by_index = self._figures(run)
-        baseline = next((arm.precision for arm in self.arms if arm.index in by_index), None)
+        baseline = next((variant.precision for variant in self.variants if variant.index in by_index), None)
         rows = []
-        for arm in self.arms:
-            one = by_index.get(arm.index)
-            score, beside = self.scorer.scores(arm.precision, baseline)
-            loops = arm.loops_in(self._own_blocks(arm.int8_layers))
+        for variant in self.variants:
+            one = by_index.get(variant.index)
+            score, beside = self.scorer.scores(variant.precision, baseline)
+            loops = variant.loops_in(self._own_blocks(variant.int8_layers))
             latency = Latency.of([seconds for loop in loops for seconds in loop])
             if latency is not None and one is not None:
                 # Of whole loops, as the energy is: so energy is power times this.
                 latency = replace(latency, mean_s=one.seconds.value)
             row = Row(
-                arm.precision,
-                arm.failure or (None if one is not None else "not measured: interrupted first"),
-                arm.cure,
-                tuple(dict.fromkeys((*arm.notes, *(one.notes if one is not None else ())))),
-                arm.computed,
-                arm.emulated,
+                variant.precision,
+                variant.failure or (None if one is not None else "not measured: interrupted first"),
+                variant.cure,
+                tuple(dict.fromkeys((*variant.notes, *(one.notes if one is not None else ())))),
+                variant.computed,
+                variant.emulated,
                 sum(map(len, loops)) or None,
-                arm.seq_length,
+                variant.seq_length,
                 latency,
                 one,
                 score,
                 beside,
-                arm.peak_bytes,
-                self._window(arm, run),
-                arm.hooks if arm.trials else None,
+                variant.peak_bytes,
+                self._window(variant, run),
+                variant.hooks if variant.trials else None,
                 batches=tuple(map(len, loops)),
                 batch_size=self.job.batch_size,
             )
-            rows.append(_with_layers(row, arm))
-        order = sorted((t for arm in self.arms for t in arm.trials), key=lambda t: (t.block, t.place))
+            rows.append(_with_layers(row, variant))
+        order = sorted((t for variant in self.variants for t in variant.trials), key=lambda t: (t.block, t.place))
         ranking = Ranking(tuple(ranked(self._sensitive)), tuple(self._plan)) if self._sensitive else None
         both = None if ranking is None else ranking.correlation
         ranks = () if both is None else (str(both),)
@@ -461,16 +478,16 @@ class PrecisionLab:
             tuple(rows),
             self._ended,
             None if run is None else run.name,
-            tuple(self.arms[trial.candidate].precision for trial in order),
+            tuple(self.variants[trial.candidate].precision for trial in order),
             (*self.scorer.notes, *self._remarks, *ranks, *(() if run is None else dict.fromkeys(run.trouble))),
             ranking,
         )
 
-    def _window(self, arm: Arm, run: Run | None) -> Window | None:
-        if run is None or not arm.trials:
+    def _window(self, variant: Variant, run: Run | None) -> Window | None:
+        if run is None or not variant.trials:
             return None
-        energy = with_energy(arm.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
-        return Window.of(energy, arm.trials[-1].seconds)
+        energy = with_energy(variant.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
+        return Window.of(energy, variant.trials[-1].seconds)
 
 
 def _divided(trial: Trial, iters: int) -> Trial:
@@ -482,10 +499,10 @@ def _divided(trial: Trial, iters: int) -> Trial:
     )
 
 
-def _with_layers(row: Row, arm: Arm) -> Row:
-    if not arm.times or row.latency is None:
+def _with_layers(row: Row, variant: Variant) -> Row:
+    if not variant.times or row.latency is None:
         return row
     mean = row.energy_per_batch
-    found, note = apportion(arm.times, arm.batch_s, None if mean is None else mean.value)
+    found, note = apportion(variant.times, variant.batch_s, None if mean is None else mean.value)
     notes = row.notes if note is None else (*row.notes, note)
     return replace(row, layers=tuple(found), notes=notes)

@@ -20,7 +20,7 @@ from everywatt.bench.precision.plan import Job
 from everywatt.core.errors import MissingExtra
 
 OUTPUT = "output"
-OPSET = 17
+OPSET = 17  # the first with LayerNormalization as one operator
 PRECISIONS = ("fp32", "fp16", "int8", "int8-static")
 PRODUCTS = ("MatMul", "Gemm", "FusedMatMul", "Attention", "MultiHeadAttention", "Conv")
 

@@ -16,7 +16,7 @@ from everywatt.bench.precision.plan import Job
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.core.format import format_number, format_percent
 from everywatt.core.jsonio import ToDict
-from everywatt.core.stats import Z95, mcnemar, newcombe, wilson
+from everywatt.core.stats import Z95, mcnemar, paired_difference, wilson
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,10 +62,9 @@ def accuracy(correct: npt.NDArray[np.bool_]) -> Score:
 
 
 def paired_accuracy(baseline: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> tuple[float, float, float, float]:
-    """Difference of two accuracies on the same items, Newcombe's 95 % interval, and McNemar's exact p."""
-    both, neither = int((baseline & other).sum()), int((~baseline & ~other).sum())
+    """Difference of two accuracies on the same items with its 95 % interval, and McNemar's exact p."""
     only_base, only_other = int((baseline & ~other).sum()), int((~baseline & other).sum())
-    return *newcombe(both, only_base, only_other, neither), mcnemar(only_base, only_other)
+    return *paired_difference(only_base, only_other, len(baseline)), mcnemar(only_base, only_other)
 
 
 def perplexity(loss: Floats, tokens: npt.NDArray[np.int64]) -> Score:
@@ -113,7 +112,7 @@ Answers = dict[str, npt.NDArray[Any]]
 PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0)
 """L2 penalties of an item, tried in turn: with too small a one, a few hundred sentences with hundreds of features each
 are memorised."""
-FOLDS = 4
+FOLDS = 4  # of the cross-validation; a class needs as many items
 
 
 class Probe:

@@ -124,7 +124,7 @@ class TorchBackend(Backend):
         self, job: Job, precision: str, calibration: Sequence[Arrays], int8_layers: Sequence[str] | None
     ) -> None:
         self.task = job.task
-        self.device = _device(job.device)
+        self.device = device_of(job.device)
         torch.manual_seed(job.seed)
         if job.entry is not None and converts(job.entry):
             model = build(job.entry, precision)
@@ -135,8 +135,7 @@ class TorchBackend(Backend):
         self.model: Any = model.eval()
 
     def prepare(self, batch: Arrays) -> Any:
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in batch.items()}
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return tensors_on(self.device, batch)
 
     def run(self, prepared: Any) -> Any:
         with torch.inference_mode():
@@ -249,10 +248,16 @@ def language_loss(logits: Any, ids: Any, mask: Any) -> dict[str, npt.NDArray[Any
     }
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
+    """The device of that name; `auto` is a CUDA card where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(name)
+
+
+def tensors_on(device: torch.device, batch: Arrays) -> dict[str, torch.Tensor]:
+    """The arrays of a batch as tensors on a device."""
+    return {name: torch.from_numpy(np.ascontiguousarray(array)).to(device) for name, array in batch.items()}
 
 
 def _disk_bytes(model: Any) -> int:

@@ -14,8 +14,8 @@ import torch
 from everywatt.bench.precision.backend import build, load_model, pooled
 from everywatt.bench.precision.data import Dataset, halves, load_data
 from everywatt.bench.precision.plan import EpochReport, StepReport
+from everywatt.bench.precision.torch_backend import device_of, tensors_on
 from everywatt.bench.precision.worker import answer_channel, serve
-from everywatt.core.errors import UsageError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -46,15 +46,12 @@ class Training:
         torch.manual_seed(start)
         self._rng = np.random.default_rng(start)
         self._data: Dataset = load_data(request["data"])
-        if self._data.labels is None:
-            raise UsageError(f"{self._data.name} has no labels to train on.")
+        assert self._data.labels is not None, "the lab has looked at the data"
         train, held = halves(len(self._data), request["seed"])
         limit = request.get("limit")
         self._train, self._held = train[:limit], held[:limit]
         self._size = int(request["batch_size"])
-        self._device = torch.device("cuda" if request["device"] == "auto" and torch.cuda.is_available() else "cpu")
-        if request["device"] != "auto":
-            self._device = torch.device(request["device"])
+        self._device = device_of(request["device"])
         self._precision = request["precision"]
         self._model = _model(request, int(self._data.labels.max()) + 1).to(self._device)
         self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=float(request["lr"]))
@@ -115,9 +112,7 @@ class Training:
 
     def _loss(self, items: Any) -> tuple[Any, Any, Any]:
         assert self._data.labels is not None
-        batch = {
-            k: torch.from_numpy(np.ascontiguousarray(v)).to(self._device) for k, v in self._data.batch(items).items()
-        }
+        batch = tensors_on(self._device, self._data.batch(items))
         out = self._model(batch["inputs"].float()) if set(batch) == {"inputs"} else self._model(**batch)
         logits = getattr(out, "logits", out).float()
         labels = torch.from_numpy(self._data.labels[items]).to(self._device)

@@ -11,8 +11,8 @@ from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import Figures, figures, quantity
 from everywatt.bench.precision.computed import cpu_flags, emulated
-from everywatt.bench.precision.plan import EpochReport, StepReport
-from everywatt.bench.precision.variants import Worker, WorkerFailed
+from everywatt.bench.precision.plan import DEFAULT_MODEL, EpochReport, StepReport, check_model
+from everywatt.bench.precision.variants import Worker, WorkerFailed, load_data_without_torch
 from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
@@ -129,7 +129,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 class TrainJob:
     """What to train, how, and how often. `precisions`: fp32, or autocast to bf16 or fp16 with weights in fp32."""
 
-    model: str = "minilm"
+    model: str = DEFAULT_MODEL
     data: str = "reviews"
     precisions: tuple[str, ...] = ("fp32", "bf16")
     epochs: int = 2
@@ -145,6 +145,7 @@ class TrainJob:
         unknown = [one for one in self.precisions if one not in PRECISIONS]
         if unknown or not self.precisions:
             raise UsageError(f"'{', '.join(unknown)}' is not one of {', '.join(PRECISIONS)}, which can be trained in.")
+        check_model(self.model, self.entry, (DEFAULT_MODEL,))
 
     def request(self, precision: str, trial: int = 1) -> dict[str, Any]:
         """What a worker gets. Each trial has its own start and order of items, the same for all precisions."""
@@ -252,9 +253,13 @@ class TrainLab:
         cool: bool = True,
         worker: Callable[[], Worker] = lambda: Worker(module=MODULE),
     ) -> None:
+        data = load_data_without_torch(job.data)
+        if data.labels is None:
+            raise UsageError(f"{data.name} has no labels to train on.")
         self.job = job
         self._worker = worker
         self._meter = meter
+        self._wrong: str | None = None  # what is wrong with the request, at any precision
         # One training each takes long, and its machine is warm from its own first steps on.
         self._experiment = Experiment(meter, idle_s=idle_s, cool=cool and job.trials > 1, show=show)
         self._done: list[_Training] = []
@@ -267,7 +272,7 @@ class TrainLab:
         self.interrupted = False
 
     def _failed(self, precision: str, block: int) -> bool:
-        return any(one.failure for one in self._done if one.precision == precision)
+        return self._wrong is not None or any(one.failure for one in self._done if one.precision == precision)
 
     def _one(self, precision: str, block: int, place: int) -> None:
         """One training in a process of its own, which begins where every other one began."""
@@ -279,6 +284,7 @@ class TrainLab:
             self._train(training, worker)
         except WorkerFailed as error:
             training.failure, training.cure = error.reason, error.cure
+            self._wrong = error.reason if error.usage else None
         finally:
             worker.close()
 
@@ -327,7 +333,8 @@ class TrainLab:
         """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
         found = [self._trained(one, run) for one in self._done]
         missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
-        found += [Trained(name, (), Energy.refuse("not trained"), failure="interrupted first") for name in missing]
+        why = self._wrong or "interrupted first"
+        found += [Trained(name, (), Energy.refuse("not trained"), failure=why) for name in missing]
         base = next((one for one in found if one.epochs and one.energy.joules), None)
         whole = tuple(_beside(one, base, found) for one in found)
         return TrainResult(self.job, whole, None if run is None else run.name)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, TypedDict
 
-from everywatt.bench.lines import Lines, read_lines
+from everywatt.bench.experiment import read_lines
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.plan import LayerTime, LoopReport
-from everywatt.bench.trials import Trial, let_go
+from everywatt.bench.trials import Trial, last_line, let_go
 from everywatt.core.errors import UsageError
 from everywatt.sensors.procfs import parse_meminfo
 
@@ -86,17 +86,16 @@ def _short(text: str, most: int = 200) -> str:
 
 
 MODULE = "everywatt.bench.precision.worker"
-GRACE_S = 5.0
+GRACE_S = 5.0  # from closing the pipe of a worker until it is killed
 
 
 class WorkerFailed(Exception):
-    """A step could not be done. `gone` is the exit status where the process ended with it, else None."""
+    """A step could not be done. `gone` is the exit status where the process ended with it, else None; `usage`: what was
+    asked for is wrong, at this precision and at any other."""
 
-    def __init__(self, reason: str, *, cure: str | None = None, gone: int | None = None) -> None:
+    def __init__(self, reason: str, *, cure: str | None = None, gone: int | None = None, usage: bool = False) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.cure = cure
-        self.gone = gone
+        self.reason, self.cure, self.gone, self.usage = reason, cure, gone, usage
 
 
 class Worker:
@@ -127,22 +126,19 @@ class Worker:
             line = ""
         if not line:
             code = self._process.wait()
-            raise WorkerFailed(died(code, self._last_words()), cure=cure(code), gone=code)
+            raise WorkerFailed(died(code, last_line(self._said, 200)), cure=cure(code), gone=code)
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
-            raise WorkerFailed(explained(answer["kind"], answer["message"]), cure=answer.get("cure"))
+            kind = answer["kind"]
+            raise WorkerFailed(
+                explained(kind, answer["message"]), cure=answer.get("cure"), usage=kind == UsageError.__name__
+            )
         return answer
 
     def close(self) -> None:
         """Let it go; a second call does nothing."""
         let_go(self._process, GRACE_S)
         self._said.close()
-
-    def _last_words(self) -> str:
-        """The last line that it printed, which is often the reason."""
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 4096))
-        return self._said.read().decode("utf-8", "replace").strip().rpartition("\n")[2][:200]
 
 
 def load_data_without_torch(source: str) -> Dataset:
@@ -177,7 +173,7 @@ SPARE = 1.5
 
 
 @dataclass(slots=True)
-class Arm:
+class Variant:
     """What is known of one precision. `known`: its label was checked and its answers are there. `stopped`: no further
     trial can be made; what is finished counts.
 
@@ -248,41 +244,25 @@ def available_bytes() -> int | None:
         return None
 
 
-def crowded(arms: list[Arm], available: int | None) -> bool:
+def crowded(variants: list[Variant], available: int | None) -> bool:
     """Whether another worker might not fit beside those that are awake.
 
-    >>> crowded([Arm("fp32", 0, memory_bytes=10)], 14)
+    >>> crowded([Variant("fp32", 0, memory_bytes=10)], 14)
     True
-    >>> crowded([Arm("fp32", 0, memory_bytes=10)], 15)
+    >>> crowded([Variant("fp32", 0, memory_bytes=10)], 15)
     False
     """
-    largest = max((arm.memory_bytes for arm in arms), default=0)
+    largest = max((variant.memory_bytes for variant in variants), default=0)
     return available is not None and largest > 0 and available < SPARE * largest
 
 
 FILE, ANSWERS = "precision.jsonl", "precision"
 
 
-class Journal:
-    """Writes lines; without a folder (no recording) it does nothing."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._lines = None if folder is None else Lines(folder / FILE)
-
-    def close(self) -> str:
-        """Close the file; gives a sentence where something could not be written."""
-        lines, self._lines = self._lines, None
-        return "" if lines is None else lines.close()
-
-    def write(self, kind: str, **data: Any) -> None:
-        """A line: what is asked for (`request`), a precision that was set up, looked at and scored (`checked`), a timed
-        loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does (`sensitivity`)."""
-        if self._lines is not None:
-            self._lines.write({"kind": kind, **data})
-
-
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """The lines, the request first; UsageError where it is no such run."""
+    """The lines of a journal: what was asked for (`request`), a precision that was set up, looked at and scored
+    (`checked`), a timed loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does
+    (`sensitivity`). The request is the first; UsageError where it is no such run."""
     found = [line for line in read_lines(folder / FILE) if "kind" in line]
     if not found or found[0]["kind"] != "request":
         raise UsageError(f"{folder.name} is not a run of `bench precision`.", cure="everywatt list")

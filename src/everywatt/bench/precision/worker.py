@@ -21,8 +21,8 @@ from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, l
 from everywatt.bench.precision.plan import Job, LoopReport, job_from
 from everywatt.core.platforms import own_peak_bytes
 
-CALIBRATION_ITEMS = 64
-SCORING_BATCH = 16
+CALIBRATION_ITEMS = 64  # items from which ranges of activations are found; more change them little and take seconds
+SCORING_BATCH = 16  # items: small enough for any memory, as nothing of scoring is timed
 
 
 class Lab:
@@ -177,7 +177,7 @@ def serve(lines: Iterable[str], out: TextIO, lab: Any) -> None:
 
 
 def answer_channel() -> TextIO:
-    """A stream to the parent; what anybody prints goes to stderr from now on."""
+    """A stream to the parent; whatever a library prints goes to stderr from now on."""
     own = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(own, "w", encoding="utf-8")

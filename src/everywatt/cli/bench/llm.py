@@ -12,11 +12,11 @@ from typing import Any
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
+from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
-from everywatt.bench.llm.figure import Facts, parse_count, parse_prices
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
 from everywatt.bench.llm.local import TRANSCRIPT, transcribed
 from everywatt.bench.llm.metrics import parse_bounds

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from everywatt.api.run import Run, load
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
 from everywatt.bench.precision.lab import Conduct, PrecisionLab
 from everywatt.bench.precision.layers import correlated
 from everywatt.bench.precision.plan import (

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from everywatt.api.run import Run
-from everywatt.bench.lines import folder_of
+from everywatt.bench.experiment import folder_of
+from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
-from everywatt.bench.llm.figure import Facts
 from everywatt.bench.llm.metrics import Conditions
 from everywatt.bench.llm.records import Answer, Item, Record, read_plan, read_records
 from everywatt.bench.llm.result import conditions, known_facts, owed_by, placed

@@ -26,8 +26,8 @@ from everywatt.core.format import format_percent
 from everywatt.meters.series import Part, Table, group, number, write_part
 
 KIND: Final = "ipw"
-OLD_BUFFER_S: Final = 30.0
-PAUSE_NS: Final = 1_000_000
+OLD_BUFFER_S: Final = 30.0  # of readings that early versions kept
+PAUSE_NS: Final = 1_000_000  # between two queries, so that no reading is at the edge of both
 WHOLE: Final = ("soc_per_query_joules", "soc.all.energy", "soc.all", Domain.SOC)
 PARTS: Final = (
     ("per_query_joules", "gpu.all.energy", "gpu.all", Domain.GPU),

@@ -15,8 +15,8 @@ from everywatt.energy.sources import Source, addable, sources, splittable
 from everywatt.energy.window import windows_energy
 from everywatt.ledger.engine import NOT_RECORDED
 from everywatt.ledger.groups import GROUPINGS, Grouping
-from everywatt.ledger.idle import Idle
-from everywatt.ledger.levels import device_number, kind_of
+from everywatt.ledger.idle import Idle, kind_of
+from everywatt.ledger.levels import device_number
 from everywatt.ledger.owners import BY_ALLOCATION, BY_USE, Owner
 from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
 from everywatt.ledger.split.split import (
@@ -112,7 +112,7 @@ def share_tape(
         part = dict(total.parts).get(source.label)
         if part is None or part.joules is None or source.label not in levels:
             continue
-        maker = work.gpu if kind_of(source) == "gpu" else work.cpu
+        maker = work.gpu if kind_of(source.domain) == "gpu" else work.cpu
         devices.append(maker(source, part, levels[source.label]))
     owners = (*SPECIAL, *(grouping.owner(tape, facts) for facts in roll.facts))
     # Of a process that moved to another cgroup there are two sets of facts, and a single process.

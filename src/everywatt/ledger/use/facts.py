@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
-from everywatt.core.cgroup_names import PlaceKind, places
+from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.core.lazy_dataclass import dataclass
 
 
@@ -93,10 +93,26 @@ class ProcessFacts:
 
 
 @lru_cache(maxsize=4096)
+def places_of(cgroup: str | None) -> dict[PlaceKind, Place]:
+    """Everything that a cgroup's path says (`core.cgroup_names.places`), found once; nothing where there is none."""
+    return places(cgroup) if cgroup else {}
+
+
+@lru_cache(maxsize=4096)
 def _workload(cgroup: str) -> str:
-    within = places(cgroup)
+    within = places_of(cgroup)
     kinds = (PlaceKind.JOB, PlaceKind.CONTAINER, PlaceKind.UNIT)
     return next((within[kind].id for kind in kinds if kind in within), cgroup)
+
+
+def container_label(found: Place, told: Mapping[str, Any]) -> str:
+    """`namespace/pod/container` in Kubernetes, the container's name elsewhere, else a short id.
+
+    `told` is what files on the host say of its cgroup.
+    """
+    if told.get("pod"):
+        return "/".join(str(told[key]) for key in ("namespace", "pod", "container") if told.get(key))
+    return str(told.get("name") or found.label)
 
 
 def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | None]]) -> list[bool]:

@@ -66,7 +66,7 @@ class OwnedUse:
             there = self._pinned.setdefault(self._packages[cpu], {})
             there[part] = there.get(part, 0.0) + cpu_s
 
-    def on(self, package: int | None, cores_s: float | None = None) -> dict[OwnerKey, float]:
+    def on(self, package: int | None, cores_s: float | None = None) -> Mapping[OwnerKey, float]:
         """What of it was on one package, None for all of them; weighted where its power saturates (`saturating`).
 
         `cores_s` are the core seconds that the package had where it does, else None.
@@ -74,6 +74,8 @@ class OwnedUse:
         parts = self._parts if package is None else self._on(package)
         if cores_s is not None:
             return saturating(parts, cores_s)
+        if package is None and len(parts) == len(self.uses):
+            return self.uses  # one workload each
         found: dict[OwnerKey, float] = {}
         for (owner, _), used in parts.items():
             found[owner] = found.get(owner, 0.0) + used
@@ -220,13 +222,16 @@ class OwnerUse(ProcessTable):
 
     def count_memory(self) -> None:
         """Add up what living owners hold, into `memory`."""
-        memory: dict[OwnerKey, float] = {}
-        living: dict[OwnerKey, int] = {}
+        sizes: dict[OwnerKey, list[float]] = {}  # one look-up for each process: there are many
         for seen in self.alive.values():
             owner = self.owner(seen.facts)
-            memory[owner] = memory.get(owner, 0.0) + (seen.rss_bytes or 0.0)
-            living[owner] = living.get(owner, 0) + 1
-        self.memory, self._living, self._left, self.may_have_ended = memory, living, {}, False
+            mine = sizes.get(owner)
+            if mine is None:
+                mine = sizes[owner] = []
+            mine.append(seen.rss_bytes or 0.0)
+        self.memory = {owner: sum(mine, 0.0) for owner, mine in sizes.items()}
+        self._living = {owner: len(mine) for owner, mine in sizes.items()}
+        self._left, self.may_have_ended = {}, False
 
     def tidy(self, pids: Collection[int] = ()) -> None:
         """Forget processes that ended, but those of `pids`; their exit records may come until the next time."""

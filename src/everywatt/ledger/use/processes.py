@@ -15,10 +15,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from everywatt.core.cgroup_names import places
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.ledger.use.facts import ProcessFacts
+from everywatt.ledger.use.facts import ProcessFacts, places_of
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
@@ -80,10 +79,10 @@ class CgroupTable:
         A new one has a past that is not ours, unless it was made for a command.
         """
         for row in rows:
-            path, cpu_s, made = str(row.get("cgroup")), row.get("cpu_s"), bool(row.get("made"))
-            if row.get("cpus") is not None:
+            path, cpu_s, made = str(row.get("cgroup")), row.get("cpu_s"), "made" in row and bool(row["made"])
+            if "cpus" in row and row["cpus"] is not None:
                 self.cpus[path] = float(row["cpus"])
-            if isinstance(row.get("name"), Mapping):
+            if "name" in row and isinstance(row["name"], Mapping):
                 self.names.setdefault(path, {}).update(row["name"])
             if cpu_s is not None:
                 before_s = self._cpu_s.get(path)
@@ -93,7 +92,7 @@ class CgroupTable:
             if row.get("gone"):
                 self._cpu_s.pop(path, None)
                 self._gone.add(path)
-            else:
+            elif self._gone:
                 self._gone.discard(path)
 
 
@@ -157,7 +156,7 @@ class ProcessTable:
 
     def _is_owner(self, path: str) -> bool:
         """Whether a group is a job, a container or a unit, and not of nobody in particular."""
-        return bool(places(path))
+        return bool(places_of(path))
 
     # Groups.
 
@@ -198,7 +197,7 @@ class ProcessTable:
         """The facts of processes of a group that came and went between two reads."""
         found = self._exited.get(path)
         if found is None:
-            uids = (place.details.get("uid") for place in places(path).values())
+            uids = (place.details.get("uid") for place in places_of(path).values())
             name = path.rpartition("/")[2]
             facts = ProcessFacts(0, None, f"short-lived processes in {name}", uid=next(filter(None, uids), None))
             facts.cgroup, facts.exited, facts.more["of"] = path, True, name

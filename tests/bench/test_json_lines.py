@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from everywatt.bench.lines import Lines, numbered_lines, read_lines
+from everywatt.bench.experiment import JsonLines, numbered_lines, read_lines
 
 
 def test_a_full_disk_loses_lines_and_says_so(tmp_path) -> None:
     (tmp_path / "lines.jsonl").symlink_to("/dev/full")
-    lines = Lines(tmp_path / "lines.jsonl")
+    lines = JsonLines(tmp_path / "lines.jsonl")
     lines.write({"a": 1})
     assert "No space left" in lines.close()
 
@@ -17,7 +17,7 @@ def test_a_full_disk_loses_lines_and_says_so(tmp_path) -> None:
 def test_half_a_line_of_a_killed_run_stays_alone(tmp_path) -> None:
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b'{"a": 1}\n[2]\n\n{"b": ')
-    lines = Lines(file)
+    lines = JsonLines(file)
     for value in ("ü", os.fsdecode(b"caf\xe9"), float("inf")):
         lines.write({"a": value})
     assert lines.close() == ""
