@@ -160,3 +160,17 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 def test_a_folder_without_jobs_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="contains no Lab-IA jobs"):
         read_tree(tmp_path)
+
+
+def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
+    """100 W every 2 s for 20 s, nothing for ten minutes, and one more reading: 20 s and one period are covered."""
+    folder = tmp_path / "2026_11" / "ada" / "7"
+    folder.mkdir(parents=True)
+    (folder / "meta_data.json").write_text(json.dumps({"jobid": "7", "node_id": "n1"}))
+    stamps = [f"2026-11-15 10:{s // 60:02d}:{s % 60:02d}.000000" for s in (*range(0, 21, 2), 620)]
+    metrics = {"cpu": {"intel_power": 200.0, "rel_intel_power": {"1": 100.0}}}
+    lines = [json.dumps({"date": stamp, "metrics": metrics}) for stamp in stamps]
+    (folder / "power_metrics.json").write_text("\n".join(lines) + "\n")
+    (job,) = read_tree(tmp_path).jobs
+    assert (job.energy_uj, job.low_uj, job.high_uj) == (2_200_000_000, 0, 4_400_000_000)
+    assert job.coverage == pytest.approx(22 / 620)

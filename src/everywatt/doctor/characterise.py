@@ -75,18 +75,11 @@ class Characterisation:
     notes: tuple[str, ...] = ()
 
 
-def characterise(
-    t_s: npt.ArrayLike,
-    values: npt.ArrayLike,
-    marks_s: npt.ArrayLike | None = None,
-    *,
-    starts_busy: bool = False,
-    period_s: float | None = None,
-) -> Characterisation:
+def characterise(t_s: npt.ArrayLike, values: npt.ArrayLike, marks_s: npt.ArrayLike | None = None) -> Characterisation:
     """Period, window and quantum of a sensor from polls `values` at `t_s` (seconds, much faster than it publishes).
 
     marks_s are the times at which the load was switched, in turn on and off. Before the first and after the last it
-    is off (`starts_busy`: on). A mark that is repeated at one time, as an end and a start, counts once.
+    is off. A mark that is repeated at one time, as an end and a start, counts once.
     """
     t, v = np.asarray(t_s, dtype=np.float64), np.asarray(values, dtype=np.float64)
     known = np.isfinite(v)
@@ -94,7 +87,7 @@ def characterise(
     if len(t) < 3:
         return Characterisation(None, None, None, None, None, None, None, len(t), 0.0, 0.0, ("too few polls",))
     notes: list[str] = []
-    found = publications(t, v, period_s)
+    found = publications(t, v)
     if found.period_s is None:
         notes.append("no regular period: the value changed too rarely, or polls are slower than the sensor")
     jitter = _jitter(found) if found.period_s is not None else None
@@ -102,7 +95,7 @@ def characterise(
     if marks_s is None:
         notes.append("no load marks: the averaging window cannot be determined")
     elif found.period_s is not None:
-        fit = _fit_window(found, switches(marks_s), starts_busy, notes)
+        fit = _fit_window(found, switches(marks_s), notes)
     confidence = fit.explained if fit else float(found.period_s is not None)
     window, low, high, lag = (fit.window_s, fit.low_s, fit.high_s, fit.lag_s) if fit else (None, None, None, None)
     poll = float(np.median(np.diff(t)))
@@ -128,7 +121,7 @@ class _Fit:
     explained: float
 
 
-def _fit_window(found: Publications, marks: Array, busy: bool, notes: list[str]) -> _Fit | None:
+def _fit_window(found: Publications, marks: Array, notes: list[str]) -> _Fit | None:
     """The window and lag whose averaged square explains the readings best."""
     inside = (found.t_s > marks[0] - 0.5) & (found.t_s < marks[-1] + 1.5)
     t, y = found.t_s[inside], found.values[inside]
@@ -137,7 +130,7 @@ def _fit_window(found: Publications, marks: Array, busy: bool, notes: list[str])
         return None
     period = found.period_s or 0.0
     windows = np.append(WINDOWS_S, period)
-    left = np.array([[_unexplained(t - lag, y, marks, busy, w) for lag in LAGS_S] for w in windows])
+    left = np.array([[_unexplained(t - lag, y, marks, w) for lag in LAGS_S] for w in windows])
     per_window = left.min(axis=1)
     row = int(np.argmin(per_window))
     if per_window[-1] <= per_window[row] + SIMPLER:
@@ -157,13 +150,13 @@ def _fit_window(found: Publications, marks: Array, busy: bool, notes: list[str])
     return _Fit(float(windows[row]), float(good.min()), float(good.max()), lag, float(1 - per_window[row]))
 
 
-def _unexplained(t: Array, y: Array, marks: Array, busy: bool, window: float) -> float:
+def _unexplained(t: Array, y: Array, marks: Array, window: float) -> float:
     """Share of the readings' variance that fitted levels, averaged over the window, leave over.
 
     Three levels: load on, load off, and off before the first mark, when clocks were not up yet; and a part of the level
     that comes with the first half second of load, while clocks rise.
     """
-    on = (_busy_s(t, marks, busy) - _busy_s(t - window, marks, busy)) / window
+    on = (_busy_s(t, marks) - _busy_s(t - window, marks)) / window
     cold = (np.minimum(t, marks[0]) - np.minimum(t - window, marks[0])) / window
     warm = marks[0] + WARM_UP_S
     rising = (np.clip(t, marks[0], warm) - np.clip(t - window, marks[0], warm)) / window
@@ -177,12 +170,10 @@ def _unexplained(t: Array, y: Array, marks: Array, busy: bool, window: float) ->
     return float(np.sum((off - columns @ levels) ** 2) / np.sum(off**2))
 
 
-def _busy_s(t: Array, marks: Array, busy: bool) -> Array:
+def _busy_s(t: Array, marks: Array) -> Array:
     """Seconds for which the load was on, up to each time."""
-    on = (np.arange(len(marks) - 1) % 2 == 0) != busy
-    total = np.concatenate(([0.0], np.cumsum(np.diff(marks) * on)))
-    outside = np.maximum(t - marks[-1], 0.0) - np.maximum(marks[0] - t, 0.0)
-    return np.asarray(np.interp(t, marks, total) + outside * float(busy))
+    on = np.arange(len(marks) - 1) % 2 == 0
+    return np.asarray(np.interp(t, marks, np.concatenate(([0.0], np.cumsum(np.diff(marks) * on)))))
 
 
 def _jitter(found: Publications) -> float:

@@ -23,6 +23,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,11 +31,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
 from everywatt.core import foreign
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, UsageError
@@ -49,6 +52,7 @@ from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.site.store import safe_node
 from everywatt.slurm.site.users import is_name
+from everywatt.tape.accumulate import Accumulator
 from everywatt.tape.importing import parse_utc_ns
 
 META: Final = "meta_data.json"
@@ -121,30 +125,39 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
 
 
 def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
-    """Joules of each device, a reading held back to the one before it, and the seconds that were so covered."""
-    own: dict[str, float] = {}
-    whole: dict[str, float] = {}
-    covered_s = 0.0
-    for segment in log.segments:
-        for (last_ns, _), (at_ns, metrics) in pairwise(segment):
-            step_s = (at_ns - last_ns) / NS
-            if step_s <= 0:
-                continue
-            covered_s += step_s
-            for device, (mine_w, all_w) in _powers(metrics).items():
-                own[device] = own.get(device, 0.0) + mine_w * step_s
-                whole[device] = whole.get(device, 0.0) + max(all_w, mine_w) * step_s
+    """Joules of each device by the rule of a tape's gauges (`Accumulator`), and the seconds that were so covered."""
+    steps = [after - at for segment in log.segments for (at, _), (after, _) in pairwise(segment) if after > at]
+    rows = [[(at, _powers(metrics)) for at, metrics in segment] for segment in log.segments]
+    devices = sorted({device for segment in rows for _, powers in segment for device in powers})
+    if not steps or not devices:
+        return [], 0.0
+    watts = [
+        Channel(f"{device}.{what}.power", "W", Kind.GAUGE, device, Domain.GPU if is_gpu(device) else Domain.PACKAGE)
+        for device in devices
+        for what in ("own", "whole")
+    ]
+    total_ns, covered_ns = np.zeros(len(watts)), 0
+    for segment in rows:
+        running = Accumulator(GroupInfo("labia", "labia", "host", tuple(watts)), median(steps) / NS)
+        for at, powers in segment:
+            if running.last_ns is None or at > running.last_ns:
+                pairs = [powers.get(device, (math.nan, math.nan)) for device in devices]
+                running.add(fresh(at, tuple(w for own, whole in pairs for w in (own, max(whole, own)))))
+        reached = running.cum()
+        total_ns += [one.total for one in reached]
+        covered_ns += max(one.observed_ns for one in reached)
+    joules = (total_ns / NS).reshape(-1, 2).tolist()
     return [
         DeviceEnergy(
             device,
             "gpu" if is_gpu(device) else "package",
             "nvml" if is_gpu(device) else "rapl",
-            round(own[device] * UJ),
+            round(own * UJ),
             0,
-            round(whole[device] * UJ),
+            round(whole * UJ),
         )
-        for device in sorted(own)
-    ], covered_s
+        for device, (own, whole) in zip(devices, joules, strict=True)
+    ], covered_ns / NS
 
 
 def _powers(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:

@@ -3,7 +3,7 @@
 A file starts with a header `#timestamp,#frame_is_ok,#U1,#U2,#U3,#current1,#activepow1,…`, which a log line without an
 end may be glued to; log lines, bad frames (`…,false,,,,`) and torn lines lie in between, and the last line may be cut
 off. Rows are parsed a megabyte at a time (`read_tenths`); in a piece that holds something odd each other line is looked
-at by itself. pyarrow's CSV reader takes 1.4 times the CPU time of a whole import and needs the same checks.
+at by itself. pyarrow's CSV reader alone takes about the CPU time of a whole import, and needs the same checks.
 
 What `wattmetre-read` prints, without its points, is integers, and these are quick: `1794765346.932382660` without its
 point is nanoseconds, and `232.3` tenths. That holds where times have nine decimals and values one, and every byte is

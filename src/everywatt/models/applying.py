@@ -53,9 +53,8 @@ def apply(model: Model, table: Table) -> Applied:
     known = [np.isfinite(table.column(name)) for name in model.needs]
     missing = 1.0 - np.mean(known, axis=0) if known else np.zeros(len(table))
     x = design(table, model.form.features, fill, model.period_s)
-    watts = np.maximum(model.gain * predict_form(model.form, x) + model.offset_w, 0.0)
-    stuck = _stuck(model, table)
-    found = [model.around(w, row, which) for w, row, which in zip(watts.tolist(), x.tolist(), stuck, strict=True)]
+    form_w = predict_form(model.form, x).tolist()
+    found = [model.around(*one) for one in zip(form_w, x.tolist(), _stuck(model, table), strict=True)]
     outside = tuple(one.outside for one in found)
     if any(outside):
         names = sorted({name for one in outside for name in one})
@@ -63,7 +62,7 @@ def apply(model: Model, table: Table) -> Applied:
         warnings.append(f"{count} of {len(outside)} rows are outside the training range ({', '.join(names[:4])})")
     if missing.any():
         warnings.append(f"{int((missing > 0).sum())} rows lack a value; the training median is used instead")
-    low, high = np.array([one.low for one in found]), np.array([one.high for one in found])
+    watts, low, high = np.array([one[:3] for one in found], dtype=np.float64).reshape(-1, 3).T
     return Applied(table.times_s, watts, low, high, outside, missing, tuple(warnings))
 
 

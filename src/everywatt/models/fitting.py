@@ -12,7 +12,7 @@ from everywatt.core.errors import UsageError
 from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model
-from everywatt.models.intervals import LEVEL, map_of
+from everywatt.models.intervals import LEVEL, Shape, map_of
 from everywatt.models.learners import Candidate, candidates, fit_form, importances, range_of
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
@@ -20,13 +20,13 @@ from everywatt.models.validation import (
     KINDS,
     Score,
     Shift,
-    calibrated,
     chosen_of,
     folds_of,
     found_loads,
     score,
     shifts,
     stuck_columns,
+    witnesses,
 )
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
@@ -99,9 +99,9 @@ def fit(
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
-    found, wider = shifts(scores, y, level, CHOICES[choose])
+    found, shape, wider = shifts(scores, y, level, CHOICES[choose])
     x = x[:, : len(best.candidate.features)]
-    model = _finish(best, x, y, seen, target, scores, level, choose, found, wider, told)
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, told)
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 
@@ -143,6 +143,7 @@ def _finish(
     level: float,
     choose: str,
     found: Sequence[Shift],
+    shape: Shape,
     wider: float,
     loads: Sequence[str],
 ) -> Model:
@@ -150,7 +151,7 @@ def _finish(
     share = importances(form, x)
     names = [f.column for f, moves in zip(form.features, share, strict=True) if f.kind == "value" and moves > 0]
     still = {name: max(LEAST_STUCK, 2 * int(still_rows(seen.table.column(name)).max())) for name in names}
-    widths = calibrated(best, y, level, map_of(form, x))
+    widths = witnesses(best, y).widths(map_of(form, x), level, shape)
     widths = replace(widths, stuck=stuck_columns(best, y, level, still)).scaled(wider)
     order = [int(p) for p in np.argsort(-share) if share[p] > 0][:20]
     worst = max(found, key=lambda one: one.error_pct)
@@ -188,6 +189,7 @@ def _finish(
         host=table.host,
         errors=[error_row(one, y) for one in scores],
         about=about,
+        without={name: fit_form(best.candidate, x, y, without=name) for name in best.without if name in still},
     )
 
 

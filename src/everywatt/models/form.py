@@ -272,6 +272,7 @@ class Model:
     gain, offset_w watts here = gain × watts of the model + offset (transferred to another machine)
     errors         every model that was tried, with its blocked and its leave-one-load-out error
     about          rows, seconds, loads, how it was validated, coverage, importances: for people
+    without        for a column, the curves of all others: what is predicted from while that column says nothing
     """
 
     target: str
@@ -285,6 +286,7 @@ class Model:
     offset_w: float = 0.0
     errors: Sequence[Mapping[str, Any]] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    without: Mapping[str, Form] = field(default_factory=dict)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -293,12 +295,17 @@ class Model:
 
     def predict(self, row: Sequence[float], still: Mapping[str, int] | None = None) -> Prediction:
         """Watts of one row of features (`History` makes them, and counts for how many rows a column stands still)."""
-        watts = max(self.gain * self.form.watts(row) + self.offset_w, 0.0)
         stuck = [name for name, one in self.widths.stuck.items() if (still or {}).get(name, 0) > one.rows]
-        return self.around(watts, row, stuck)
+        return self.around(self.form.watts(row), row, stuck)
 
-    def around(self, watts: float, row: Sequence[float], stuck: Sequence[str] = ()) -> Prediction:
-        """The interval around a prediction; columns that are `stuck` are named as outside of what was learnt."""
+    def around(self, form_w: float, row: Sequence[float], stuck: Sequence[str] = ()) -> Prediction:
+        """The prediction where the form says `form_w`, with its interval.
+
+        Columns that are `stuck` are named as outside of what was learnt, and the first of them that `without` has is
+        not used.
+        """
+        spare = next((self.without[name] for name in stuck if name in self.without), None)
+        watts = max(self.gain * (form_w if spare is None else spare.watts(row)) + self.offset_w, 0.0)
         outside, excess = self.outside(row)
         below, above = self.widths.logs(self.widths.new(row), excess, stuck)
         named = tuple(dict.fromkeys((*outside, *stuck)))

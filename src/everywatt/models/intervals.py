@@ -1,20 +1,22 @@
 """Prediction intervals by conformal calibration under shift: the farther from the training rows, the wider.
 
 Rows that are left out together err alike, so a fold counts as one witness: each says how wide its rows at a distance
-needed the interval to be, and all of them are satisfied. Satisfying only 85 % or 80 % of 21 folds of a server's
-counters gave intervals 19 to 27 % or 26 to 40 % narrower, and left single folds at 84 % or 59 % where 90 % were asked.
+needed the interval to be. How many of them are satisfied at each distance is a `Shape`; whichever is taken, one factor
+then holds every fold (`validation.shifts`), and of the shapes the narrowest is taken.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from everywatt.core.stats import conformal_quantile
 from everywatt.models.design import Ints, clusters
-from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths, along
+from everywatt.models.form import LEAST_OUT, LEAST_SPAN, LEAST_WIDENING, OUTSIDE, Form, Stuck, Widths
 from everywatt.models.learners import figures, importances
 from everywatt.models.table import Floats
 
@@ -23,9 +25,7 @@ KNOTS = 17
 CENTRES = 48
 LEAST_ALIKE = 10  # rows for each centre, which needs some to have a spread
 MOST_COUNTED = 12
-STEPS = 6
 LEAST_IN_STEP = 20  # rows of a fold, or half of a usual one in a short table: with fewer it is no witness there
-SPLITS = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the misses: those above
 WATCHED = 0.5  # weight of a ratio beside a column of mean importance
 FAR = 5.0  # ranges: values further out count as that far
 NEAR = 0.9  # quantile of the distance of the rows that a centre stands for
@@ -99,7 +99,7 @@ def map_of(form: Form, x: Floats) -> Map:
 
 def stuck_of(rows: int, witnesses: Sequence[Floats], level: float = LEVEL) -> Stuck:
     """Widths where a column is stuck, from left-out rows in which it was: log(truth / prediction) of each fold."""
-    (below,), (above,) = _sides([witnesses], level, 0.5)
+    (below,), (above,) = _sides([[np.sort(one) for one in witnesses]], level, 1.0, 0.5)
     return Stuck(rows, below, above)
 
 
@@ -114,35 +114,70 @@ def widening(form: Form, places: Sequence[int], x: Floats) -> Floats:
     return np.where(worst > OUTSIDE, LEAST_WIDENING * np.log1p(np.maximum(worst, LEAST_OUT)), 0.0)
 
 
-def widths_of(place: Map, fold: Ints, novelty: Floats, errors: Floats, level: float = LEVEL) -> Widths:
-    """Widths from left-out rows: their fold, their novelty and log(truth / prediction).
+class Shape(NamedTuple):
+    """How widths follow from left-out rows.
 
-    Misses are allowed on the side with the longer tail: of the splits between above and below the narrowest is taken.
+    steps   of distance, each with a width of its own
+    share   of the folds at a step that its width satisfies
+    split   of the misses that may be above
     """
-    usual = float(np.median(np.unique(fold, return_counts=True)[1]))
-    steps = max(1, min(STEPS, int(usual / (2 * LEAST_IN_STEP))))  # so that most folds are witnesses at each
-    parts = np.array_split(np.argsort(novelty, kind="stable"), steps)
-    at = tuple(float(np.median(novelty[part])) for part in parts)
-    witnesses = []
-    for part in parts:
-        groups = [errors[part[fold[part] == one]] for one in np.unique(fold[part])]
-        witnesses.append([group for group in groups if len(group) >= min(LEAST_IN_STEP, usual / 2)] or [errors[part]])
-    below, above = min(
-        (_sides(witnesses, level, split) for split in SPLITS), key=lambda sides: sum(sides[0]) + sum(sides[1])
-    )
-    centres, scales = tuple(tuple(figures(centre, 4)) for centre in place.centres), tuple(figures(place.scales, 4))
-    return Widths(level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING, scales)
+
+    steps: int
+    share: float
+    split: float
+
+
+SHAPES = tuple(itertools.starmap(Shape, itertools.product((1, 2, 4, 6), (0.75, 0.9, 1.0), (0.1, 0.3, 0.5, 0.7, 0.9))))
+
+
+class Witnesses:
+    """Left-out rows: their fold, their novelty and log(truth / prediction); each fold says what its rows need."""
+
+    def __init__(self, fold: Ints, novelty: Floats, errors: Floats) -> None:
+        self._fold, self._novelty, self._errors = fold, novelty, errors
+        self._order = np.argsort(novelty, kind="stable")
+        self._usual = float(np.median(np.unique(fold, return_counts=True)[1]))
+        self._by_step: dict[int, tuple[tuple[float, ...], list[list[Floats]]]] = {}
+
+    def widths(self, place: Map, level: float, shape: Shape) -> Widths:
+        """Widths of a shape."""
+        steps = max(1, min(shape.steps, int(self._usual / (2 * LEAST_IN_STEP))))  # so that most folds count at each
+        if steps not in self._by_step:
+            self._by_step[steps] = self._groups(steps)
+        at, groups = self._by_step[steps]
+        below, above = _sides(groups, level, shape.share, shape.split)
+        centres, scales = tuple(tuple(figures(centre, 4)) for centre in place.centres), tuple(figures(place.scales, 4))
+        return Widths(
+            level, place.places, place.weights, place.knots, centres, at, below, above, LEAST_WIDENING, scales
+        )
+
+    def _groups(self, steps: int) -> tuple[tuple[float, ...], list[list[Floats]]]:
+        """The median novelty of each step, and the errors of each fold there, rising."""
+        parts = np.array_split(self._order, steps)
+        found = []
+        for part in parts:
+            fold, errors = self._fold[part], self._errors[part]
+            groups = [np.sort(errors[fold == one]) for one in np.unique(fold)]
+            found.append([g for g in groups if len(g) >= min(LEAST_IN_STEP, self._usual / 2)] or [np.sort(errors)])
+        return tuple(float(np.median(self._novelty[part])) for part in parts), found
 
 
 def _sides(
-    witnesses: Sequence[Sequence[Floats]], level: float, split: float
+    witnesses: Sequence[Sequence[Floats]], level: float, share: float, split: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Widths below and above at each step, never falling, where `split` of the misses may be above."""
+    """Widths below and above at each step, never falling."""
     sides = []
     for sign, misses in ((-1.0, (1 - level) * (1 - split)), (1.0, (1 - level) * split)):
-        needs = [max(conformal_quantile((sign * one).tolist(), 1 - misses) for one in groups) for groups in witnesses]
-        sides.append(tuple(float(width) for width in np.maximum.accumulate(np.maximum(needs, 0.0))))
+        needs = [[_rising_quantile(sign, one, 1 - misses) for one in groups] for groups in witnesses]
+        least = [float(np.quantile(one, share, method="higher")) for one in needs]
+        sides.append(tuple(float(width) for width in np.maximum.accumulate(np.maximum(least, 0.0))))
     return sides[0], sides[1]
+
+
+def _rising_quantile(sign: float, ordered: Floats, share: float) -> float:
+    """`conformal_quantile` of sign × values that are in order already, in the upper half."""
+    place = min(math.ceil((len(ordered) + 1) * share), len(ordered))
+    return float(ordered[place - 1] if sign > 0 else -ordered[-place])
 
 
 def strain(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float = 0.0) -> Floats:
@@ -150,8 +185,13 @@ def strain(widths: Widths, novelty: Floats, errors: Floats, more: Floats | float
 
     `more` is added on both sides, whatever the width.
     """
-    found = novelty.tolist()
-    below, above = (
-        np.array([along(widths.novelty, side, new) for new in found]) for side in (widths.below, widths.above)
-    )
+    below, above = widths_at(widths, novelty)
     return (np.abs(errors) - more) / np.maximum(np.where(errors < 0, below, above), LEAST_WIDTH)
+
+
+def widths_at(widths: Widths, novelty: Floats) -> tuple[Floats, Floats]:
+    """Widths below and above of rows; the same as `form.along` for each."""
+    last = widths.novelty[-1]
+    beyond = 1 + np.log1p(np.maximum(novelty - last, 0.0) / max(last, 0.1)) if last > 0 else np.ones(len(novelty))
+    below, above = (np.interp(novelty, widths.novelty, side) * beyond for side in (widths.below, widths.above))
+    return below, above

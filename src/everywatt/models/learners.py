@@ -76,8 +76,11 @@ def learner(name: str) -> Learner:
     return made
 
 
-def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
-    """A candidate fitted to rows: x has its features, y watts above zero."""
+def fit_form(candidate: Candidate, x: Floats, y: Floats, *, without: str = "") -> Form:
+    """A candidate fitted to rows: x has its features, y watts above zero.
+
+    `without` a column, its curves only, from the others: what is predicted from where that column says nothing.
+    """
     if len(x) > MOST_ROWS:
         keep = np.linspace(0, len(x) - 1, MOST_ROWS).astype(int)
         x, y = x[keep], y[keep]
@@ -89,24 +92,25 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats) -> Form:
     if candidate.kind == "plugin":
         payload = dict(learner(candidate.name).fit(x, y, [feature.name for feature in features]))
         return Form("plugin", features, ranges, least, plugin=candidate.name, payload=payload)
-    used = [place for place, feature in enumerate(features) if feature.kind not in ("log-ratio", "change")]
+    used = [p for p, f in enumerate(features) if f.kind not in ("log-ratio", "change") and f.column != without]
     split = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
     if candidate.kind == "least squares":
         idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
         weights = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
         return Form("least squares", features, ranges, 0.0, idle_w, (*weights, *(0.0,) * (len(features) - len(used))))
     idle_w, curves = _fit_curves(x[:, used], y, () if candidate.kind == "linear" else KNOTS)
+    of = dict(zip(used, curves, strict=True))
     form = Form(
         "rising",
         features,
         ranges,
         least,
         idle_w,
-        curves=(*curves, *(None,) * (len(features) - len(used))),
+        curves=tuple(of.get(place) for place in range(len(features))),
         seen_w=float(y.max()),
         most_w=float(idle_w + MOST_RANGE * max(y.max() - idle_w, 0.0)),
     )
-    if candidate.kind != "mixed":
+    if candidate.kind != "mixed" or without:
         return form
     trees = grow(x, np.log(y), split)
     apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -59,6 +60,14 @@ def to_dict(model: Model) -> dict[str, Any]:
                 "payload": plain(form.payload),
                 "trees": plain(form.trees),
             },
+            "without": {
+                name: {
+                    "idle_w": spare.idle_w,
+                    "most_w": spare.most_w,
+                    "features": [_curve_data(curve) for curve in spare.curves],
+                }
+                for name, spare in model.without.items()
+            },
             "interval": plain(model.widths),
         },
     )
@@ -68,9 +77,11 @@ def _of_feature(form: Form, place: int) -> dict[str, Any]:
     """Weight or curve of a feature, and its range."""
     curve = form.curves[place] if form.curves else None
     data: dict[str, Any] = {} if form.curves else {"weight": form.weights[place] if form.weights else 0.0}
-    if curve is not None:
-        data = {"curve": [list(point) for point in curve.points], "reach": curve.reach}
-    return {**data, **form.ranges[place]._asdict()}
+    return {**data, **_curve_data(curve), **form.ranges[place]._asdict()}
+
+
+def _curve_data(curve: Curve | None) -> dict[str, Any]:
+    return {} if curve is None else {"curve": [list(point) for point in curve.points], "reach": curve.reach}
 
 
 def dumps(model: Model) -> str:
@@ -132,7 +143,23 @@ def from_dict(data: Any, where: str = "the model") -> Model:
         offset_w=check.number(whole.get("offset_w", 0.0), "offset_w", -1e6, 1e6),
         errors=[_error(check, entry) for entry in check.items(whole.get("errors", []), "errors", 1000)],
         about=_about(check, check.table(whole.get("about", {}), "about")),
+        without={
+            check.name(name): _without(check, entry, form)
+            for name, entry in check.table(whole.get("without", {}), "without").items()
+        },
     )
+
+
+def _without(check: _Check, entry: Any, form: Form) -> Form:
+    """The curves that do without a column."""
+    data = check.table(entry, "without")
+    entries = check.items(data.get("features"), "features", MOST_FEATURES)
+    curves = [_curve(check, check.table(one, "a feature")) for one in entries]
+    if form.kind != "rising" or len(curves) != len(form.features):
+        check.fail("curves without a column that do not belong to its features")
+    idle_w = check.number(data.get("idle_w"), "idle_w", -1e9, 1e9)
+    most_w = check.number(data.get("most_w"), "most_w", 0.0, 1e9)
+    return replace(form, idle_w=idle_w, most_w=most_w, curves=tuple(curves), trees=(), band=0.0)
 
 
 def _error(check: _Check, entry: Any) -> dict[str, Any]:

@@ -237,9 +237,9 @@ def channel_of(model: Model) -> Channel:
     # Rows that are newer than the usual ones are told apart by `model.outside`.
     steps = model.widths.novelty
     usual = steps[len(steps) // 2 if len(steps) > 2 else 0]  # of two, the second is of rows that are far out
-    width = max(along(model.widths.novelty, side, usual) for side in (model.widths.below, model.widths.above))
+    below, above = (TO_95 * along(steps, side, usual) for side in (model.widths.below, model.widths.above))
     facts = Facts(
-        gain_pct=100 * math.expm1(min(width * TO_95, 2.0)),
+        gain_pct=100 * max(-math.expm1(-below), math.expm1(min(above, 2.0))),
         max_w=3 * float(high) if isinstance(high, int | float) and high > 0 else None,
     )
     return Channel(name, "W", Kind.GAUGE, device, domain, pedigree=Pedigree.MODELLED, facts=facts)

@@ -16,8 +16,20 @@ from numpy.typing import NDArray
 
 from everywatt.models.design import Ints, clusters, ranks
 from everywatt.models.features import TINY, Feature
-from everywatt.models.form import Form, Stuck, Widths
-from everywatt.models.intervals import LEAST_WIDTH, NOWHERE, Map, map_of, strain, stuck_of, widening, widths_of
+from everywatt.models.form import Form, Stuck
+from everywatt.models.intervals import (
+    LEAST_WIDTH,
+    NOWHERE,
+    SHAPES,
+    Map,
+    Shape,
+    Witnesses,
+    map_of,
+    strain,
+    stuck_of,
+    widening,
+    widths_at,
+)
 from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.table import Floats, Table
 
@@ -90,7 +102,7 @@ FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
 ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
 HELD_BELOW = 0.02  # of the level: each fold is held by at least the level less this
 MOST_WIDER = 4.0  # times: where folds demand more, one of them has nothing in common with the others
-MOST_FOR_FAULTS = 1.5  # times: for faults that rows do not show every interval would be as wide as the worst of them
+MOST_FOR_FAULTS = 2.0  # times: faults that rows do not show would make every interval as wide as the worst of them
 SEEN = 0.95  # quantile of the distance of rows that are left out by time
 
 
@@ -108,12 +120,16 @@ class Held:
 
 @dataclass(frozen=True)
 class Score:
-    """One candidate: what it predicted of each fold, and how far off that was in percent."""
+    """One candidate: what it predicted of each fold, and how far off that was in percent.
+
+    `without` are columns that had better not be used while they are stuck, rather than counted at their median.
+    """
 
     candidate: Candidate
     held: tuple[Held, ...]
     errors_pct: tuple[float, ...]
     blocked_w: float
+    without: tuple[str, ...] = ()
 
     def worst(self, kind: str = "") -> tuple[float, str]:
         """The largest error of the folds (of a kind), and the fold's name."""
@@ -151,19 +167,36 @@ def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> 
     """Fit without each fold in turn and predict it; the blocks of time once more with each column at fault."""
     held: list[Held] = []
     faulty: dict[str, list[Held]] = {}
+    spare: dict[str, list[Held]] = {}
     for fold in folds:
         train = np.setdiff1d(np.arange(len(y)), fold.rows)
         form = fit_form(candidate, x[train], y[train])
         where = NOWHERE if candidate.baseline else map_of(form, x[train])
         held.append(_held(fold.kind, fold.name, fold.rows, form, where, x[fold.rows]))
         if fold.name.startswith("block "):
-            for name, broken in _faults(candidate.features, x[train], x[fold.rows]):
+            for column, how, broken in _faults(candidate.features, x[train], x[fold.rows]):
+                name = f"{column} {how}"
                 faulty.setdefault(name, []).append(_held("column", name, fold.rows, form, where, broken))
+                if how == FROZEN and form.kind == "rising" and sum(curve is not None for curve in form.curves) > 1:
+                    watts = predict_form(fit_form(candidate, x[train], y[train], without=column), broken)
+                    spare.setdefault(column, []).append(replace(faulty[name][-1], watts=watts))
+    without = [column for column in spare if _choose(faulty, column, spare[column], y)]
     held += [_joined(parts) for parts in faulty.values()]
     errors = tuple(mape(one.watts, y[one.rows]) for one in held)
     blocks = [one for one in held if one.name.startswith("block ")]
     off = np.concatenate([np.abs(one.watts - y[one.rows]) for one in blocks])
-    return Score(candidate, tuple(held), errors, float(off.mean()))
+    return Score(candidate, tuple(held), errors, float(off.mean()), tuple(without))
+
+
+def _choose(faulty: dict[str, list[Held]], column: str, spare: Sequence[Held], y: Floats) -> bool:
+    """Whether a stuck column had better not be used; each block takes what the other blocks say."""
+    usual = faulty[f"{column} {FROZEN}"]
+    off = np.array([[float(np.abs(one.watts / y[one.rows] - 1).sum()) for one in side] for side in (usual, spare)])
+    gain = off[0] - ALIKE * off[1]
+    faulty[f"{column} {FROZEN}"] = [
+        b if gain.sum() - mine > 0 else a for a, b, mine in zip(usual, spare, gain.tolist(), strict=True)
+    ]
+    return bool(gain.sum() > 0)
 
 
 def _held(kind: str, name: str, rows: Ints, form: Form, where: Map, x: Floats) -> Held:
@@ -175,8 +208,11 @@ def _joined(parts: Sequence[Held]) -> Held:
     return Held(parts[0].kind, parts[0].name, *(np.concatenate([getattr(p, key) for p in parts]) for key in keys))
 
 
-def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, Floats]]:
-    """The rows with one column stuck at its median (as a missing one is filled) or scaled; ratios, changes follow."""
+def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[tuple[str, str, Floats]]:
+    """Column, fault and the rows with it: stuck at its median (as a missing one is filled) or scaled.
+
+    Ratios and changes follow.
+    """
     places = {feature.column: p for p, feature in enumerate(features) if feature.kind == "value"}
     for (name, place), (how, factor) in itertools.product(places.items(), FAULTS):
         broken = x.copy()
@@ -187,7 +223,7 @@ def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[t
             if feature.kind == "log-ratio" and name in feature.columns:
                 above, below = (np.maximum(broken[:, places[column]], TINY) for column in feature.columns)
                 broken[:, p] = np.log(above / below)
-        yield f"{name} {how}", broken
+        yield name, how, broken
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
@@ -219,28 +255,65 @@ class Shift:
     coverage: float
 
 
-def shifts(scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str] = KINDS) -> tuple[list[Shift], float]:
+def shifts(
+    scores: Sequence[Score], y: Floats, level: float, kinds: Sequence[str] = KINDS
+) -> tuple[list[Shift], Shape, float]:
     """Every fold, nested: error and coverage of what would have been chosen without it, beside least squares.
 
-    And how many times wider the interval has to be than the other folds say, so that each fold is held. The coverage is
-    with that factor, which is one number for all folds.
+    And which shape the interval has, and how many times wider it has to be than the other folds say, so that each fold
+    is held. The coverage is with both, which are the same for all folds.
     """
     squares = next((one for one in scores if one.candidate.kind == "least squares"), None)
     reference = {} if squares is None else dict(zip([h.name for h in squares.held], squares.errors_pct, strict=True))
-    found: list[tuple[Shift, Floats]] = []
-    factor = 1.0
-    for name in [held.name for held in chosen_of(scores, kinds).held]:
+    found: list[Shift] = []
+    needs: list[dict[Shape, Floats]] = []
+    chosen = chosen_of(scores, kinds)
+    for name in [held.name for held in chosen.held]:
         best = chosen_of(scores, kinds, but=name)
         held, error = next(pair for pair in zip(best.held, best.errors_pct, strict=True) if pair[0].name == name)
-        errors = np.log(y[held.rows] / held.watts)
-        needs = strain(calibrated(best, y, level, without=held), held.novelty, errors, held.widening)
-        if name.endswith(FROZEN):  # which is seen where it happens
-            needs = np.minimum(needs, _strain_while_stuck(best, held, errors, level))
         other = reference.get(name, float("nan"))
-        found.append((Shift(held.kind, name, best.candidate.name, len(needs), error, other, 0.0), needs))
-        most = MOST_FOR_FAULTS if held.kind == "column" else MOST_WIDER
-        factor = max(factor, min(most, float(np.quantile(needs, level - HELD_BELOW, method="higher"))))
-    return [replace(one, coverage=float((needs <= factor).mean())) for one, needs in found], factor
+        found.append(Shift(held.kind, name, best.candidate.name, len(held.rows), error, other, 0.0))
+        needs.append(_needs(best, held, y, level))
+    faults = [one.kind == "column" for one in found]
+    shape, factor = _narrowest(chosen, needs, faults, y, level)
+    pairs = zip(found, needs, strict=True)
+    return [replace(one, coverage=float((need[shape] <= factor).mean())) for one, need in pairs], shape, factor
+
+
+def _needs(best: Score, held: Held, y: Floats, level: float) -> dict[Shape, Floats]:
+    """For each row of a fold how many times the width that the other folds say it needs, by the shape of widths."""
+    errors = np.log(y[held.rows] / held.watts)
+    others = witnesses(best, y, without=held)
+    widths = {shape: others.widths(NOWHERE, level, shape) for shape in SHAPES}
+    made = {shape: strain(one, held.novelty, errors, held.widening) for shape, one in widths.items()}
+    if held.name.endswith(FROZEN):  # which is seen where it happens
+        stuck = _strain_while_stuck(best, held, errors, level)
+        made = {shape: np.minimum(needs, stuck) for shape, needs in made.items()}
+    return made
+
+
+def _narrowest(
+    chosen: Score, needs: Sequence[dict[Shape, Floats]], faults: Sequence[bool], y: Floats, level: float
+) -> tuple[Shape, float]:
+    """The shape whose intervals are narrowest over the blocks of time once every fold is held, and its factor.
+
+    For faults, which a row need not show, intervals become wider by MOST_FOR_FAULTS at most.
+    """
+    every = witnesses(chosen, y)
+    usual = np.concatenate([one.novelty for one in chosen.blocks])
+    sound, all_held = [], []
+    for shape in SHAPES:
+        size = float(np.sum([side.mean() for side in widths_at(every.widths(NOWHERE, level, shape), usual)]))
+        wanted = [float(np.quantile(one[shape], level - HELD_BELOW, method="higher")) for one in needs]
+        least = max([1.0, *(need for need, fault in zip(wanted, faults, strict=True) if not fault)])
+        sound.append((least > MOST_WIDER, least * size, least, shape))
+        most = max(least, *wanted)
+        all_held.append((most > MOST_WIDER, most * size, most, shape))
+    _, narrow, least, plain = min(sound)
+    _, wide, most, shape = min(all_held)
+    if most <= MOST_WIDER and wide <= MOST_FOR_FAULTS * narrow:
+        return shape, most
+    return plain, min(MOST_FOR_FAULTS * least, MOST_WIDER)
 
 
 def stuck_columns(found: Score, y: Floats, level: float, still: Mapping[str, int]) -> dict[str, Stuck]:
@@ -269,8 +342,8 @@ def _strain_while_stuck(found: Score, held: Held, errors: Floats, level: float) 
     return needs
 
 
-def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, without: Held | None = None) -> Widths:
-    """Widths from what was held out, without the rows of one fold (and without all faults of the same column).
+def witnesses(found: Score, y: Floats, without: Held | None = None) -> Witnesses:
+    """What was held out, without the rows of one fold (and without all faults of the same column).
 
     An error counts as far as the widening outside the training range does not cover it already.
 
@@ -292,7 +365,7 @@ def calibrated(found: Score, y: Floats, level: float, place: Map = NOWHERE, with
         novelty.append(held.novelty[kept])
         error = np.log(y[held.rows[kept]] / held.watts[kept])
         errors.append(np.sign(error) * np.maximum(np.abs(error) - held.widening[kept], 0.0))
-    return widths_of(place, np.concatenate(fold), np.concatenate(novelty), np.concatenate(errors), level)
+    return Witnesses(np.concatenate(fold), np.concatenate(novelty), np.concatenate(errors))
 
 
 def _same_column(one: Held, other: Held) -> bool:
