@@ -83,7 +83,6 @@ def off_j(world: VirtualWorld, seconds: tuple[float, float], joules: float) -> f
     return joules - world.machine.energy_j("gpu", start_ns, end_ns)
 
 
-@pytest.mark.xfail(strict=True, reason="a stretch that ends at the very instant of the settling is charged again")
 @pytest.mark.parametrize("seed", (0, 3))
 def test_a_card_over_two_outages(tmp_path: Path, seed: int) -> None:
     world, (job,), (hour,) = outage(tmp_path, seed)

@@ -283,7 +283,7 @@ class Node:
                 self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
                 told_s = until_s
             before = tape
-        if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
+        if told_s > start_s or told_s <= now_s:  # else nothing may be booked yet: an event could not be read
             self.state.booked_s = told_s
         self._adopt_late(known)
         done = [
