@@ -83,7 +83,7 @@ def node_at(folder: Path, now: float, cpu_s: Mapping[int, float], boot: str = "b
         Store(folder / "store"),
         tapes_in(folder / "tape"),
         ask=lambda jobs, node, conf: {job: {} for job in jobs},
-        cpu_time_s=lambda job, conf: cpu_s.get(job),
+        cpu_time_s=lambda job, *_: cpu_s.get(job),
         clock=FakeClock(round(now * NS), utc_offset_ns=round(T0 * NS)),
         boot=boot,
     )

@@ -34,6 +34,7 @@ from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, re
 from everywatt.slurm.node.state import STATE, Account, State, record
 from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
+from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -66,7 +67,7 @@ class Watch(Protocol):
 class Node:
     """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
 
-    `ask`, `pids` and `cpu_time_s` (CPU seconds of a job that has ended) are Slurm's answers; `watch` is told of jobs,
+    `ask`, `pids` and `cpu_time_s` (CPU seconds of a run that has ended) are Slurm's answers; `watch` is told of jobs,
     `announce` of records that are in the store.
     """
 
@@ -79,7 +80,7 @@ class Node:
         *,
         ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
-        cpu_time_s: Callable[[int, str], float | None] = scontrol.total_cpu_s,
+        cpu_time_s: Callable[[int, float, float, str], float | None] = total_cpu_s,
         watch: Watch | None = None,
         announce: Callable[[NodeJob, JobOnNode], None] | None = None,
         clock: Clock | None = None,
@@ -390,9 +391,9 @@ class Node:
 
     def _cpu_time_left_s(self, job: NodeJob) -> float | None:
         """CPU seconds that a job used beyond its account before it ended, as Slurm counts; None where it does not."""
-        if job.nodes > 1 or job.state == "REQUEUED":
-            return None  # Slurm counts all nodes together, and tells of the last run
-        total_s = self._cpu_time_s(job.job_id, job.conf)
+        if job.nodes > 1:
+            return None  # Slurm counts all nodes together
+        total_s = self._cpu_time_s(job.job_id, job.start_s, job.end_s or job.start_s, job.conf)
         if total_s is None:
             return None
         left_s = total_s - (self.state.accounts.get(job.key, Account()).cpu_s or 0.0)

@@ -91,14 +91,8 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def total_cpu_s(job_id: int, conf: str = "") -> float | None:
-    """CPU seconds of a job that has ended, of all its nodes, as accounting counts them; None where it does not say."""
-    said = _ask(["-n", "-P", "-X", "-j", str(job_id), "-o", "TotalCPU"], conf, program="sacct")[1]
-    return duration_s(said.strip())
-
-
 def _ask(words: list[str], conf: str, lines: str = "", program: str = "scontrol") -> tuple[int, str]:
-    """How scontrol, squeue or sacct ended and what it printed; 1 and nothing where it is missing or slow."""
+    """How scontrol or squeue ended and what it printed; 1 and nothing where it is missing or slow."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
     try:
         done = subprocess.run(
