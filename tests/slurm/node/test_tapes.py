@@ -219,7 +219,6 @@ def test_a_job_that_ended_meanwhile_and_whose_cpu_time_is_unknown_has_an_interva
     assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj or 0 for row in found.values())
 
 
-@pytest.mark.xfail(strict=True, reason="errors at the end of the bridge and at the beginning of the tape cancel")
 def test_the_end_of_a_bridge_is_an_error_of_its_own(tmp_path: Path) -> None:
     """The tape that follows knows better when its first readings were published, so what is off does not cancel."""
     tapes(tmp_path / "tape", searching=True)

@@ -86,12 +86,31 @@ def book(
             if made.total.joules is None:
                 hours += book_unseen(tape, node, jobs, accounts, low_s, high_s)
                 continue
+            made = _with_own_edges(made) if bridge else made
             between_s = (start_s, end_s) if bridge else (low_s, high_s)
             here = [job for job in jobs if job.start_s < between_s[1] and (job.end_s or high_s) > between_s[0]]
             piece = _Piece(tape, made, here, accounts, {} if late is None else late, low_s, high_s)
             piece.book()
             hours += _hour_rows(tape, node, piece.totals, (low_s, high_s), dict(made.total.parts))
     return hours
+
+
+def _with_own_edges(made: Ledger) -> Ledger:
+    """A ledger whose errors at the edges cancel with nobody's: when the readings around them were published is found
+    from more readings on the tapes before and after a bridge, and so otherwise.
+    """
+
+    def apart(energy: Energy) -> Energy:
+        terms = [
+            term._replace(key=f"bridge {term.key}") if term.source == "edges" else term for term in energy.budget.terms
+        ]
+        return replace(energy, budget=Budget(tuple(terms), energy.budget.bounds))
+
+    def parts_apart(entry: Entry) -> Entry:
+        parts = tuple((device, apart(part)) for device, part in entry.energy.parts)
+        return replace(entry, energy=replace(entry.energy, parts=parts))
+
+    return replace(made, entries=tuple(map(parts_apart, made.entries)))
 
 
 def book_unseen(

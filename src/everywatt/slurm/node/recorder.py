@@ -32,7 +32,7 @@ from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, Account, State, record
-from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
+from everywatt.slurm.node.tapes import MARGIN_NS, SETTLED_NS, bridged, gpu_uuids, looks_ns, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
@@ -278,7 +278,10 @@ class Node:
             until_s = horizon_s(tape, now_s)
             if until_s > told_s:
                 if before is not None or self.state.booked_s is not None:
-                    told_s = self._cross_gap(before, tape, known, told_s, until_s)
+                    crossed_s = self._cross_gap(before, tape, known, told_s, until_s)
+                    if crossed_s is None:
+                        break
+                    told_s = crossed_s
                 self._find_processes(tape, until_s)
                 accounts, idle, late = self.state.accounts, self.state.idle, self.state.late
                 self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
@@ -359,23 +362,36 @@ class Node:
 
     def _cross_gap(
         self, before: Tape | None, tape: Tape, known: Sequence[NodeJob], start_s: float, latest_s: float
-    ) -> float:
-        """Charge the time from `start_s` to the first look of a tape at processes, if no recorder ran then.
+    ) -> float | None:
+        """Charge the time from `start_s` to a look of a tape at processes, if no recorder ran before the first of them.
 
-        Gives up to when it was charged.
+        Gives up to when it was charged; None where the tape has to grow first. Only some time after a recorder has
+        started it is known when its first readings were published, and so how much energy is before and after them.
         """
-        end_ns = first_look_ns(tape)
-        end_s = tape.to_utc_ns(end_ns) / NS
-        looks = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
-        if end_s - start_s <= looks + SCRAP_S or end_s > latest_s:
+        looks = looks_ns(tape)
+        first_s = tape.to_utc_ns(looks[0]) / NS
+        period_s = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
+        if first_s - start_s <= period_s + SCRAP_S:
             return start_s
+        latest_ns = tape.from_utc_ns(round(latest_s * NS))
+        later = (look for look in looks if looks[0] + SETTLED_NS <= look <= latest_ns - MARGIN_NS)
+        end_ns = next(later, None)
+        if end_ns is None:  # of a tape that is whole the last look has to do
+            end_ns = max((look for look in looks if look <= latest_ns), default=None) if tape.sealed else None
+        if end_ns is None:
+            return None
+        end_s = tape.to_utc_ns(end_ns) / NS
         accounts = self.state.accounts
         ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s}
         used_s = {key: self._cpu_time_left_s(job) for key, job in ended.items()}
-        cpu_s = {ended[key].job_id: seconds for key, seconds in used_s.items() if seconds is not None}
+        cpu_s: dict[int, float] = {}  # by job: of its runs together
+        for key, seconds in used_s.items():
+            if seconds is not None:
+                cpu_s[ended[key].job_id] = cpu_s.get(ended[key].job_id, 0.0) + seconds
         try:
             with bridged(before, tape, start_s, end_ns, cpu_s) if before is not None else nullcontext() as bridge:
                 if bridge is None:
+                    end_s = first_s
                     seen_s = min(before.to_utc_ns(before.extent_ns()[1]) / NS, end_s) if before is not None else start_s
                     hours = book(before, self.name, known, accounts, start_s, seen_s, self.state.idle) if before else []
                     hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
@@ -385,6 +401,7 @@ class Node:
                     book_doubt(unknown, accounts, hours, start_s, end_s)
         except EverywattError as error:
             self._troubles["bridge"] = f"the time without a recorder could not be charged: {error}"
+            end_s = first_s
             hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
         self._add_hours(hours)
         return end_s

@@ -29,6 +29,8 @@ from everywatt.tape.writer import TapeWriter
 
 HOST_USE: Final = "use.host"
 MARGIN_NS: Final = 2 * NS  # readings beyond both ends, between which energy at the ends is interpolated
+FURTHER_NS: Final = 60 * NS  # readings after the end, by which it is found when those around it were published
+SETTLED_NS: Final = 2 * NS  # a recorder that has started finds in this time when cards publish their readings
 SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set while no recorder is running
 STRANGE_PID: Final = 1 << 23  # above every pid of Linux: a process that was never read
 
@@ -72,13 +74,12 @@ def _written_s(path: Path) -> float:
     return max(times, default=0.0)
 
 
-def first_look_ns(tape: Tape) -> int:
-    """When processes were read for the first time on a tape; where they were not, its beginning."""
-    group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
+def looks_ns(tape: Tape) -> list[int]:
+    """When processes were read on a tape; where they were not, its beginning."""
     use = tape_use(tape).processes
-    if group is None or use is None or len(use.edges) < 2:
-        return tape.extent_ns()[0]
-    return use.edges[1]  # the first edge is a period before the first look
+    if use is None or len(use.edges) < 2:
+        return [tape.extent_ns()[0]]
+    return list(use.edges[1:])  # the first edge is a period before the first look
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def _write(
         elif group.info.name == HOST_USE or any(channel.carries_energy for channel in group.info.channels):
             number = writer.add_group(group.info, group.expected_period_s)
             writer.append(number, _rows(before, same, start_ns - MARGIN_NS, None))
-            writer.append(number, _rows(after, group, start_ns, end_ns + MARGIN_NS))
+            writer.append(number, _rows(after, group, start_ns, end_ns + FURTHER_NS))
     return writer.seal()
 
 
@@ -141,9 +142,14 @@ def _tables(
     end_ns: int,
     ended_cpu_s: Mapping[int, float],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All processes at the beginning and at the end of the stretch."""
-    earlier, later = _alive(before, there, start_ns), _alive(after, group, end_ns)
-    jobs = _jobs(before, earlier) | _jobs(after, later)
+    """All processes at the beginning and at the end of the stretch.
+
+    Of those that ended on the tape after it the last row counts, unless Slurm said what their job had used in all.
+    """
+    ended: Rows = {}
+    earlier, later = _alive(before, there, start_ns, {}), _alive(after, group, end_ns, ended)
+    jobs = _jobs(before, earlier) | _jobs(after, later | ended)
+    later |= {key: row for key, row in ended.items() if jobs.get(key) not in ended_cpu_s}
     for table in (earlier, later):
         for key, row in table.items():
             if key not in jobs:
@@ -163,19 +169,23 @@ def _tables(
     return list(earlier.values()), [*later.values(), *gone.values()]
 
 
-def _alive(tape: Tape, group: StoredGroup, at_ns: int) -> Rows:
-    """The last row of each process that was alive at an instant: a table tells only what changed."""
+def _alive(tape: Tape, group: StoredGroup, at_ns: int, ended: Rows) -> Rows:
+    """The last row of each process that was alive at an instant: a table tells only what changed.
+
+    `ended` gets the last rows of those that were seen before and had ended.
+    """
     found: Rows = {}
     of_pid: dict[int, tuple[int, Any]] = {}
     for frame in tape.tables(group.id, None, at_ns):
         for row in frame.rows if frame.at_ns <= at_ns else ():
             pid = row["pid"]
-            if row.get("gone") or row.get("exit"):
-                found.pop(of_pid.pop(pid, (pid, None)), None)
-                continue
             key = (pid, row.get("start"))
-            if of_pid.get(pid, key) != key:
-                found.pop(of_pid[pid], None)
+            over = row.get("gone") or row.get("exit")
+            if pid in of_pid and (over or of_pid[pid] != key):
+                last = of_pid.pop(pid)
+                ended[last] = found.pop(last)
+            if over:
+                continue
             of_pid[pid] = key
             found[key] = {**found.get(key, {}), **row}
     return found
