@@ -11,7 +11,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.slurm.lists import cpus_of, expand, indices
 from everywatt.slurm.node.spool import Event
-from everywatt.slurm.schema import shown_id
+from everywatt.slurm.schema import ID_PARTS, Numbered
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
@@ -20,7 +20,7 @@ SLICES: Final = "it used parts of cards (MIG), for which no idle power is charge
 
 
 @dataclass(slots=True)
-class NodeJob:
+class NodeJob(Numbered):
     """One job on this node; `end_s` is None while it runs."""
 
     job_id: int
@@ -64,11 +64,6 @@ class NodeJob:
     def devices(self) -> list[str]:
         """The cards that it has, as the tape names them."""
         return self.cards or [f"gpu.{number}" for number in self.gpus]
-
-    @property
-    def shown_id(self) -> str:
-        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-        return shown_id(self.job_id, self.array_job_id, self.array_task_id, self.het_job_id, self.het_offset)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
@@ -183,7 +178,7 @@ def _describe(job: NodeJob, event: Event) -> None:
 
 
 def _numbers(event: Event) -> dict[str, int | None]:
-    return {name: event.number(name) for name in ("array_job_id", "array_task_id", "het_job_id", "het_offset")}
+    return {name: event.number(name) for name in ID_PARTS}
 
 
 def _state(exit_code: str | None) -> str:

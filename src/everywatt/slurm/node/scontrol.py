@@ -13,21 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from everywatt.slurm.lists import duration_s, expand, number, size_bytes
+from everywatt.slurm.schema import ID_PARTS
 
 TIMEOUT_S: Final = 5.0
-TELLS: Final = frozenset(
-    {
-        "array_job_id",
-        "array_task_id",
-        "het_job_id",
-        "het_offset",
-        "name",
-        "submit_s",
-        "suspended_s",
-        "memory_bytes",
-        "stdout",
-    }
-)  # facts of a job that are taken from scontrol, beside its state and restarts
+# Facts of a job that are taken from scontrol, beside its state and restarts.
+TELLS: Final = frozenset({*ID_PARTS, "name", "submit_s", "suspended_s", "memory_bytes", "stdout"})
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
 

@@ -23,16 +23,17 @@ from typing import Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.wire import own_folder
+from everywatt.sensors.procfs import parse_process_stat
 from everywatt.slurm.lists import number
 from everywatt.slurm.locks import exclusive
+from everywatt.slurm.schema import ID_PARTS
 
 QUARANTINE: Final = "quarantine"
 MOST_BYTES: Final = 65_536
 MOST_FILES: Final = 20_000
 MOST_OF_USER: Final = 200  # files of one user's tasks that are read at a time: others wait for them
-TASK_KEYS: Final = frozenset(
-    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "step", "pid", "name", "restart"}
-)
+TASK_KEYS: Final = frozenset({*ID_PARTS, "step", "pid", "name", "restart"})
+STATE: Final = "node.json"  # what `slurm node` knows of its jobs
 AGENT: Final = "agent.pid"
 NODE: Final = "node.pid"
 
@@ -211,7 +212,7 @@ def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | N
 def started(pid: int, proc: Path = Path("/proc")) -> str:
     """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
     try:
-        words = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-        return "" if words[0] in "ZX" else words[19]
-    except (OSError, IndexError):
+        facts = parse_process_stat((proc / str(pid) / "stat").read_bytes())
+        return "" if facts.state in "ZX" else str(facts.start)
+    except (OSError, ValueError):
         return ""

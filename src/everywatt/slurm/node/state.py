@@ -18,9 +18,8 @@ from everywatt.core.files import replace_text
 from everywatt.ledger.engine import UJ
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.node.spool import STATE as STATE
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
-
-STATE: Final = "node.json"
 
 
 def _zeros() -> defaultdict[str, float]:

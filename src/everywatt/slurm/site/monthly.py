@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from everywatt.core.format import (
     format_percent,
     format_quantity,
 )
-from everywatt.core.tables import Table
+from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
@@ -85,14 +83,8 @@ class Month:
 
     def csv(self) -> str:
         """A table with one row for each user, account, state, partition and day, and one for all."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, HEADS, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerow({"month": self.month, "by": "all", "group": "", **plain(self.total)})
-        for by in GROUPS:
-            for row in self.groups[by]:
-                writer.writerow({"month": self.month, "by": by, "group": row["group"], **plain(row)})
-        return text.getvalue()
+        rows = [("all", "", self.total), *((by, row["group"], row) for by in GROUPS for row in self.groups[by])]
+        return csv_text(HEADS, [[self.month, by, group, *map(plain(row).get, HEADS[3:])] for by, group, row in rows])
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,13 +5,13 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm import schema
 from everywatt.slurm.schema import SUMMED, JobOnNode
+from everywatt.slurm.schema import shown_id as shown_id
 from everywatt.slurm.site.store import Store, day_of, days_of, plain_rows, whole
 
 GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
@@ -220,12 +220,6 @@ def sum_known(values: Iterable[Any]) -> Any:
     """The sum; None where one of the values is not known."""
     known = list(values)
     return None if any(value is None for value in known) else sum(known)
-
-
-def shown_id(row: Mapping[str, Any]) -> str:
-    """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-    parts = ("array_job_id", "array_task_id", "het_job_id", "het_offset")
-    return schema.shown_id(row["job_id"], *(row.get(name) for name in parts))
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:
