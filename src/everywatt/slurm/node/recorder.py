@@ -382,7 +382,8 @@ class Node:
             return None
         end_s = tape.to_utc_ns(end_ns) / NS
         accounts = self.state.accounts
-        ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s}
+        # A hook tells of an end when the processes are gone already.
+        ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s + HOOK_S}
         used_s = {key: self._cpu_time_left_s(job) for key, job in ended.items()}
         cpu_s: dict[int, float] = {}  # by job: of its runs together
         for key, seconds in used_s.items():
@@ -397,7 +398,7 @@ class Node:
                     hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
                 else:
                     hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, bridge=True)
-                    unknown = [job for key, job in ended.items() if used_s[key] is None]
+                    unknown = [job for key, job in ended.items() if used_s[key] is None and (job.end_s or 0.0) <= end_s]
                     book_doubt(unknown, accounts, hours, start_s, end_s)
         except EverywattError as error:
             self._troubles["bridge"] = f"the time without a recorder could not be charged: {error}"

@@ -142,14 +142,9 @@ def _tables(
     end_ns: int,
     ended_cpu_s: Mapping[int, float],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All processes at the beginning and at the end of the stretch.
-
-    Of those that ended on the tape after it the last row counts, unless Slurm said what their job had used in all.
-    """
-    ended: Rows = {}
-    earlier, later = _alive(before, there, start_ns, {}), _alive(after, group, end_ns, ended)
-    jobs = _jobs(before, earlier) | _jobs(after, later | ended)
-    later |= {key: row for key, row in ended.items() if jobs.get(key) not in ended_cpu_s}
+    """All processes at the beginning and at the end of the stretch."""
+    earlier, later = _alive(before, there, start_ns), _alive(after, group, end_ns)
+    jobs = _jobs(before, earlier) | _jobs(after, later)
     for table in (earlier, later):
         for key, row in table.items():
             if key not in jobs:
@@ -157,7 +152,8 @@ def _tables(
             if key[0] == 0:
                 row["exits"] = False  # nothing recorded how processes ended meanwhile
     gone = {key: {"pid": key[0], "start": key[1], "gone": True} for key in earlier if key not in later}
-    for job, cpu_s in ended_cpu_s.items():
+    alive = {jobs.get(key) for key in later}
+    for job, cpu_s in ((job, cpu_s) for job, cpu_s in ended_cpu_s.items() if job not in alive):
         mine = [key for key in gone if jobs.get(key) == job]
         if mine:
             busiest = max(mine, key=lambda key: earlier[key].get("cpu_s") or 0.0)
@@ -169,23 +165,19 @@ def _tables(
     return list(earlier.values()), [*later.values(), *gone.values()]
 
 
-def _alive(tape: Tape, group: StoredGroup, at_ns: int, ended: Rows) -> Rows:
-    """The last row of each process that was alive at an instant: a table tells only what changed.
-
-    `ended` gets the last rows of those that were seen before and had ended.
-    """
+def _alive(tape: Tape, group: StoredGroup, at_ns: int) -> Rows:
+    """The last row of each process that was alive at an instant: a table tells only what changed."""
     found: Rows = {}
     of_pid: dict[int, tuple[int, Any]] = {}
     for frame in tape.tables(group.id, None, at_ns):
         for row in frame.rows if frame.at_ns <= at_ns else ():
             pid = row["pid"]
-            key = (pid, row.get("start"))
-            over = row.get("gone") or row.get("exit")
-            if pid in of_pid and (over or of_pid[pid] != key):
-                last = of_pid.pop(pid)
-                ended[last] = found.pop(last)
-            if over:
+            if row.get("gone") or row.get("exit"):
+                found.pop(of_pid.pop(pid, (pid, None)), None)
                 continue
+            key = (pid, row.get("start"))
+            if of_pid.get(pid, key) != key:
+                found.pop(of_pid[pid], None)
             of_pid[pid] = key
             found[key] = {**found.get(key, {}), **row}
     return found
