@@ -169,12 +169,12 @@ def alone(spool: Path) -> Iterator[bool]:
         yield mine
 
 
-def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path = Path("/proc")) -> bool:
+def take_place(spool: Path, name: str = NODE, pid: int | None = None) -> bool:
     """Become the one that does this for the spool. False where another one does, and lives."""
     pid = os.getpid() if pid is None else pid
     path = spool / name
     part = spool / f".{name}.{pid}"
-    part.write_text(f"{pid} {started(pid, proc)}\n", encoding="ascii")
+    part.write_text(f"{pid} {started(pid)}\n", encoding="ascii")
     part.chmod(0o644)
     try:
         for _ in range(3):
@@ -182,7 +182,7 @@ def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path
                 os.link(part, path)  # fails where there is one, so of two that come at once one gets it
                 return True
             except FileExistsError:
-                there = holder(spool, name, proc)
+                there = holder(spool, name)
                 if there is not None and there != pid:
                     return False
                 path.unlink(missing_ok=True)
@@ -191,10 +191,10 @@ def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path
         part.unlink(missing_ok=True)
 
 
-def leave(spool: Path, name: str = NODE, pid: int | None = None) -> None:
+def leave(spool: Path, name: str = NODE) -> None:
     """Give the place up, if it is ours."""
     try:
-        if (spool / name).read_text(encoding="ascii").split()[0] == str(os.getpid() if pid is None else pid):
+        if (spool / name).read_text(encoding="ascii").split()[0] == str(os.getpid()):
             (spool / name).unlink()
     except (OSError, IndexError, ValueError):
         pass

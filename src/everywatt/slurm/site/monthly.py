@@ -95,9 +95,9 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: row[name] for name in kept}, **joules}
 
 
-def month_of_site(store: Store, month: str, factors: Factors, most: int = 20) -> Month:
+def month_of_site(store: Store, month: str, factors: Factors) -> Month:
     """A month of a store such as 2026-11, with carbon and cost by these factors."""
-    return period_of_site(store, month_bounds_s(month), month, factors, most)
+    return period_of_site(store, month_bounds_s(month), month, factors)
 
 
 def period_of_site(
