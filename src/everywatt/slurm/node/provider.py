@@ -30,7 +30,7 @@ _TITLE = re.compile(rb"slurmstepd: \[(\d+)(?:\+\d+)?\.\w+\]")
 class SlurmJobs:
     """A provider of jobs (`fleet.jobs.JobProvider`). While it lives, hooks know that this node is recorded."""
 
-    by_process: Final = True  # jobs without cgroups are told apart by their processes
+    by_process: Final = True  # jobs without cgroups are distinguished by their processes
 
     def __init__(self, spool: Path | None = None, proc: Path | None = None) -> None:
         self._spool = spool or resolve().slurm_spool or DEFAULT_SPOOL
@@ -84,7 +84,7 @@ class SlurmJobs:
         return _by_number(jobs)
 
     def _kept(self) -> dict[str, Job]:
-        """Jobs that are known already, as long as there are few: of a job that has ended a process may be told late."""
+        """Jobs that are known already, as long as there are few: processes of ended jobs may be reported late."""
         return self._jobs if len(self._jobs) < 10_000 else {}
 
     def _state(self) -> list[NodeJob]:
@@ -134,10 +134,10 @@ def _process(folder: Path) -> tuple[int | None, int, str | None]:
 def _by_number(jobs: NodeJobs) -> dict[str, Job]:
     found = {}
     for job in jobs.jobs.values():
-        told = Job(str(job.job_id), job.user or user_name(job.uid), job.account, job.partition)
-        found[str(job.job_id)] = told
+        known = Job(str(job.job_id), job.user or user_name(job.uid), job.account, job.partition)
+        found[str(job.job_id)] = known
         if job.sluid:
-            found[job.sluid] = told
+            found[job.sluid] = known
     return found
 
 

@@ -47,13 +47,13 @@ RETRIES: Final = 2  # a controller that is busy answers the next time
 TRYING: Final = "trying.json"
 TRIES: Final = 2
 LOOKS: Final = 60  # a file of the spool that cannot be read for so many seconds is put aside
-LATE_S: Final = 900.0  # a hook may tell of a job so long after its processes were charged to the system
+LATE_S: Final = 900.0  # a hook may report a job so long after its processes were charged to the system
 OPEN_S: Final = 86_400.0  # no hour stays open for longer
-LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
+LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not reached its end for so long
 
 
 class Watch(Protocol):
-    """Somebody who wants to know when jobs start and end."""
+    """Gets to know when jobs start and end."""
 
     def started(self, job: NodeJob) -> None:
         """A job has started, or more is known of it."""
@@ -67,8 +67,8 @@ class Watch(Protocol):
 class Node:
     """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
 
-    `ask`, `pids` and `cpu_time_s` (CPU seconds of a run that has ended) are Slurm's answers; `watch` is told of jobs,
-    `announce` of records that are in the store.
+    `ask`, `pids` and `cpu_time_s` (CPU seconds of a run that has ended) are Slurm's answers; `watch` gets jobs,
+    `announce` records that are in the store.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Node:
         self._unread = {path: self._unread.get(path, 0) + 1 for path in unread}
         for path in (path for path, looks in self._unread.items() if looks > LOOKS and path.suffix == ".event"):
             put_aside(path, self.spool)
-        # What was being taken when a process died is taken by itself, so that the next time tells which event it was.
+        # What was being taken when a process died is taken by itself, so that the next time shows which event it was.
         suspects = [[event] for event in events if event.path.name in self._suspects]
         rest = [event for event in events if event.path.name not in self._suspects]
         ours = sum(self._take(group, heard_s) for group in (rest, *suspects))
@@ -203,18 +203,18 @@ class Node:
             self._aside = aside
 
     def _ask_for_some(self) -> None:
-        """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
+        """Complete jobs that events reported, as many as there is time for: a slow controller must not hold us up."""
         until_ns = self._clock.monotonic_ns() + round(SLOW_S * NS)
         later = []
         while self._unknown and self._clock.monotonic_ns() < until_ns:
             jobs = self._next_unknown()
             try:
-                told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
+                answers = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
             except Exception as error:  # noqa: BLE001 - a job's own text is in the answer
-                told = {}
+                answers = {}
                 self._troubles["scontrol"] = f"scontrol: {type(error).__name__}: {error}"
             for job in jobs:
-                facts = told.get(job.job_id)
+                facts = answers.get(job.job_id)
                 if facts is not None:
                     self._complete(job, facts)
                 elif self._tried.get(job.key, 0) < RETRIES:
@@ -241,18 +241,18 @@ class Node:
     def _complete(self, job: NodeJob, answer: Mapping[str, Any]) -> None:
         """Add what scontrol says and hooks do not know: at the start, and how it ended."""
         ended = job.end_s is not None
-        told = {name: value for name, value in answer.items() if name in scontrol.TELLS}
+        taken = {name: value for name, value in answer.items() if name in scontrol.TAKEN}
         state = str(answer.get("state", ""))
         later = answer.get("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
-            told.pop("memory_bytes", None)
+            taken.pop("memory_bytes", None)
             if later or state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
             elif state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
                 job.state = state
                 if state == "NODE_FAIL":
                     job.complete, job.note = False, job.note or WENT_DOWN
-        job.tell(told)
+        job.update(taken)
 
     def settle(self, *, all_of_it: bool = False) -> int:
         """Book the tape up to now, record the jobs that have ended; gives how many were.
@@ -261,7 +261,7 @@ class Node:
         """
         now_s = self._now_s()
         if not all_of_it and self._heard_s is not None:
-            # Of what came since nobody has heard who it was; a hook may be about to rename its file.
+            # Whose later use is has not been read yet: a hook may be about to rename its file.
             now_s = min(now_s, self._heard_s - HOOK_S)
         known = list(self._jobs.jobs.values())
         self._adopt_late(known)
@@ -382,7 +382,7 @@ class Node:
             return None
         end_s = tape.to_utc_ns(end_ns) / NS
         accounts = self.state.accounts
-        # A hook tells of an end when the processes are gone already.
+        # A hook reports an end when the processes are gone already.
         ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s + HOOK_S}
         used_s = {key: self._cpu_time_left_s(job) for key, job in ended.items()}
         cpu_s: dict[int, float] = {}  # by job: of its runs together
@@ -425,7 +425,7 @@ class Node:
         return max((now_ns - since_ns) / NS, self._now_s() - (job.end_s or job.start_s))
 
     def _place_cards(self, known: Iterable[NodeJob]) -> None:
-        """Say which cards of the tape jobs have, as soon as the tape has told its cards."""
+        """Say which cards of the tape jobs have, as soon as the tape lists its cards."""
         for job in known if self.state.uuids else ():
             if job.gpus and not job.cards:
                 order = self._orders.get(job.conf)
@@ -446,7 +446,7 @@ class Node:
     def _store_hours(self, until_s: float, now: bool) -> None:
         """Hours that are over go into the store for good; the present one as it stands, to be replaced later.
 
-        An hour stays open as long as there is something in it of a job of which no hook has told yet.
+        An hour stays open as long as there is something in it of a job that no hook has reported yet.
         """
         waited_for = {int(place.partition(" ")[0]) for late in self.state.late.values() for place in late.hours_uj}
         past = {hour.hour_s for hour in self.state.hours if hour.hour_s + 3600 <= until_s}
@@ -459,7 +459,7 @@ class Node:
             self.state.hours = [hour for hour in self.state.hours if hour not in over]
 
     def _save(self) -> None:
-        """Keep what is known; then the events that told it are forgotten."""
+        """Keep what is known; then the events that said it are deleted."""
         self.state.jobs, self.state.recorded = list(self._jobs.jobs.values()), list(self._jobs.recorded)
         if self._kept("state", lambda: self.state.write(self._path)):
             for event in self._taken.values():

@@ -50,7 +50,7 @@ class Event:
     path: Path
 
     def number(self, key: str) -> int | None:
-        """A value as a whole number, None where it is none."""
+        """A value as a whole number, None where it is not one."""
         return number(self.values.get(key))
 
     def text(self, key: str) -> str:
@@ -157,8 +157,8 @@ def quarantined(spool: Path) -> list[str]:
 def alone(spool: Path) -> Iterator[bool]:
     """Be the only one of this user that works on a spool; False where another does.
 
-    A lock outside of the spool: a place in it is gone when somebody removes the folder, and then a hook finds nobody
-    and starts a second one.
+    A lock outside of the spool: a place in it is gone when another program removes the folder, and then a hook finds
+    no process and starts a second one.
     """
     name = hashlib.sha256(os.fsencode(spool.resolve())).hexdigest()[:16]
     with ExitStack() as held:

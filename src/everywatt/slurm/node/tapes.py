@@ -166,7 +166,7 @@ def _tables(
 
 
 def _alive(tape: Tape, group: StoredGroup, at_ns: int) -> Rows:
-    """The last row of each process that was alive at an instant: a table tells only what changed."""
+    """The last row of each process that was alive at an instant: a table lists only what changed."""
     found: Rows = {}
     of_pid: dict[int, tuple[int, Any]] = {}
     for frame in tape.tables(group.id, None, at_ns):

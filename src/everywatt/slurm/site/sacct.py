@@ -31,7 +31,7 @@ COLUMNS: Final = (
 )
 TIMEOUT_S: Final = 600.0  # longest time for sacct to list all jobs of a time
 CPU_TIME_COLUMNS: Final = ("JobIDRaw", "State", "Start", "End", "TotalCPU")
-CPU_TIME_S: Final = 5.0  # longest time for sacct to tell of one job: the node's other jobs wait for it
+CPU_TIME_S: Final = 5.0  # longest time for sacct to answer about one job: the node's other jobs wait for it
 SLACK_S: Final = 120.0  # a run is looked for so long before and after the times that its node knows
 NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
 _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
@@ -120,7 +120,8 @@ def accounting(
         why = said.split("\n") if said.strip() else ["no reason given"]
         last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
         raise EverywattError(
-            f"sacct failed: {last[:200].rstrip('.')}.", cure="try `sacct --allusers`; without slurmdbd there is none"
+            f"sacct failed: {last[:200].rstrip('.')}.",
+            cure="try `sacct --allusers`; without slurmdbd there is no accounting",
         )
     return done.stdout.decode("utf-8", "replace")
 
