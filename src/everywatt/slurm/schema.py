@@ -181,6 +181,7 @@ class Kind:
 
 JOB_KEY: Final = ("cluster", "job_id", "restart", "node")
 SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")  # of hours of nodes
+TIMES: Final = ("covered_ms", "known_ms")  # of the devices of nodes: how long they were observed, of how long
 KINDS: Final = {
     "jobs": Kind(JobOnNode, JOB_KEY, "end_s, job_id, node", "complete DESC, written_s DESC"),
     "nodes": Kind(NodeHour, ("hour_s", "node", "device", "source"), "hour_s, node, device", "written_s DESC"),

@@ -58,7 +58,6 @@ def test_what_a_curve_does_not_cover_is_counted_in_jobs(store: Store) -> None:
     assert uncovered(morning) == {"ada": 1, "bob": 1, "cy": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="what nodes drew is listed without its coverage")
 def test_what_nodes_drew_says_how_much_of_it_was_observed(tmp_path: Path) -> None:
     """A card that only a gauge measures was not observed for half of its half hour; the package was, for an hour."""
     store, at = Store(tmp_path), int(T0)

@@ -26,7 +26,7 @@ from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
 from everywatt.core.plugins import library
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.schema import KINDS, SUMMED, JobOnNode, Kind, NodeHour, arrow
+from everywatt.slurm.schema import KINDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour, arrow
 
 FOREVER_S: Final = 253_370_764_800.0  # 9999-01-01, unix seconds: after the end of every job
 QUARANTINE: Final = "quarantine"
@@ -141,7 +141,7 @@ class Store:
         return sorted(date.fromisoformat(match[1]) for match in found if match)
 
     def day_sums(self, since_s: float, until_s: float) -> dict[date, dict[str, int]]:
-        """Microjoules of all nodes of days that are compact and whole within a time, as their files' heads say."""
+        """Microjoules and times of all nodes of days that are compact and whole within a time, by their heads."""
         found = {}
         for day in self._between("nodes", since_s, until_s):
             first_s, end_s = day_bounds_s(day)
@@ -201,6 +201,17 @@ class Store:
 def whole(sum_: str) -> str:
     """SQL for a sum of microjoules. A site of a thousand nodes draws more than 64 bits of them in a year."""
     return f"CAST({sum_} AS DECIMAL(38, 0))"
+
+
+# Records of earlier versions do not say which part of the hour they are of.
+_LENGTH_MS: Final = "1000 * CASE WHEN to_s > from_s THEN to_s - from_s ELSE 3600 END"
+SUM_TERMS: Final = ", ".join(
+    f"{whole(f'coalesce(sum({term}), 0)')} AS {name}"
+    for name, term in (
+        *((name, name) for name in SUMMED),
+        *zip(TIMES, (f"coverage * {_LENGTH_MS}", _LENGTH_MS), strict=True),
+    )
+)
 
 
 def plain_rows(table: Any) -> list[dict[str, Any]]:
@@ -286,18 +297,24 @@ def _join(folder: Path, kind: str, into: Path) -> int:
 
 def with_sums(table: Any) -> Any:
     """Hours of nodes with their sums in the head of the table: a year of them need not be read for its total."""
-    import pyarrow.compute as pc
-
-    sums = {name: pc.sum(table.column(name)).as_py() or 0 for name in SUMMED}
+    connection = connect()
+    try:
+        connection.register("hours", table)
+        (sums,) = plain_rows(connection.sql(f"SELECT {SUM_TERMS} FROM hours").to_arrow_table())
+    finally:
+        connection.close()
     return table.replace_schema_metadata({_SUMS: json.dumps(sums)})
 
 
 def _stored_sums(path: Path) -> dict[str, int] | None:
-    """The sums in the head of a file; None where there are none: it is of an earlier version, or broken."""
+    """The sums in the head of a file; None where it has none: it is of an earlier version, or broken.
+
+    The first versions that wrote sums wrote no times: those count as 0, and so for no coverage.
+    """
     pa, pq = arrow()
     try:
         kept = json.loads((pq.read_metadata(path).metadata or {})[_SUMS.encode()])
-        return {name: int(kept[name]) for name in SUMMED}
+        return {name: int(kept[name]) for name in SUMMED} | {name: int(kept.get(name, 0)) for name in TIMES}
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         return None
 
