@@ -39,7 +39,7 @@ def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[in
         found = re.match(r"(?:scontrol: )?(JobId=(\d{1,18}) .*)", line)
         if found is not None:
             lines.setdefault(int(found[2]), {})[found[1]] = None
-    found = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
+    answered = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
     # A name may have lines that look like another job's. Of one job alone the first line is Slurm's own.
     if len(job_ids) == 1:
         # Of an array's own id all tasks are listed. Any other second line is of the job's own name.
@@ -47,11 +47,11 @@ def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[in
         clean = len(rows) == 1 or all(re.match(r"JobId=\d+ ArrayJobId=", row) for row in rows)
         return {
             job_id: (clean and parse_job(next(iter(of)), node)) or _plain_facts(job_id, conf)
-            for job_id, of in found.items()
+            for job_id, of in answered.items()
         }
     if not all(re.fullmatch(r"(?:scontrol:)?\s*(?:(?:show job|JobId=)\s?\d.*)?", line) for line in said.split("\n")):
         return {}  # a line of a name: each of these jobs is asked for alone
-    parsed = {job_id: parse_job(next(iter(of)), node) for job_id, of in found.items() if len(of) == 1}
+    parsed = {job_id: parse_job(next(iter(of)), node) for job_id, of in answered.items() if len(of) == 1}
     return {job_id: facts for job_id, facts in parsed.items() if facts}
 
 
