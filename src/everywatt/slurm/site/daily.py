@@ -27,7 +27,7 @@ from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, charged, in_all
 from everywatt.slurm.site.figures import nodes_of
-from everywatt.slurm.site.monthly import plain
+from everywatt.slurm.site.monthly import sums_of
 from everywatt.slurm.site.store import Store, day_bounds_s
 from everywatt.slurm.site.totals import node_sums
 from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
@@ -98,9 +98,7 @@ def daily(store: Store, day: date, factors: Factors) -> Done:
 
 def summed_up(table: Any, store: Store | None = None, day: date | None = None) -> dict[str, Any]:
     """The sums of a charged table: in all, and by user, account, state and partition."""
-    data: dict[str, Any] = {"total": plain(in_all(table))}
-    for by in GROUPS:
-        data[f"by_{by}"] = [{"group": row["group"], **plain(row)} for row in added_up(table, by)]
+    data = sums_of(in_all(table), {by: added_up(table, by) for by in GROUPS})
     if store is not None and day is not None:
         since_s, until_s = day_bounds_s(day)
         data["nodes"] = nodes_of(node_sums(store, since_s + 3599, until_s))

@@ -69,8 +69,7 @@ class Month:
         """Plain data for JSON."""
         return {
             "month": self.month,
-            "total": plain(self.total),
-            **{f"by_{name}": [{"group": row["group"], **plain(row)} for row in self.groups[name]] for name in GROUPS},
+            **sums_of(self.total, self.groups),
             "costliest": [job_of(row) for row in self.costliest],
             "nodes": nodes_of(self.nodes),
         }
@@ -85,6 +84,12 @@ class Month:
         """A table with one row for each user, account, state, partition and day, and one for all."""
         rows = [("all", "", self.total), *((by, row["group"], row) for by in GROUPS for row in self.groups[by])]
         return csv_text(HEADS, [[self.month, by, group, *map(plain(row).get, HEADS[3:])] for by, group, row in rows])
+
+
+def sums_of(total: Mapping[str, Any], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Sums for JSON: of all, and by user, account and so on."""
+    by = {f"by_{name}": [{"group": row["group"], **plain(row)} for row in rows] for name, rows in groups.items()}
+    return {"total": plain(total), **by}
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
