@@ -233,6 +233,23 @@ def test_the_end_of_a_bridge_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert sum(accounts["1/0"].budgets["gpu.0"].sides()) > alone
 
 
+@pytest.mark.xfail(strict=True, reason="idle power is taken from what was booked of the tape before the kill")
+def test_idle_power_in_an_outage_is_that_of_all_of_the_tape_before_it(tmp_path, monkeypatch) -> None:
+    """A kill took the tables of processes, so nothing of the tape was booked after 2 s; the card was idle until 6 s."""
+    monkeypatch.setitem(JOBS, 1, (6.0, 28.0))
+    tapes(tmp_path / "tape", looked_until=2)
+    assert seal_left(tmp_path / "tape" / "box-0000.tape", quiet_s=0.0)
+    node = node_at(tmp_path, SECONDS, TRUE_CPU_S)
+    drop(tmp_path / "spool", "start", 1, 6.0, cpus=2, gpus="0")
+    drop(tmp_path / "spool", "end", 1, 28.0, exit_code="0:0")
+    node.state.booked_s, node.state.idle["gpu.0"] = T0 + 2.0, Idle(5.0, 2.0, "lowest")
+    node.listen()
+    node.settle()
+    (row,) = Store(tmp_path / "store").jobs(0, 1e12, "job_id = 1").to_pylist()
+    (card,) = [part for part in row["devices"] if part["device"] == "gpu.0"]
+    assert card["energy_uj"] / 1e6 == pytest.approx(CARD_W * 22, rel=0.05)
+
+
 def test_what_only_gauges_measure_is_not_covered_and_widens_the_interval(tmp_path: Path) -> None:
     tapes(tmp_path / "tape", gauges=("gpu.0",))
     found = recorded(tmp_path, TRUE_CPU_S)
