@@ -242,7 +242,7 @@ def test_idle_power_in_an_outage_is_that_of_all_of_the_tape_before_it(tmp_path, 
     node = node_at(tmp_path, SECONDS, TRUE_CPU_S)
     drop(tmp_path / "spool", "start", 1, 6.0, cpus=2, gpus="0")
     drop(tmp_path / "spool", "end", 1, 28.0, exit_code="0:0")
-    node.state.booked_s, node.state.idle["gpu.0"] = T0 + 2.0, Idle(5.0, 2.0, "lowest")
+    node.state.booked_s, node.state.idle["gpu.0"] = T0 + 2.0, Idle(5.0, 50.0, "lowest")
     node.listen()
     node.settle()
     (row,) = Store(tmp_path / "store").jobs(0, 1e12, "job_id = 1").to_pylist()
