@@ -233,7 +233,6 @@ def test_the_end_of_a_bridge_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert sum(accounts["1/0"].budgets["gpu.0"].sides()) > alone
 
 
-@pytest.mark.xfail(strict=True, reason="idle power is taken from what was booked of the tape before the kill")
 def test_idle_power_in_an_outage_is_that_of_all_of_the_tape_before_it(tmp_path, monkeypatch) -> None:
     """A kill took the tables of processes, so nothing of the tape was booked after 2 s; the card was idle until 6 s."""
     monkeypatch.setitem(JOBS, 1, (6.0, 28.0))

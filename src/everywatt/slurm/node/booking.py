@@ -53,6 +53,14 @@ def horizon_s(tape: Tape, latest_s: float) -> float:
     return tape.to_utc_ns(last_ns) / NS
 
 
+def learn_idle(tape: Tape, idle: dict[str, Idle]) -> None:
+    """Take over what a tape shows of the idle power of its devices, where that is surer than what is known."""
+    for label, found in find_levels(tape, {}).items():
+        known = idle.get(label)
+        if known is None or (not found.observed, found.spread_w) <= (not known.observed, known.spread_w):
+            idle[label] = found
+
+
 def book(
     tape: Tape,
     node: str,
@@ -73,9 +81,8 @@ def book(
     job that was there for a part of it. `late` gets accounts of jobs (by id) whose processes were there and of which no
     hook has reported yet: they are a part of the system until then.
     """
-    for label, found in find_levels(tape, {}).items() if not bridge else ():
-        if label not in idle or found.spread_w <= idle[label].spread_w:
-            idle[label] = found
+    if not bridge:
+        learn_idle(tape, idle)
     hours: list[NodeHour] = []
     low_ns, high_ns = tape.extent_ns()
     start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)

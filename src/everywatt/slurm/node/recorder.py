@@ -24,6 +24,7 @@ from everywatt.slurm.node.booking import (
     book_doubt,
     book_unseen,
     horizon_s,
+    learn_idle,
     merge_hours,
     move_to_jobs,
     sensor_of,
@@ -381,6 +382,9 @@ class Node:
         if end_ns is None:
             return None
         end_s = tape.to_utc_ns(end_ns) / NS
+        for one in (before, tape):  # of the one before, a kill may have kept the end from being booked
+            if one is not None:
+                learn_idle(one, self.state.idle)
         accounts = self.state.accounts
         # A hook reports an end when the processes are gone already.
         ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s + HOOK_S}
