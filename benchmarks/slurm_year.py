@@ -130,15 +130,13 @@ def write_day(folder: str, day: int, first_s: float) -> None:
     """A compacted day of the store: jobs and the hours of nodes."""
     import pyarrow as pa
 
-    from everywatt.slurm.schema import hour_schema, job_schema
+    from everywatt.slurm.schema import KINDS
     from everywatt.slurm.site.store import replace_parquet, with_sums
 
     chance, start_s = np.random.default_rng(day), first_s + day * DAY_S
-    for kind, schema, columns in (
-        ("jobs", job_schema(), job_columns(chance, day, start_s)),
-        ("nodes", hour_schema(), hour_columns(chance, start_s)),
-    ):
-        count = len(columns["node"])
+    made = {"jobs": job_columns(chance, day, start_s), "nodes": hour_columns(chance, start_s)}
+    for kind, columns in made.items():
+        schema, count = KINDS[kind].schema(), len(columns["node"])
         arrays = [
             pa.array(columns[field.name], type=field.type) if field.name in columns else pa.nulls(count, field.type)
             for field in schema

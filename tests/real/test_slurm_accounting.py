@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pwd
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from everywatt.cli.main import main
 from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
 
 NODE_W = 50.0
@@ -94,6 +97,19 @@ def test_import_sacct_by_account_and_validate(slurm, ran, said, tmp_path: Path) 
     assert code == 1
     assert [job for kind, job in kinds if kind == "refused" and job == str(both)] == [str(both)] * 2
     assert str(alone) not in {job for _, job in kinds}
+
+
+def test_cpu_time_of_jobs_that_have_ended(slurm) -> None:
+    """The last task of an array has the array's own id."""
+    work = "import os, time\nwhile time.process_time() < 0.5 + 0.5 * int(os.environ['SLURM_ARRAY_TASK_ID']): pass"
+    array = slurm.sbatch(f'#!/bin/sh\nexec {sys.executable} -c "{work}"\n', "--array=0-1")
+    slurm.wait(array)
+    rows = slurm.sacct(array, columns="JobIDRaw,JobID")
+    ids = {row["JobID"]: int(row["JobIDRaw"]) for row in rows if "." not in row["JobIDRaw"]}
+    now_s = time.time()
+    for task in (0, 1):
+        used_s = total_cpu_s(ids[f"{array}_{task}"], now_s - 60, now_s, slurm.environ["SLURM_CONF"])
+        assert used_s is not None and 0.5 + 0.5 * task <= used_s < 0.9 + 0.5 * task
 
 
 def test_daily_asks_sacct(ran, said, tmp_path: Path) -> None:

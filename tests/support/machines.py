@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,12 +106,14 @@ def write_machine(
     seal: bool = True,
     between: tuple[int, int] | None = None,
     looked_until: int | None = None,
+    searching: bool = False,
 ) -> Path:
     """A tape of `seconds`: devices draw `watts[device][k]` in second k; `other` CPUs are busy beside the processes.
 
     Energy comes every 0.1 s, processes every second; seconds in `missing` have no rows of gauges. `between` are the
     seconds in which this tape was recorded: counters and processes count from the beginning all the same.
-    `looked_until` is the last second of which use is on it: a kill takes what was not written yet.
+    `looked_until` is the last second of which use is on it: a kill takes what was not written yet. `searching`: when
+    counters are published (every 0.1 s) is not known, and is searched for by the reads of the first second.
     """
     machine = {"name": host, "cpus": cpus, "memory_bytes": memory_bytes, "packages": packages}
     machine["threads_per_core"] = threads_per_core
@@ -118,7 +121,10 @@ def write_machine(
     writer = TapeWriter(path, meta)
     writer.anchor(Anchor(ORIGIN_NS, UTC_NS, ORIGIN_NS, 0))
     for device, levels in watts.items():
-        _power(writer, device, levels, seconds, device in gauges, missing, between)
+        if searching:
+            _searched_counter(writer, device, levels, between or (0, seconds))
+        else:
+            _power(writer, device, levels, seconds, device in gauges, missing, between)
     for device, levels in (utilisation or {}).items():
         channel = Channel(f"{device}.utilisation", "%", Kind.GAUGE, device)
         number = writer.add_group(GroupInfo(f"use.{device}", "test", device, (channel,)), 1.0)
@@ -172,6 +178,22 @@ def _power(
             joules += levels[min((step - 1) // 10, seconds - 1)] / 10
             rows.append(_row(step / 10, (joules,)))
     writer.append(number, _recorded(rows, between))
+
+
+def _searched_counter(writer: TapeWriter, device: str, levels: Sequence[float], between: tuple[int, int]) -> None:
+    """Read once, then often, then once a second; a value is 60 ms old at a full second."""
+    number = writer.add_group(counter_group(device, DOMAINS[device.split(".")[0]], quantum=0.001), 1.0)
+    start, end = between
+    reads = [start, start + 0.42, *(start + 0.52 + 0.1 * step for step in range(5)), *range(start + 2, end + 1)]
+    rows = []
+    for place, read in enumerate(reads):
+        published = math.floor((read - 0.04) * 10 + 1e-9) / 10 + 0.04
+        before = reads[place - 1] if place else read - 1
+        late, early = (read, before) if read - before > 0.2 and place < 8 else (published + 0.01, published - 0.04)
+        whole, part = divmod(published, 1)
+        joules = 100.0 + sum(levels[: int(whole)]) + part * levels[min(int(whole), len(levels) - 1)]
+        rows.append(Row(at(read), at(early), at(late), (round(joules, 3),)))
+    writer.append(number, rows)
 
 
 def _recorded(rows: list[Row], between: tuple[int, int] | None) -> list[Row]:

@@ -98,8 +98,7 @@ def hosts_of(address: Address, port: int, *, tls: bool, names: Iterable[str] = (
     elif address.everywhere:
         hosts += [*LOOPBACK_NAMES, socket.gethostname(), socket.getfqdn()]
     plain = {_bracketed(host).lower().rstrip(".") for host in hosts}
-    usual = {80, 443}.intersection({443 if tls else 80})
-    return frozenset({f"{host}:{port}" for host in plain} | (plain if port in usual else set()))
+    return frozenset({f"{host}:{port}" for host in plain} | (plain if port == (443 if tls else 80) else set()))
 
 
 def _bracketed(host: str) -> str:

@@ -80,12 +80,12 @@ def cpus_of(text: str, names: str, node: str) -> float | None:
 
 
 def number(text: str | None) -> int | None:
-    """A whole number that fits into 64 bits; None where the text is none."""
+    """A whole number that fits into 64 bits; None where the text is not one."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 19 else None
 
 
 def duration_s(text: str) -> float | None:
-    """Seconds of `[DAYS-][HOURS:]MINUTES:SECONDS`; None where the text is none.
+    """Seconds of `[DAYS-][HOURS:]MINUTES:SECONDS`; None where the text is not one.
 
     >>> duration_s("1-02:00:30.5")
     93630.5
@@ -98,7 +98,7 @@ def duration_s(text: str) -> float | None:
 
 
 def size_bytes(text: str, plain: int = 1) -> int | None:
-    """Bytes of `2048`, `1.5G`, …; a number alone counts as so many times `plain`. None where the text is none."""
+    """Bytes of `2048`, `1.5G`, …; a number alone counts as so many times `plain`. None where the text is no size."""
     match = re.fullmatch(r"([\d.]{1,18})([KMGT]?)", text)
     try:
         return int(float(match[1]) * (1 << 10 * " KMGT".index(match[2]) if match[2] else plain)) if match else None

@@ -5,25 +5,32 @@ Energies are whole microjoules, so that jobs, idle and system of an hour add up 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from everywatt.core.plugins import library
 
+ID_PARTS: Final = ("array_job_id", "array_task_id", "het_job_id", "het_offset")
 
-def shown_id(
-    job_id: object,
-    array_job_id: int | None,
-    array_task_id: int | None,
-    het_job_id: int | None,
-    het_offset: int | None,
-) -> str:
+
+def shown_id(row: Mapping[str, Any]) -> str:
     """The id of a job as Slurm's own tools print it: 123, 123_4, 123+0."""
-    if array_job_id is not None and array_task_id is not None:
-        return f"{array_job_id}_{array_task_id}"
-    if het_job_id is not None and het_offset is not None:
-        return f"{het_job_id}+{het_offset}"
-    return str(job_id)
+    array, task, het, offset = (row.get(name) for name in ID_PARTS)
+    if array is not None and task is not None:
+        return f"{array}_{task}"
+    return str(row["job_id"]) if het is None or offset is None else f"{het}+{offset}"
+
+
+class Numbered:
+    """A job with Slurm's numbers."""
+
+    __slots__ = ()
+
+    @property
+    def shown_id(self) -> str:
+        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
+        return shown_id({name: getattr(self, name) for name in ("job_id", *ID_PARTS)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,7 @@ class StepEnergy:
 
 
 @dataclass(frozen=True, slots=True)
-class JobOnNode:
+class JobOnNode(Numbered):
     """One job on one node, from its first process (or Prolog) to its last. A job is the sum of its nodes."""
 
     job_id: int  # the raw id: of an array's task its own
@@ -115,11 +122,6 @@ class JobOnNode:
         """What makes a record the record of this job on this node."""
         return self.cluster, self.job_id, self.restart, self.node
 
-    @property
-    def shown_id(self) -> str:
-        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-        return shown_id(self.job_id, self.array_job_id, self.array_task_id, self.het_job_id, self.het_offset)
-
     def row(self) -> dict[str, Any]:
         """Plain data, for Parquet and JSON."""
         return asdict(self)
@@ -163,24 +165,32 @@ class NodeHour:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a folder of the store holds: the class of its rows, what makes two of them the same, and their order."""
+
+    row: type
+    key: tuple[str, ...]
+    order: str
+    best: str  # of two rows of the same the first by this counts
+
+    def schema(self) -> Any:
+        """The Arrow schema."""
+        return arrow()[0].schema(_columns(self.row))
+
+
 JOB_KEY: Final = ("cluster", "job_id", "restart", "node")
 SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")  # of hours of nodes
-HOUR_KEY: Final = ("hour_s", "node", "device", "source")
+TIMES: Final = ("covered_ms", "known_ms")  # of the devices of nodes: how long they were observed, of how long
+KINDS: Final = {
+    "jobs": Kind(JobOnNode, JOB_KEY, "end_s, job_id, node", "complete DESC, written_s DESC"),
+    "nodes": Kind(NodeHour, ("hour_s", "node", "device", "source"), "hour_s, node, device", "written_s DESC"),
+}
 
 
 def arrow() -> tuple[Any, Any]:
     """pyarrow and its Parquet, or MissingExtra."""
     return library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
-
-
-def job_schema() -> Any:
-    """The Arrow schema of jobs."""
-    return arrow()[0].schema(_columns(JobOnNode))
-
-
-def hour_schema() -> Any:
-    """The Arrow schema of nodes' hours."""
-    return arrow()[0].schema(_columns(NodeHour))
 
 
 def _columns(kind: type) -> list[tuple[str, Any]]:

@@ -12,12 +12,16 @@ from tapes import UTC_NS
 
 from everywatt.core.clocks import NS, FakeClock
 from everywatt.ledger.idle import Idle
+from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.hooks import make_spool
+from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.recorder import Node
-from everywatt.slurm.node.tapes import tapes_in
+from everywatt.slurm.node.state import Account
+from everywatt.slurm.node.tapes import bridged, tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.tape.mending import seal_left
+from everywatt.tape.reader import Tape
 
 T0 = UTC_NS / NS
 SECONDS = 30
@@ -32,7 +36,14 @@ def while_alive(start: float, end: float) -> list[float]:
     return [1.0 if start <= second < end else 0.0 for second in range(SECONDS)]
 
 
-def tapes(folder: Path, *, gauges: tuple[str, ...] = (), looked_until: int | None = None, second: str = "box") -> None:
+def tapes(
+    folder: Path,
+    *,
+    gauges: tuple[str, ...] = (),
+    looked_until: int | None = None,
+    second: str = "box",
+    searching: bool = False,
+) -> None:
     """What two recorders recorded of one machine: until the first one died, and since the second one started."""
     rates = {pid: while_alive(*JOBS[job]) for pid, job in ((101, 1), (102, 1), (103, 2), (104, 3))}
     job_of = {101: 1, 102: 1, 103: 2, 104: 3}
@@ -64,6 +75,7 @@ def tapes(folder: Path, *, gauges: tuple[str, ...] = (), looked_until: int | Non
             between=between,
             seal=bool(number),
             looked_until=None if number else looked_until,
+            searching=searching,
             host=second if number else "box",
         )
 
@@ -83,7 +95,7 @@ def node_at(folder: Path, now: float, cpu_s: Mapping[int, float], boot: str = "b
         Store(folder / "store"),
         tapes_in(folder / "tape"),
         ask=lambda jobs, node, conf: {job: {} for job in jobs},
-        cpu_time_s=lambda job, conf: cpu_s.get(job),
+        cpu_time_s=lambda job, *_: cpu_s.get(job),
         clock=FakeClock(round(now * NS), utc_offset_ns=round(T0 * NS)),
         boot=boot,
     )
@@ -205,6 +217,36 @@ def test_a_job_that_ended_meanwhile_and_whose_cpu_time_is_unknown_has_an_interva
     assert found[2].coverage == pytest.approx(8 / 12, abs=0.02)
     assert found[3].energy_uj is None and "none of its processes" in (found[3].refused or "")
     assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj or 0 for row in found.values())
+
+
+def test_the_end_of_a_bridge_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """The tape that follows knows better when its first readings were published, so what is off does not cancel."""
+    tapes(tmp_path / "tape", searching=True)
+    before, after = (Tape.open(path) for path in sorted((tmp_path / "tape").glob("*.tape")))
+    job, idle = NodeJob(1, 0, T0 + 2, cpus=2.0, gpus=[0]), {"gpu.0": Idle(CARD_IDLE_W, 0.0, "baseline")}
+    accounts: dict[str, Account] = {}
+    with bridged(before, after, T0 + DEAD[0], after.from_utc_ns(UTC_NS + DEAD[1] * NS), {}) as bridge:
+        book(bridge, "n1", [job], accounts, T0 + DEAD[0], T0 + DEAD[1], idle, bridge=True)
+    alone = sum(accounts["1/0"].budgets["gpu.0"].sides())
+    assert alone > 30, "the first reading is up to a second old"
+    book(after, "n1", [job], accounts, T0 + DEAD[1], T0 + 28, idle)
+    assert sum(accounts["1/0"].budgets["gpu.0"].sides()) > alone
+
+
+def test_idle_power_in_an_outage_is_that_of_all_of_the_tape_before_it(tmp_path, monkeypatch) -> None:
+    """A kill took the tables of processes, so nothing of the tape was booked after 2 s; the card was idle until 6 s."""
+    monkeypatch.setitem(JOBS, 1, (6.0, 28.0))
+    tapes(tmp_path / "tape", looked_until=2)
+    assert seal_left(tmp_path / "tape" / "box-0000.tape", quiet_s=0.0)
+    node = node_at(tmp_path, SECONDS, TRUE_CPU_S)
+    drop(tmp_path / "spool", "start", 1, 6.0, cpus=2, gpus="0")
+    drop(tmp_path / "spool", "end", 1, 28.0, exit_code="0:0")
+    node.state.booked_s, node.state.idle["gpu.0"] = T0 + 2.0, Idle(5.0, 50.0, "lowest")
+    node.listen()
+    node.settle()
+    (row,) = Store(tmp_path / "store").jobs(0, 1e12, "job_id = 1").to_pylist()
+    (card,) = [part for part in row["devices"] if part["device"] == "gpu.0"]
+    assert card["energy_uj"] / 1e6 == pytest.approx(CARD_W * 22, rel=0.05)
 
 
 def test_what_only_gauges_measure_is_not_covered_and_widens_the_interval(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.sacct import COLUMNS, NOT_RECORDED, ask, fill, parse
+from everywatt.slurm.site.sacct import COLUMNS, NOT_RECORDED, ask, fill, parse, total_cpu_s
 from everywatt.slurm.site.store import Store
 
 T0 = 1_794_700_800
@@ -160,3 +160,23 @@ def test_a_name_cannot_forge_or_hide_a_job(sign: str) -> None:
     jobs = parse(text(line("6", "6", JobName=f"x{sign}{forged}"), line("7", "7", JobName=f"y{sign}z")))
     assert [job.job_id for job in jobs] == [6, 7]
     assert {job.user for job in jobs} == {"ada"}
+
+
+def test_the_cpu_time_of_each_run_of_a_requeued_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sacct 22.05 printed of a job that was requeued, and ran again 15 s later."""
+    said = """JobIDRaw|State|Start|End|TotalCPU
+4|REQUEUED|1794963496|1794963500|00:00.912
+4.batch|CANCELLED|1794963496|1794963500|00:00.912
+4|COMPLETED|1794963515|1794963523|00:02.079
+4.batch|COMPLETED|1794963515|1794963523|00:02.079
+5|COMPLETED|1794963515|1794963523|01:02.079
+"""
+    program = tmp_path / "sacct"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert total_cpu_s(4, 1794963496.2, 1794963500.3) == 0.912
+    assert total_cpu_s(4, 1794963515.2, 1794963523.3) == 2.079
+    assert total_cpu_s(6, 1794963515.2, 1794963523.3) is None
+    program.write_text("#!/bin/sh\nexit 1\n")
+    assert total_cpu_s(4, 1794963496.2, 1794963500.3) is None, "no slurmdbd"

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from known_site import MJ, T0
 
+from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.carbon import added_up, with_factors
-from everywatt.slurm.site.figures import energy_of, short
-from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.totals import Wanted, jobs, sums
+from everywatt.slurm.site.figures import JobSums, energy_of, nodes_of, short
+from everywatt.slurm.site.store import Store, day_of
+from everywatt.slurm.site.totals import Wanted, jobs, node_sums, sums
 
 DAY = Wanted(T0, T0 + 86_400)
 
@@ -55,3 +56,18 @@ def test_what_a_curve_does_not_cover_is_counted_in_jobs(store: Store) -> None:
     morning = SimpleNamespace(start_s=np.array([T0]), end_s=T0 + 12 * 3600, g_per_kwh=np.array([50.0]))
     # Job 2 of ada ran on two nodes; of bob's two jobs one has no energy.
     assert uncovered(morning) == {"ada": 1, "bob": 1, "cy": 1}
+
+
+def test_what_nodes_drew_says_how_much_of_it_was_observed(tmp_path: Path) -> None:
+    """A card that only a gauge measures was not observed for half of its half hour; the package was, for an hour."""
+    store, at = Store(tmp_path), int(T0)
+    card = NodeHour(at, "n1", "gpu.0", "gpu", "nvml", 9 * MJ, 9 * MJ, 0, 0, 0.5, at, at + 1800.0)
+    package = NodeHour(at, "n1", "cpu.0", "package", "rapl", MJ, 0, MJ, 0, 1.0, at, at + 3600.0)
+    store.append_hours([card, package], "n1")
+    for _ in range(2):  # by its rows, then by the head of its file
+        found = node_sums(store, T0, T0 + 86_400)
+        assert nodes_of(found)["coverage"] == pytest.approx((0.5 * 1800 + 3600) / 5400)
+        (line,) = JobSums("user", [], found).tables()[-1].notes
+        assert line.endswith("system 0 J, 83.3 % covered")
+        store.compact(day_of(T0), "nodes")
+    assert nodes_of(node_sums(store, T0 + 86_400, T0 + 2 * 86_400))["coverage"] is None, "nothing is known of that day"

@@ -33,7 +33,17 @@ from everywatt.report.html.page import card
 from everywatt.report.html.site import FOOTER, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
-from everywatt.slurm.site.figures import amount, cells, columns, group_of, job_of, nodes_of, percent, short
+from everywatt.slurm.site.figures import (
+    amount,
+    cells,
+    columns,
+    group_of,
+    job_of,
+    nodes_covered,
+    nodes_of,
+    percent,
+    short,
+)
 from everywatt.slurm.site.monthly import month_bounds_s, period_of_site
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, shown_id, summed, sums
@@ -253,7 +263,8 @@ class SlurmPages:
             return ""
         drawn = node_sums(self.store, wanted.since_s, wanted.until_s)
         parts = ", ".join(f"{name} {format_joules(drawn[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        return f'<p class="notes">Nodes in these hours: {format_joules(drawn["total_uj"] / UJ)} = {parts}.</p>'
+        total = format_joules(drawn["total_uj"] / UJ)
+        return f'<p class="notes">Nodes in these hours: {total} = {parts}{nodes_covered(drawn)}.</p>'
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}

@@ -37,7 +37,7 @@ COLUMNS: Final = ("jobs", "idle", "system")  # what becomes of a device's joules
 
 
 def horizon_s(tape: Tape, latest_s: float) -> float:
-    """Up to when (UTC, at most `latest_s`) a tape tells who used what: tables of processes are written last.
+    """Up to when (UTC, at most `latest_s`) a tape shows who used what: tables of processes are written last.
 
     On a live tape, and on one whose recorder was killed, it is an instant at which processes were read, so that no
     stretch between two reads is cut.
@@ -51,6 +51,14 @@ def horizon_s(tape: Tape, latest_s: float) -> float:
         if not tape.sealed or last_ns - looked_ns > LATE * use.period_s * NS:
             last_ns = looked_ns
     return tape.to_utc_ns(last_ns) / NS
+
+
+def learn_idle(tape: Tape, idle: dict[str, Idle]) -> None:
+    """Take over what a tape shows of the idle power of its devices, where that is surer than what is known."""
+    for label, found in find_levels(tape, {}).items():
+        known = idle.get(label)
+        if known is None or (not found.observed, found.spread_w) <= (not known.observed, known.spread_w):
+            idle[label] = found
 
 
 def book(
@@ -68,14 +76,13 @@ def book(
     """Charge a stretch of UTC time on one tape to its jobs; gives what jobs, idle and the system had of each device in
     each hour of it. `accounts` grow.
 
-    `idle` is what the node knows of its devices' idle power; what this tape tells more surely replaces it, unless it is
+    `idle` is what the node knows of its devices' idle power; what this tape shows more surely replaces it, unless it is
     a `bridge` over a time without a recorder. On a bridge, use and power are spread evenly over all of it, and so is a
     job that was there for a part of it. `late` gets accounts of jobs (by id) whose processes were there and of which no
-    hook has told yet: they are a part of the system until then.
+    hook has reported yet: they are a part of the system until then.
     """
-    for label, found in find_levels(tape, {}).items() if not bridge else ():
-        if label not in idle or found.spread_w <= idle[label].spread_w:
-            idle[label] = found
+    if not bridge:
+        learn_idle(tape, idle)
     hours: list[NodeHour] = []
     low_ns, high_ns = tape.extent_ns()
     start_s, end_s = max(start_s, tape.to_utc_ns(low_ns) / NS), min(end_s, tape.to_utc_ns(high_ns) / NS)
@@ -86,12 +93,31 @@ def book(
             if made.total.joules is None:
                 hours += book_unseen(tape, node, jobs, accounts, low_s, high_s)
                 continue
+            made = _with_own_edges(made) if bridge else made
             between_s = (start_s, end_s) if bridge else (low_s, high_s)
             here = [job for job in jobs if job.start_s < between_s[1] and (job.end_s or high_s) > between_s[0]]
             piece = _Piece(tape, made, here, accounts, {} if late is None else late, low_s, high_s)
             piece.book()
             hours += _hour_rows(tape, node, piece.totals, (low_s, high_s), dict(made.total.parts))
     return hours
+
+
+def _with_own_edges(made: Ledger) -> Ledger:
+    """A ledger whose errors at the edges cancel with no others: when the readings around them were published is found
+    from more readings on the tapes before and after a bridge, and so otherwise.
+    """
+
+    def apart(energy: Energy) -> Energy:
+        terms = [
+            term._replace(key=f"bridge {term.key}") if term.source == "edges" else term for term in energy.budget.terms
+        ]
+        return replace(energy, budget=Budget(tuple(terms), energy.budget.bounds))
+
+    def parts_apart(entry: Entry) -> Entry:
+        parts = tuple((device, apart(part)) for device, part in entry.energy.parts)
+        return replace(entry, energy=replace(entry.energy, parts=parts))
+
+    return replace(made, entries=tuple(map(parts_apart, made.entries)))
 
 
 def book_unseen(
@@ -134,12 +160,12 @@ def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
 
 
 def _handed_s(jobs: Sequence[NodeJob]) -> list[float]:
-    """When GPUs were handed over: what a card did that nobody is listed for is of who had it just then."""
+    """When GPUs were handed over: what a card did without a listed process belongs to the job that had it just then."""
     return [at_s for job in jobs if job.gpus for at_s in (job.start_s, job.end_s) if at_s is not None]
 
 
 def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple[float, float]]:
-    """A stretch of time, cut at full hours and at these times, but for scraps that no sensor could tell of."""
+    """A stretch of time, cut at full hours and at these times, but for scraps that no sensor could resolve."""
     further = sorted(cut_s for cut_s in at_s if start_s < cut_s < end_s - SCRAP_S)
     while start_s < end_s:
         while further and further[0] <= start_s + SCRAP_S:
@@ -207,7 +233,7 @@ class _Piece:
                 account.memory_byte_s = (account.memory_byte_s or 0.0) + byte_s
 
     def _charge_gpus_alone(self) -> None:
-        """What a GPU did that nobody could be found for is of the job that it was given to, if that had it alone."""
+        """What a GPU did without a listed process belongs to the job that it was given to, if that had it alone."""
         lost = next((entry for entry in self.made.entries if entry.owner.kind is OwnerKind.UNATTRIBUTED), None)
         length_s = self.high_s - self.low_s
         for device, uj in _by_device(lost).items() if lost is not None else ():

@@ -33,7 +33,7 @@ class CardOrder:
     doubt: str = ""
 
     def of(self, numbers: Sequence[int]) -> list[str]:
-        """The cards of these GPUs of Slurm's; one that nobody knows goes by its number."""
+        """The cards of these GPUs of Slurm's; an unknown one goes by its number."""
         return [self.cards[n] if n < len(self.cards) else f"gpu.{n}" for n in numbers]
 
 
@@ -68,7 +68,7 @@ def device_files(uuids: Mapping[str, str], machine: Machine) -> dict[str, str]:
 
 
 def cards_here(machine: Machine) -> dict[str, str]:
-    """The cards of this machine as `card_order` takes them, as far as drivers tell of them in files."""
+    """The cards of this machine as `card_order` takes them, as far as drivers list them in files."""
     nvidia = {f"gpu.{place}": uuid for place, uuid in enumerate(nvidia_numbers(machine.proc))}
     return {**nvidia, **{device: device for device, _ in card_devices(machine.sys).values()}}
 

@@ -80,10 +80,10 @@ def _hooks(site: Site, slurm_conf: Path) -> Iterator[Check]:
             asked = replace(site, period=period[1] if period else site.period, job_line=JOB_LINE in text)
             expected = hook(event, asked)
             known = text == expected and os.access(path, os.X_OK)
-            told, cure = (str(path), "") if known else (f"{path} is of another version, spool or store", INSTALL)
+            seen, cure = (str(path), "") if known else (f"{path} is of another version, spool or store", INSTALL)
         except OSError as error:
-            told, cure = f"{path}: {error.strerror}", INSTALL
-        yield _check(f"hook {event}", told, cure)
+            seen, cure = f"{path}: {error.strerror}", INSTALL
+        yield _check(f"hook {event}", seen, cure)
     try:
         text = slurm_conf.read_text(encoding="utf-8", errors="replace")
         lines = slurm_conf_lines(site, text)
@@ -118,8 +118,8 @@ def _spool(spool: Path) -> Check:
         for name, mode in (("events", EVENTS_MODE), ("tasks", TASKS_MODE)):
             facts = (spool / name).stat()
             if stat.S_IMODE(facts.st_mode) != mode or facts.st_uid != os.geteuid():
-                told = f"{spool / name} has mode {stat.S_IMODE(facts.st_mode):o} and belongs to {facts.st_uid}"
-                return _check("spool", told, f"chmod {mode:o} {spool / name}, as the user that runs the hooks")
+                seen = f"{spool / name} has mode {stat.S_IMODE(facts.st_mode):o} and belongs to {facts.st_uid}"
+                return _check("spool", seen, f"chmod {mode:o} {spool / name}, as the user that runs the hooks")
     except OSError as error:
         return _check("spool", f"{error.filename}: {error.strerror}", INSTALL)
     if aside := quarantined(spool):

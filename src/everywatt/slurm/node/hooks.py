@@ -71,7 +71,7 @@ def make_spool(spool: Path) -> None:
 
 
 def slurm_conf_lines(site: Site, existing: str = "") -> list[str]:
-    """What slurm.conf has to say, given what it says now; comments tell where a line is there already."""
+    """What slurm.conf has to say, given what it says now; comments say where a line is there already."""
     lines = []
     for event, key in EVENTS.items():
         path = site.folder / NAMES[event]

@@ -1,4 +1,4 @@
-"""The jobs of one node as its hooks tell them: who started, who ended, who is who."""
+"""The jobs of one node as its hooks report them: which started, which ended, and whose they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everywatt.core.errors import UsageError
 from everywatt.core.units import parse_duration_s
 from everywatt.slurm.lists import cpus_of, expand, indices
 from everywatt.slurm.node.spool import Event
-from everywatt.slurm.schema import shown_id
+from everywatt.slurm.schema import ID_PARTS, Numbered
 
 DEFAULT_PERIOD_S: Final = 2.0
 REMEMBERED: Final = 1000
@@ -20,7 +20,7 @@ SLICES: Final = "it used parts of cards (MIG), for which no idle power is charge
 
 
 @dataclass(slots=True)
-class NodeJob:
+class NodeJob(Numbered):
     """One job on this node; `end_s` is None while it runs."""
 
     job_id: int
@@ -65,18 +65,13 @@ class NodeJob:
         """The cards that it has, as the tape names them."""
         return self.cards or [f"gpu.{number}" for number in self.gpus]
 
-    @property
-    def shown_id(self) -> str:
-        """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-        return shown_id(self.job_id, self.array_job_id, self.array_task_id, self.het_job_id, self.het_offset)
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
         data = asdict(self)
         return data if self.stdout else {name: value for name, value in data.items() if name != "stdout"}
 
-    def tell(self, facts: Mapping[str, Any]) -> None:
-        """Take facts that scontrol or a task told; what they do not say stays."""
+    def update(self, facts: Mapping[str, Any]) -> None:
+        """Take over facts from scontrol or a task; what they do not say stays."""
         for name, value in facts.items():
             if value not in (None, "", []) and name in self.__slots__:
                 setattr(self, name, value)
@@ -97,7 +92,7 @@ class NodeJobs:
             del self.recorded[next(iter(self.recorded))]
 
     def is_late(self, event: Event) -> bool:
-        """Whether an event tells the end of a job that has ended already: slurmd calls Epilogs again after a reboot."""
+        """Whether an event reports the end of a job that has ended: slurmd calls Epilogs again after a reboot."""
         key = f"{event.job_id}/{event.number('restart') or 0}"
         there = self.jobs.get(key)
         return event.kind == "end" and (key in self.recorded if there is None else there.end_s is not None)
@@ -112,7 +107,7 @@ class NodeJobs:
         return max((one.end_s or one.start_s for one in earlier), default=0.0)
 
     def take(self, event: Event, node: str = "") -> NodeJob | None:
-        """Bring the jobs up to date with an event; gives the job, None where the event is of nobody here.
+        """Bring the jobs up to date with an event; gives the job, None where it is about no job of this node.
 
         `node` is the name of this node: what another node's hook said is not taken.
         """
@@ -124,8 +119,8 @@ class NodeJobs:
         if event.kind == "end":
             return self._end(event, job)
         if job is None or (job.uid is not None and event.uid not in (job.uid, 0)):
-            return None  # somebody speaks of a job that is not theirs
-        job.tell({"name": event.text("name"), **_numbers(event)})
+            return None  # a user writes about the job of another one
+        job.update({"name": event.text("name"), **_numbers(event)})
         return job
 
     def running(self, job_id: int, restart: int | None = None) -> NodeJob | None:
@@ -135,7 +130,7 @@ class NodeJobs:
         return max(exact or found, key=lambda job: job.restart, default=None)
 
     def close_all(self, at_s: float, why: str) -> None:
-        """The node went down: who runs has ended, and nobody saw how."""
+        """The node went down: jobs that ran have ended, and how was not observed."""
         for job in self.jobs.values():
             if job.end_s is None:
                 job.end_s, job.complete, job.note, job.state = max(at_s, job.start_s), False, why, "NODE_FAIL"
@@ -151,7 +146,7 @@ class NodeJobs:
 
     def _end(self, event: Event, job: NodeJob | None) -> NodeJob:
         if job is None:
-            # Its start was not told: before everywatt was installed. Nothing is known of its beginning.
+            # Its start was not reported: before everywatt was installed. Nothing is known of its beginning.
             job = NodeJob(event.job_id, event.number("restart") or 0, event.at_s, complete=False)
             job.note = NO_START
             _describe(job, event)
@@ -164,16 +159,18 @@ class NodeJobs:
 
 
 def _describe(job: NodeJob, event: Event) -> None:
-    job.tell({name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")})
+    job.update(
+        {name: event.text(name) for name in ("node", "cluster", "user", "account", "partition", "sluid", "conf")}
+    )
     cpus = cpus_of(event.text("cpus"), event.text("nodelist"), event.text("node"))
-    job.tell({"uid": event.number("uid"), "cpus": cpus})
-    # Slurm does not tell every hook how many nodes there are, and the other records of the job say it, too.
+    job.update({"uid": event.number("uid"), "cpus": cpus})
+    # Slurm does not give every hook the number of nodes, and the other records of the job have it, too.
     job.nodes = max(job.nodes, event.number("nodes") or 1, len(expand(event.text("nodelist"))))
     # Of Intel's tiles (0.1) the card counts: its tiles have no energy of their own.
     visible = re.sub(r"\.\d+", "", event.text("visible"))
     gpus = indices(event.text("gpus")) or (indices(visible) if re.fullmatch(r"\d+(,\d+)*", visible) else [])
-    job.tell({"gpus": list(dict.fromkeys(gpus)), **_numbers(event)})
-    job.tell({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
+    job.update({"gpus": list(dict.fromkeys(gpus)), **_numbers(event)})
+    job.update({"slices": [name for name in event.text("visible").split(",") if name.startswith("MIG-")]})
     if job.slices:
         job.gpus, job.note = [], job.note or SLICES
     try:
@@ -183,7 +180,7 @@ def _describe(job: NodeJob, event: Event) -> None:
 
 
 def _numbers(event: Event) -> dict[str, int | None]:
-    return {name: event.number(name) for name in ("array_job_id", "array_task_id", "het_job_id", "het_offset")}
+    return {name: event.number(name) for name in ID_PARTS}
 
 
 def _state(exit_code: str | None) -> str:

@@ -17,11 +17,11 @@ from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.machine import Machine
 from everywatt.core.platforms import user_name
+from everywatt.sensors.procfs import parse_process_stat
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
-from everywatt.slurm.node.spool import AGENT, holder, leave, read_events, take_place
+from everywatt.slurm.node.spool import AGENT, STATE, holder, leave, read_events, take_place
 
-STATE: Final = "node.json"
 PLACE_NS: Final = 10 * NS
 MOST_STEPS: Final = 50_000
 _TITLE = re.compile(rb"slurmstepd: \[(\d+)(?:\+\d+)?\.\w+\]")
@@ -30,7 +30,7 @@ _TITLE = re.compile(rb"slurmstepd: \[(\d+)(?:\+\d+)?\.\w+\]")
 class SlurmJobs:
     """A provider of jobs (`fleet.jobs.JobProvider`). While it lives, hooks know that this node is recorded."""
 
-    by_process: Final = True  # jobs without cgroups are told apart by their processes
+    by_process: Final = True  # jobs without cgroups are distinguished by their processes
 
     def __init__(self, spool: Path | None = None, proc: Path | None = None) -> None:
         self._spool = spool or resolve().slurm_spool or DEFAULT_SPOOL
@@ -84,7 +84,7 @@ class SlurmJobs:
         return _by_number(jobs)
 
     def _kept(self) -> dict[str, Job]:
-        """Jobs that are known already, as long as there are few: of a job that has ended a process may be told late."""
+        """Jobs that are known already, as long as there are few: processes of ended jobs may be reported late."""
         return self._jobs if len(self._jobs) < 10_000 else {}
 
     def _state(self) -> list[NodeJob]:
@@ -122,26 +122,22 @@ class SlurmJobs:
 def _process(folder: Path) -> tuple[int | None, int, str | None]:
     """Start and parent of a process, and the job where it is root's slurmstepd; (None, 0, None) where it is gone."""
     try:
-        name, _, rest = (
-            (folder / "stat").read_text(encoding="utf-8", errors="replace").partition("(")[2].rpartition(")")
-        )
-        words = rest.split()
-        parent, start = int(words[1]), int(words[19])
-        if name != "slurmstepd" or folder.stat().st_uid != 0:
-            return start, parent, None
+        facts = parse_process_stat((folder / "stat").read_bytes())
+        if facts.name != "slurmstepd" or folder.stat().st_uid != 0:
+            return facts.start, facts.ppid, None
         match = _TITLE.match((folder / "cmdline").read_bytes())
-        return start, parent, match[1].decode() if match else None
-    except (OSError, IndexError, ValueError):
+        return facts.start, facts.ppid, match[1].decode() if match else None
+    except (OSError, ValueError):
         return None, 0, None
 
 
 def _by_number(jobs: NodeJobs) -> dict[str, Job]:
     found = {}
     for job in jobs.jobs.values():
-        told = Job(str(job.job_id), job.user or user_name(job.uid), job.account, job.partition)
-        found[str(job.job_id)] = told
+        known = Job(str(job.job_id), job.user or user_name(job.uid), job.account, job.partition)
+        found[str(job.job_id)] = known
         if job.sluid:
-            found[job.sluid] = told
+            found[job.sluid] = known
     return found
 
 

@@ -24,6 +24,7 @@ from everywatt.slurm.node.booking import (
     book_doubt,
     book_unseen,
     horizon_s,
+    learn_idle,
     merge_hours,
     move_to_jobs,
     sensor_of,
@@ -32,8 +33,9 @@ from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, Account, State, record
-from everywatt.slurm.node.tapes import bridged, first_look_ns, gpu_uuids, name_processes
+from everywatt.slurm.node.tapes import MARGIN_NS, SETTLED_NS, bridged, gpu_uuids, looks_ns, name_processes
 from everywatt.slurm.schema import JobOnNode, NodeHour
+from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
 from everywatt.tape.reader import Tape
 
@@ -46,13 +48,13 @@ RETRIES: Final = 2  # a controller that is busy answers the next time
 TRYING: Final = "trying.json"
 TRIES: Final = 2
 LOOKS: Final = 60  # a file of the spool that cannot be read for so many seconds is put aside
-LATE_S: Final = 900.0  # a hook may tell of a job so long after its processes were charged to the system
+LATE_S: Final = 900.0  # a hook may report a job so long after its processes were charged to the system
 OPEN_S: Final = 86_400.0  # no hour stays open for longer
-LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not told of its end for so long
+LATEST_S: Final = 60.0  # a job is recorded with what there is when the tape has not reached its end for so long
 
 
 class Watch(Protocol):
-    """Somebody who wants to know when jobs start and end."""
+    """Gets to know when jobs start and end."""
 
     def started(self, job: NodeJob) -> None:
         """A job has started, or more is known of it."""
@@ -66,8 +68,8 @@ class Watch(Protocol):
 class Node:
     """One node of a cluster. `tapes` gives the tapes that cover a stretch of UTC time, oldest first.
 
-    `ask`, `pids` and `cpu_time_s` (CPU seconds of a job that has ended) are Slurm's answers; `watch` is told of jobs,
-    `announce` of records that are in the store.
+    `ask`, `pids` and `cpu_time_s` (CPU seconds of a run that has ended) are Slurm's answers; `watch` gets jobs,
+    `announce` records that are in the store.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Node:
         *,
         ask: Callable[[Sequence[int], str, str], Mapping[int, dict[str, Any]]] = scontrol.show_jobs,
         pids: Callable[[int, str, str], dict[int, tuple[int, str]]] = scontrol.list_pids,
-        cpu_time_s: Callable[[int, str], float | None] = scontrol.total_cpu_s,
+        cpu_time_s: Callable[[int, float, float, str], float | None] = total_cpu_s,
         watch: Watch | None = None,
         announce: Callable[[NodeJob, JobOnNode], None] | None = None,
         clock: Clock | None = None,
@@ -140,7 +142,7 @@ class Node:
         self._unread = {path: self._unread.get(path, 0) + 1 for path in unread}
         for path in (path for path, looks in self._unread.items() if looks > LOOKS and path.suffix == ".event"):
             put_aside(path, self.spool)
-        # What was being taken when a process died is taken by itself, so that the next time tells which event it was.
+        # What was being taken when a process died is taken by itself, so that the next time shows which event it was.
         suspects = [[event] for event in events if event.path.name in self._suspects]
         rest = [event for event in events if event.path.name not in self._suspects]
         ours = sum(self._take(group, heard_s) for group in (rest, *suspects))
@@ -202,18 +204,18 @@ class Node:
             self._aside = aside
 
     def _ask_for_some(self) -> None:
-        """Complete jobs that events told of, as many as there is time for: a slow controller must not hold us up."""
+        """Complete jobs that events reported, as many as there is time for: a slow controller must not hold us up."""
         until_ns = self._clock.monotonic_ns() + round(SLOW_S * NS)
         later = []
         while self._unknown and self._clock.monotonic_ns() < until_ns:
             jobs = self._next_unknown()
             try:
-                told = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
+                answers = self._ask([job.job_id for job in jobs], self.name, jobs[0].conf) if jobs else {}
             except Exception as error:  # noqa: BLE001 - a job's own text is in the answer
-                told = {}
+                answers = {}
                 self._troubles["scontrol"] = f"scontrol: {type(error).__name__}: {error}"
             for job in jobs:
-                facts = told.get(job.job_id)
+                facts = answers.get(job.job_id)
                 if facts is not None:
                     self._complete(job, facts)
                 elif self._tried.get(job.key, 0) < RETRIES:
@@ -240,18 +242,18 @@ class Node:
     def _complete(self, job: NodeJob, answer: Mapping[str, Any]) -> None:
         """Add what scontrol says and hooks do not know: at the start, and how it ended."""
         ended = job.end_s is not None
-        told = {name: value for name, value in answer.items() if name in scontrol.TELLS}
+        taken = {name: value for name, value in answer.items() if name in scontrol.TAKEN}
         state = str(answer.get("state", ""))
         later = answer.get("restart", 0) > job.restart  # what it says is of a later run: this one was requeued
         if ended:
-            told.pop("memory_bytes", None)
+            taken.pop("memory_bytes", None)
             if later or state in ("PENDING", "REQUEUED"):
                 job.state = "REQUEUED"
             elif state in ("CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "FAILED", "DEADLINE"):
                 job.state = state
                 if state == "NODE_FAIL":
                     job.complete, job.note = False, job.note or WENT_DOWN
-        job.tell(told)
+        job.update(taken)
 
     def settle(self, *, all_of_it: bool = False) -> int:
         """Book the tape up to now, record the jobs that have ended; gives how many were.
@@ -260,7 +262,7 @@ class Node:
         """
         now_s = self._now_s()
         if not all_of_it and self._heard_s is not None:
-            # Of what came since nobody has heard who it was; a hook may be about to rename its file.
+            # Whose later use is has not been read yet: a hook may be about to rename its file.
             now_s = min(now_s, self._heard_s - HOOK_S)
         known = list(self._jobs.jobs.values())
         self._adopt_late(known)
@@ -277,13 +279,16 @@ class Node:
             until_s = horizon_s(tape, now_s)
             if until_s > told_s:
                 if before is not None or self.state.booked_s is not None:
-                    told_s = self._cross_gap(before, tape, known, told_s, until_s)
+                    crossed_s = self._cross_gap(before, tape, known, told_s, until_s)
+                    if crossed_s is None:
+                        break
+                    told_s = crossed_s
                 self._find_processes(tape, until_s)
                 accounts, idle, late = self.state.accounts, self.state.idle, self.state.late
                 self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
                 told_s = until_s
             before = tape
-        if told_s <= now_s:  # else nothing may be booked yet: an event could not be read
+        if told_s > start_s or told_s <= now_s:  # else nothing may be booked yet: an event could not be read
             self.state.booked_s = told_s
         self._adopt_late(known)
         done = [
@@ -358,41 +363,59 @@ class Node:
 
     def _cross_gap(
         self, before: Tape | None, tape: Tape, known: Sequence[NodeJob], start_s: float, latest_s: float
-    ) -> float:
-        """Charge the time from `start_s` to the first look of a tape at processes, if no recorder ran then.
+    ) -> float | None:
+        """Charge the time from `start_s` to a look of a tape at processes, if no recorder ran before the first of them.
 
-        Gives up to when it was charged.
+        Gives up to when it was charged; None where the tape has to grow first. Only some time after a recorder has
+        started it is known when its first readings were published, and so how much energy is before and after them.
         """
-        end_ns = first_look_ns(tape)
-        end_s = tape.to_utc_ns(end_ns) / NS
-        looks = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
-        if end_s - start_s <= looks + SCRAP_S or end_s > latest_s:
+        looks = looks_ns(tape)
+        first_s = tape.to_utc_ns(looks[0]) / NS
+        period_s = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
+        if first_s - start_s <= period_s + SCRAP_S:
             return start_s
+        latest_ns = tape.from_utc_ns(round(latest_s * NS))
+        later = (look for look in looks if looks[0] + SETTLED_NS <= look <= latest_ns - MARGIN_NS)
+        end_ns = next(later, None)
+        if end_ns is None:  # of a tape that is whole the last look has to do
+            end_ns = max((look for look in looks if look <= latest_ns), default=None) if tape.sealed else None
+        if end_ns is None:
+            return None
+        end_s = tape.to_utc_ns(end_ns) / NS
+        for one in (before, tape):  # of the one before, a kill may have kept the end from being booked
+            if one is not None:
+                learn_idle(one, self.state.idle)
         accounts = self.state.accounts
-        ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s}
+        # A hook reports an end when the processes are gone already.
+        ended = {job.key: job for job in known if job.end_s is not None and start_s < job.end_s <= end_s + HOOK_S}
         used_s = {key: self._cpu_time_left_s(job) for key, job in ended.items()}
-        cpu_s = {ended[key].job_id: seconds for key, seconds in used_s.items() if seconds is not None}
+        cpu_s: dict[int, float] = {}  # by job: of its runs together
+        for key, seconds in used_s.items():
+            if seconds is not None:
+                cpu_s[ended[key].job_id] = cpu_s.get(ended[key].job_id, 0.0) + seconds
         try:
             with bridged(before, tape, start_s, end_ns, cpu_s) if before is not None else nullcontext() as bridge:
                 if bridge is None:
+                    end_s = first_s
                     seen_s = min(before.to_utc_ns(before.extent_ns()[1]) / NS, end_s) if before is not None else start_s
                     hours = book(before, self.name, known, accounts, start_s, seen_s, self.state.idle) if before else []
                     hours += book_unseen(tape, self.name, known, accounts, max(seen_s, start_s), end_s)
                 else:
                     hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, bridge=True)
-                    unknown = [job for key, job in ended.items() if used_s[key] is None]
+                    unknown = [job for key, job in ended.items() if used_s[key] is None and (job.end_s or 0.0) <= end_s]
                     book_doubt(unknown, accounts, hours, start_s, end_s)
         except EverywattError as error:
             self._troubles["bridge"] = f"the time without a recorder could not be charged: {error}"
+            end_s = first_s
             hours = book_unseen(tape, self.name, known, accounts, start_s, end_s)
         self._add_hours(hours)
         return end_s
 
     def _cpu_time_left_s(self, job: NodeJob) -> float | None:
         """CPU seconds that a job used beyond its account before it ended, as Slurm counts; None where it does not."""
-        if job.nodes > 1 or job.state == "REQUEUED":
-            return None  # Slurm counts all nodes together, and tells of the last run
-        total_s = self._cpu_time_s(job.job_id, job.conf)
+        if job.nodes > 1:
+            return None  # Slurm counts all nodes together
+        total_s = self._cpu_time_s(job.job_id, job.start_s, job.end_s or job.start_s, job.conf)
         if total_s is None:
             return None
         left_s = total_s - (self.state.accounts.get(job.key, Account()).cpu_s or 0.0)
@@ -406,7 +429,7 @@ class Node:
         return max((now_ns - since_ns) / NS, self._now_s() - (job.end_s or job.start_s))
 
     def _place_cards(self, known: Iterable[NodeJob]) -> None:
-        """Say which cards of the tape jobs have, as soon as the tape has told its cards."""
+        """Say which cards of the tape jobs have, as soon as the tape lists its cards."""
         for job in known if self.state.uuids else ():
             if job.gpus and not job.cards:
                 order = self._orders.get(job.conf)
@@ -427,7 +450,7 @@ class Node:
     def _store_hours(self, until_s: float, now: bool) -> None:
         """Hours that are over go into the store for good; the present one as it stands, to be replaced later.
 
-        An hour stays open as long as there is something in it of a job of which no hook has told yet.
+        An hour stays open as long as there is something in it of a job that no hook has reported yet.
         """
         waited_for = {int(place.partition(" ")[0]) for late in self.state.late.values() for place in late.hours_uj}
         past = {hour.hour_s for hour in self.state.hours if hour.hour_s + 3600 <= until_s}
@@ -440,7 +463,7 @@ class Node:
             self.state.hours = [hour for hour in self.state.hours if hour not in over]
 
     def _save(self) -> None:
-        """Keep what is known; then the events that told it are forgotten."""
+        """Keep what is known; then the events that said it are deleted."""
         self.state.jobs, self.state.recorded = list(self._jobs.jobs.values()), list(self._jobs.recorded)
         if self._kept("state", lambda: self.state.write(self._path)):
             for event in self._taken.values():

@@ -1,7 +1,7 @@
 """What scontrol says of a job and a hook cannot: array, name, times, memory. Hooks themselves never ask it.
 
-Who a job belongs to and what it was given is told by the hooks alone: Slurm tells it to root there, and in scontrol's
-text a user could imitate it.
+Who a job belongs to and what it was given is taken from the hooks alone: there Slurm gives it to root, and in
+scontrol's text a user could imitate it.
 """
 
 from __future__ import annotations
@@ -13,29 +13,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from everywatt.slurm.lists import duration_s, expand, number, size_bytes
+from everywatt.slurm.schema import ID_PARTS
 
 TIMEOUT_S: Final = 5.0
-TELLS: Final = frozenset(
-    {
-        "array_job_id",
-        "array_task_id",
-        "het_job_id",
-        "het_offset",
-        "name",
-        "submit_s",
-        "suspended_s",
-        "memory_bytes",
-        "stdout",
-    }
-)  # facts of a job that are taken from scontrol, beside its state and restarts
+# Facts of a job that are taken from scontrol, beside its state and restarts.
+TAKEN: Final = frozenset({*ID_PARTS, "name", "submit_s", "suspended_s", "memory_bytes", "stdout"})
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=(.*?)(?=\s+\w[\w:/]*=|\s*$)")
 _OWN = re.compile(r" UserId=\S+\(\d+\) GroupId=\S+\(\d+\) MCS_label=")
 
 
 def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[int, dict[str, Any]]:
-    """Facts of jobs for `NodeJob.tell`, by id, from one call; those of which scontrol knows or says nothing are absent.
+    """Facts of jobs for `NodeJob.update`, by id, from one call; those that scontrol does not know are absent.
 
-    `scontrol show job` takes one id, or tells of every job of the site. Several are asked for in its interactive mode,
+    `scontrol show job` takes one id, or lists every job of the site. Several are asked for in its interactive mode,
     which all versions have: one process, and a small question to the controller for each.
     """
     if len(job_ids) == 1:
@@ -49,19 +39,19 @@ def show_jobs(job_ids: Sequence[int], node: str = "", conf: str = "") -> dict[in
         found = re.match(r"(?:scontrol: )?(JobId=(\d{1,18}) .*)", line)
         if found is not None:
             lines.setdefault(int(found[2]), {})[found[1]] = None
-    told = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
+    answered = {job_id: lines[job_id] for job_id in job_ids if job_id in lines}
     # A name may have lines that look like another job's. Of one job alone the first line is Slurm's own.
     if len(job_ids) == 1:
-        # Of an array's own id all tasks are told. Any other second line is of the job's own name.
+        # Of an array's own id all tasks are listed. Any other second line is of the job's own name.
         rows = [line for line in said.split("\n") if line.strip()]
         clean = len(rows) == 1 or all(re.match(r"JobId=\d+ ArrayJobId=", row) for row in rows)
         return {
             job_id: (clean and parse_job(next(iter(of)), node)) or _plain_facts(job_id, conf)
-            for job_id, of in told.items()
+            for job_id, of in answered.items()
         }
     if not all(re.fullmatch(r"(?:scontrol:)?\s*(?:(?:show job|JobId=)\s?\d.*)?", line) for line in said.split("\n")):
         return {}  # a line of a name: each of these jobs is asked for alone
-    parsed = {job_id: parse_job(next(iter(of)), node) for job_id, of in told.items() if len(of) == 1}
+    parsed = {job_id: parse_job(next(iter(of)), node) for job_id, of in answered.items() if len(of) == 1}
     return {job_id: facts for job_id, facts in parsed.items() if facts}
 
 
@@ -91,14 +81,8 @@ def parse_pids(text: str) -> dict[int, tuple[int, str]]:
     return found
 
 
-def total_cpu_s(job_id: int, conf: str = "") -> float | None:
-    """CPU seconds of a job that has ended, of all its nodes, as accounting counts them; None where it does not say."""
-    said = _ask(["-n", "-P", "-X", "-j", str(job_id), "-o", "TotalCPU"], conf, program="sacct")[1]
-    return duration_s(said.strip())
-
-
 def _ask(words: list[str], conf: str, lines: str = "", program: str = "scontrol") -> tuple[int, str]:
-    """How scontrol, squeue or sacct ended and what it printed; 1 and nothing where it is missing or slow."""
+    """How scontrol or squeue ended and what it printed; 1 and nothing where it is missing or slow."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C", "TERM": "dumb"}
     try:
         done = subprocess.run(
@@ -159,7 +143,7 @@ def _suspended_s(fields: Mapping[str, str]) -> float | None:
 
 
 def _memory_bytes(own: str, node: str) -> int | None:
-    """The memory on this node, as `-d` tells it: `Nodes=n[1-2] CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
+    """The memory on this node, as `-d` prints it: `Nodes=n[1-2] CPU_IDs=0-3 Mem=2048 GRES=gpu:2(IDX:0-1)`."""
     for nodes, size in re.findall(r"\sNodes=(\S+) CPU_IDs=\S* Mem=(\d{1,17}[KMGT]?)\s", own):
         if not node or node in expand(nodes):
             return size_bytes(size, 1 << 20) or None

@@ -23,16 +23,17 @@ from typing import Final
 
 from everywatt.core.errors import EverywattError
 from everywatt.recorder.wire import own_folder
+from everywatt.sensors.procfs import parse_process_stat
 from everywatt.slurm.lists import number
 from everywatt.slurm.locks import exclusive
+from everywatt.slurm.schema import ID_PARTS
 
 QUARANTINE: Final = "quarantine"
 MOST_BYTES: Final = 65_536
 MOST_FILES: Final = 20_000
 MOST_OF_USER: Final = 200  # files of one user's tasks that are read at a time: others wait for them
-TASK_KEYS: Final = frozenset(
-    {"array_job_id", "array_task_id", "het_job_id", "het_offset", "step", "pid", "name", "restart"}
-)
+TASK_KEYS: Final = frozenset({*ID_PARTS, "step", "pid", "name", "restart"})
+STATE: Final = "node.json"  # what `slurm node` knows of its jobs
 AGENT: Final = "agent.pid"
 NODE: Final = "node.pid"
 
@@ -49,7 +50,7 @@ class Event:
     path: Path
 
     def number(self, key: str) -> int | None:
-        """A value as a whole number, None where it is none."""
+        """A value as a whole number, None where it is not one."""
         return number(self.values.get(key))
 
     def text(self, key: str) -> str:
@@ -156,8 +157,8 @@ def quarantined(spool: Path) -> list[str]:
 def alone(spool: Path) -> Iterator[bool]:
     """Be the only one of this user that works on a spool; False where another does.
 
-    A lock outside of the spool: a place in it is gone when somebody removes the folder, and then a hook finds nobody
-    and starts a second one.
+    A lock outside of the spool: a place in it is gone when another program removes the folder, and then a hook finds
+    no process and starts a second one.
     """
     name = hashlib.sha256(os.fsencode(spool.resolve())).hexdigest()[:16]
     with ExitStack() as held:
@@ -168,12 +169,12 @@ def alone(spool: Path) -> Iterator[bool]:
         yield mine
 
 
-def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path = Path("/proc")) -> bool:
+def take_place(spool: Path, name: str = NODE, pid: int | None = None) -> bool:
     """Become the one that does this for the spool. False where another one does, and lives."""
     pid = os.getpid() if pid is None else pid
     path = spool / name
     part = spool / f".{name}.{pid}"
-    part.write_text(f"{pid} {started(pid, proc)}\n", encoding="ascii")
+    part.write_text(f"{pid} {started(pid)}\n", encoding="ascii")
     part.chmod(0o644)
     try:
         for _ in range(3):
@@ -181,7 +182,7 @@ def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path
                 os.link(part, path)  # fails where there is one, so of two that come at once one gets it
                 return True
             except FileExistsError:
-                there = holder(spool, name, proc)
+                there = holder(spool, name)
                 if there is not None and there != pid:
                     return False
                 path.unlink(missing_ok=True)
@@ -190,10 +191,10 @@ def take_place(spool: Path, name: str = NODE, pid: int | None = None, proc: Path
         part.unlink(missing_ok=True)
 
 
-def leave(spool: Path, name: str = NODE, pid: int | None = None) -> None:
+def leave(spool: Path, name: str = NODE) -> None:
     """Give the place up, if it is ours."""
     try:
-        if (spool / name).read_text(encoding="ascii").split()[0] == str(os.getpid() if pid is None else pid):
+        if (spool / name).read_text(encoding="ascii").split()[0] == str(os.getpid()):
             (spool / name).unlink()
     except (OSError, IndexError, ValueError):
         pass
@@ -211,7 +212,7 @@ def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | N
 def started(pid: int, proc: Path = Path("/proc")) -> str:
     """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
     try:
-        words = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
-        return "" if words[0] in "ZX" else words[19]
-    except (OSError, IndexError):
+        facts = parse_process_stat((proc / str(pid) / "stat").read_bytes())
+        return "" if facts.state in "ZX" else str(facts.start)
+    except (OSError, ValueError):
         return ""

@@ -18,9 +18,8 @@ from everywatt.core.files import replace_text
 from everywatt.ledger.engine import UJ
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.node_jobs import NodeJob
+from everywatt.slurm.node.spool import STATE as STATE
 from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
-
-STATE: Final = "node.json"
 
 
 def _zeros() -> defaultdict[str, float]:
@@ -115,12 +114,12 @@ class State:
     uuids: dict[str, str] = field(default_factory=dict)
     folder: str = ""  # the tapes that were booked last: of a recorder that was killed their end is still to come
     recorded: list[str] = field(default_factory=list)  # runs of jobs that are in the store, the last ones
-    late: dict[str, Account] = field(default_factory=dict)  # of jobs (by id) of which no hook has told yet
+    late: dict[str, Account] = field(default_factory=dict)  # of jobs (by id) that no hook has reported yet
 
     @classmethod
     def read(cls, path: Path) -> State:
-        """From disk; a state that is broken is put aside and begun anew. EverywattError where the file cannot be read:
-        to begin anew would forget what jobs have used so far.
+        """From disk; a state that is broken is put aside, and an empty one given. EverywattError where the file cannot
+        be read: an empty one would forget what jobs have used so far.
         """
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +152,7 @@ class State:
 
 
 # What a record has of its job as it is.
-TOLD: Final = tuple(
+COPIED: Final = tuple(
     f.name for f in fields(JobOnNode) if f.name in NodeJob.__slots__ and f.name not in ("end_s", "gpus")
 )
 NOT_SEEN: Final = (
@@ -173,7 +172,7 @@ def record(
 ) -> JobOnNode:
     """The row of a job that has ended. `devices` gives domain and source of each, `scope` what they cover.
 
-    `uuids` names GPUs; one whose UUID nobody told goes by its number.
+    `uuids` names GPUs; one of unknown UUID goes by its number.
     """
     uuids = uuids or {}
     end_s = job.end_s if job.end_s is not None else job.start_s
@@ -182,7 +181,7 @@ def record(
     own_uj = sum(account.own_uj.values())
     refused = None
     if not account.observed_s and not own_uj:
-        refused = NOTHING  # what its processes were charged with is its own, also where its start was not told
+        refused = NOTHING  # what its processes were charged with is its own, also where its start was not reported
     elif not account.own_uj:
         refused = NOT_SEEN
     budget = Budget.sum(account.budgets.values())
@@ -191,7 +190,7 @@ def record(
     gpus = tuple(
         _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
     )
-    facts: dict[str, Any] = {name: getattr(job, name) for name in TOLD}
+    facts: dict[str, Any] = {name: getattr(job, name) for name in COPIED}
     return JobOnNode(
         **facts,
         end_s=end_s,

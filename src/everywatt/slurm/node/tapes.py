@@ -29,6 +29,8 @@ from everywatt.tape.writer import TapeWriter
 
 HOST_USE: Final = "use.host"
 MARGIN_NS: Final = 2 * NS  # readings beyond both ends, between which energy at the ends is interpolated
+FURTHER_NS: Final = 60 * NS  # readings after the end, by which it is found when those around it were published
+SETTLED_NS: Final = 2 * NS  # a recorder that has started finds in this time when cards publish their readings
 SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set while no recorder is running
 STRANGE_PID: Final = 1 << 23  # above every pid of Linux: a process that was never read
 
@@ -72,13 +74,12 @@ def _written_s(path: Path) -> float:
     return max(times, default=0.0)
 
 
-def first_look_ns(tape: Tape) -> int:
-    """When processes were read for the first time on a tape; where they were not, its beginning."""
-    group = next((group for group in tape.groups if group.info.name == PROCESSES), None)
+def looks_ns(tape: Tape) -> list[int]:
+    """When processes were read on a tape; where they were not, its beginning."""
     use = tape_use(tape).processes
-    if group is None or use is None or len(use.edges) < 2:
-        return tape.extent_ns()[0]
-    return use.edges[1]  # the first edge is a period before the first look
+    if use is None or len(use.edges) < 2:
+        return [tape.extent_ns()[0]]
+    return list(use.edges[1:])  # the first edge is a period before the first look
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def _write(
         elif group.info.name == HOST_USE or any(channel.carries_energy for channel in group.info.channels):
             number = writer.add_group(group.info, group.expected_period_s)
             writer.append(number, _rows(before, same, start_ns - MARGIN_NS, None))
-            writer.append(number, _rows(after, group, start_ns, end_ns + MARGIN_NS))
+            writer.append(number, _rows(after, group, start_ns, end_ns + FURTHER_NS))
     return writer.seal()
 
 
@@ -151,7 +152,8 @@ def _tables(
             if key[0] == 0:
                 row["exits"] = False  # nothing recorded how processes ended meanwhile
     gone = {key: {"pid": key[0], "start": key[1], "gone": True} for key in earlier if key not in later}
-    for job, cpu_s in ended_cpu_s.items():
+    alive = {jobs.get(key) for key in later}
+    for job, cpu_s in ((job, cpu_s) for job, cpu_s in ended_cpu_s.items() if job not in alive):
         mine = [key for key in gone if jobs.get(key) == job]
         if mine:
             busiest = max(mine, key=lambda key: earlier[key].get("cpu_s") or 0.0)
@@ -164,7 +166,7 @@ def _tables(
 
 
 def _alive(tape: Tape, group: StoredGroup, at_ns: int) -> Rows:
-    """The last row of each process that was alive at an instant: a table tells only what changed."""
+    """The last row of each process that was alive at an instant: a table lists only what changed."""
     found: Rows = {}
     of_pid: dict[int, tuple[int, Any]] = {}
     for frame in tape.tables(group.id, None, at_ns):

@@ -40,11 +40,17 @@ SUMS: Final = (
 )
 
 
-def charged(store: Store, since_s: float, until_s: float, factors: Factors, user: str | None = None) -> Any:
+def charged(
+    store: Store,
+    since_s: float,
+    until_s: float,
+    factors: Factors,
+    user: str | None = None,
+    columns: Sequence[str] = COLUMNS,
+) -> Any:
     """Records of jobs that ended in [since, until) as an Arrow table with carbon_g, carbon_varying_g and cost."""
     where, values = ('"user" = ?', [user]) if user is not None else ("true", list[Any]())
-    sql = f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where}) ORDER BY end_s, job_id"
-    table = store.query(sql, [since_s, until_s, *values], since_s, until_s)
+    table = store.jobs(since_s, until_s, where, values, columns)
     hours = hours_of(store, table, until_s) if factors.curve is not None else None
     return with_factors(table, hours, factors)
 

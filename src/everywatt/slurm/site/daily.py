@@ -25,9 +25,9 @@ from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.slurm.schema import arrow
-from everywatt.slurm.site.carbon import OUTSIDE, added_up, hours_of, in_all, with_factors
+from everywatt.slurm.site.carbon import OUTSIDE, added_up, charged, in_all
 from everywatt.slurm.site.figures import nodes_of
-from everywatt.slurm.site.monthly import plain
+from everywatt.slurm.site.monthly import sums_of
 from everywatt.slurm.site.store import Store, day_bounds_s
 from everywatt.slurm.site.totals import node_sums
 from everywatt.slurm.site.users import Person, folder_of, make_folder, person, put
@@ -82,7 +82,7 @@ def daily(store: Store, day: date, factors: Factors) -> Done:
     # A record that came late makes its day again.
     late = [date.fromisoformat(name[5:]) for name in done.compacted if name.startswith("jobs/")]
     for each in sorted({day, *late}):
-        table = _of_day(store, each, factors)
+        table = charged(store, *day_bounds_s(each), factors, columns=("*",))
         summary = {"date": each.isoformat(), **summed_up(table, store, each), "factors": factors.lines()}
         folder = store.path / "daily"
         folder.mkdir(exist_ok=True)
@@ -98,9 +98,7 @@ def daily(store: Store, day: date, factors: Factors) -> Done:
 
 def summed_up(table: Any, store: Store | None = None, day: date | None = None) -> dict[str, Any]:
     """The sums of a charged table: in all, and by user, account, state and partition."""
-    data: dict[str, Any] = {"total": plain(in_all(table))}
-    for by in GROUPS:
-        data[f"by_{by}"] = [{"group": row["group"], **plain(row)} for row in added_up(table, by)]
+    data = sums_of(in_all(table), {by: added_up(table, by) for by in GROUPS})
     if store is not None and day is not None:
         since_s, until_s = day_bounds_s(day)
         data["nodes"] = nodes_of(node_sums(store, since_s + 3599, until_s))
@@ -127,13 +125,6 @@ def open_to_all(store: Path) -> bool:
     with suppress(OSError):
         return bool(store.stat().st_mode & 0o001 and (store / "jobs").stat().st_mode & 0o005 == 0o005)
     return False
-
-
-def _of_day(store: Store, day: date, factors: Factors) -> Any:
-    since_s, until_s = day_bounds_s(day)
-    table = store.jobs(since_s, until_s)
-    hours = hours_of(store, table, until_s) if factors.curve is not None else None
-    return with_factors(table, hours, factors)
 
 
 def _by_person(table: Any, done: Done) -> Iterator[tuple[Person, Any]]:

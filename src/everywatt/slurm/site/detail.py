@@ -202,7 +202,7 @@ def parse_id(text: str) -> tuple[int, str, int | None]:
     return int(match[1]), match[2] or "", None if match[3] is None else int(match[3])
 
 
-def find(store: Store, text: str, since_s: float = 0.0, until_s: float = FOREVER_S) -> list[Detail]:
+def find(store: Store, text: str, since_s: float = 0.0) -> list[Detail]:
     """The runs of a job, of one task of an array, or of all of them where the array's own id is given."""
     number, sign, part = parse_id(text)
     wheres = ["job_id = ?", "array_job_id = ?", "het_job_id = ?"]
@@ -212,10 +212,10 @@ def find(store: Store, text: str, since_s: float = 0.0, until_s: float = FOREVER
         values = [number, int(part or 0)]
     # When it ended is looked for first, by one column at a time: files say which numbers they hold.
     ends = " UNION ALL ".join(f"SELECT end_s FROM jobs WHERE {where}" for where in wheres)
-    times = store.query(ends, values * len(wheres), since_s, until_s).column("end_s").to_pylist()
+    times = store.query(ends, values * len(wheres), since_s, FOREVER_S).column("end_s").to_pylist()
     if not times:
         return []
-    bounds = max(min(times), since_s), min(max(times) + 1.0, until_s)
+    bounds = max(min(times), since_s), max(times) + 1.0
     found: dict[tuple[str, int, int], list[JobOnNode]] = {}
     for row in store.jobs(*bounds, " OR ".join(wheres), values * len(wheres)).to_pylist():
         job = JobOnNode.of_row(row)

@@ -11,7 +11,7 @@ from everywatt.core.format import format_count, format_joules, format_percent, f
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.schema import SUMMED, JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
@@ -59,9 +59,16 @@ def group_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
 
 
-def nodes_of(sums: Mapping[str, int]) -> dict[str, float]:
-    """What nodes drew in all, for JSON: jobs_j + idle_j + system_j is total_j."""
-    return {name.removesuffix("_uj") + "_j": value / UJ for name, value in sums.items()}
+def nodes_of(sums: Mapping[str, int]) -> dict[str, float | None]:
+    """What nodes drew in all, for JSON: jobs_j + idle_j + system_j is total_j; coverage of their devices' time."""
+    joules_of = {name.removesuffix("_uj") + "_j": sums[name] / UJ for name in SUMMED if name in sums}
+    return {**joules_of, "coverage": share(sums["covered_ms"], sums["known_ms"])} if sums else {}
+
+
+def nodes_covered(sums: Mapping[str, int]) -> str:
+    """`, 83.3 % covered` after what nodes drew, where that is little; else nothing."""
+    coverage = share(sums["covered_ms"], sums["known_ms"])
+    return f", {format_percent(coverage)} covered" if coverage is not None and coverage < COVERED else ""
 
 
 def short(row: Mapping[str, Any], level: str = "") -> str:
@@ -142,7 +149,8 @@ def _node_lines(nodes: Mapping[str, int] | None) -> list[Table]:
     if not nodes or not nodes["total_uj"]:
         return []
     parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-    return [Table.lines(f"nodes in these hours: {format_joules(nodes['total_uj'] / UJ)} = {parts}")]
+    total = format_joules(nodes["total_uj"] / UJ)
+    return [Table.lines(f"nodes in these hours: {total} = {parts}{nodes_covered(nodes)}")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ def running_in_series(url: str, now_s: float) -> list[dict[str, Any]]:
     """Jobs that are here now, the most powerful first: watts of the last two minutes, joules so far, by job."""
     client = _client(url)
     watts, joules = (
-        _by_owner(client, f"sum by (owner) ({query})", now_s) for query in (f"rate({ENERGY}[{RATE}])", ENERGY)
+        {owner: value for (owner, *_), value in _instant(client, f"sum by (owner) ({query})", now_s).items()}
+        for query in (f"rate({ENERGY}[{RATE}])", ENERGY)
     )
     rows: list[dict[str, Any]] = []
     for entry in _ask(client, "query", {"query": INFO, "time": f"{now_s:.3f}"}):
@@ -94,11 +95,6 @@ def energy_lines(
         node = labels.get("instance", "").partition(":")[0].partition(".")[0]
         found[node, labels.get("domain", "")] = [float(at) for at, _ in values], [float(value) for _, value in values]
     return found
-
-
-def _by_owner(client: Client, query: str, at_s: float) -> dict[str, float]:
-    found = _ask(client, "query", {"query": query, "time": f"{at_s:.3f}"})
-    return {str(entry["metric"].get("owner", "")): float(entry["value"][1]) for entry in found}
 
 
 def _client(url: str) -> Client:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from everywatt.core.format import (
     format_percent,
     format_quantity,
 )
-from everywatt.core.tables import Table
+from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.schema import arrow
@@ -71,8 +69,7 @@ class Month:
         """Plain data for JSON."""
         return {
             "month": self.month,
-            "total": plain(self.total),
-            **{f"by_{name}": [{"group": row["group"], **plain(row)} for row in self.groups[name]] for name in GROUPS},
+            **sums_of(self.total, self.groups),
             "costliest": [job_of(row) for row in self.costliest],
             "nodes": nodes_of(self.nodes),
         }
@@ -85,14 +82,14 @@ class Month:
 
     def csv(self) -> str:
         """A table with one row for each user, account, state, partition and day, and one for all."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, HEADS, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerow({"month": self.month, "by": "all", "group": "", **plain(self.total)})
-        for by in GROUPS:
-            for row in self.groups[by]:
-                writer.writerow({"month": self.month, "by": by, "group": row["group"], **plain(row)})
-        return text.getvalue()
+        rows = [("all", "", self.total), *((by, row["group"], row) for by in GROUPS for row in self.groups[by])]
+        return csv_text(HEADS, [[self.month, by, group, *map(plain(row).get, HEADS[3:])] for by, group, row in rows])
+
+
+def sums_of(total: Mapping[str, Any], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Sums for JSON: of all, and by user, account and so on."""
+    by = {f"by_{name}": [{"group": row["group"], **plain(row)} for row in rows] for name, rows in groups.items()}
+    return {"total": plain(total), **by}
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,9 +100,9 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: row[name] for name in kept}, **joules}
 
 
-def month_of_site(store: Store, month: str, factors: Factors, most: int = 20) -> Month:
+def month_of_site(store: Store, month: str, factors: Factors) -> Month:
     """A month of a store such as 2026-11, with carbon and cost by these factors."""
-    return period_of_site(store, month_bounds_s(month), month, factors, most)
+    return period_of_site(store, month_bounds_s(month), month, factors)
 
 
 def period_of_site(

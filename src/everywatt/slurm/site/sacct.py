@@ -20,7 +20,7 @@ from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.lists import expand, size_bytes
+from everywatt.slurm.lists import duration_s, expand, size_bytes
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id
@@ -29,14 +29,17 @@ COLUMNS: Final = (
     *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "JobName", "State", "ExitCode", "Submit", "Start"),
     *("End", "ElapsedRaw", "AllocCPUS", "AllocTRES", "NNodes", "NodeList", "Cluster", "ConsumedEnergyRaw"),
 )
-TIMEOUT_S: Final = 600.0
+TIMEOUT_S: Final = 600.0  # longest time for sacct to list all jobs of a time
+CPU_TIME_COLUMNS: Final = ("JobIDRaw", "State", "Start", "End", "TotalCPU")
+CPU_TIME_S: Final = 5.0  # longest time for sacct to answer about one job: the node's other jobs wait for it
+SLACK_S: Final = 120.0  # a run is looked for so long before and after the times that its node knows
 NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
 _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
 
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """One run of a job, as sacct reports it; `energy_j` is ConsumedEnergyRaw."""
+    """One run of a job, as sacct reports it; `energy_j` is ConsumedEnergyRaw, `cpu_s` TotalCPU."""
 
     job_id: int
     shown_id: str
@@ -56,6 +59,7 @@ class Accounted:
     gpus: int
     nodes: tuple[str, ...]
     energy_j: float | None
+    cpu_s: float | None
     restart: int = 0
 
     @property
@@ -76,7 +80,26 @@ def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
     return accounting(COLUMNS, since_s, until_s, "--duplicates", conf=conf)
 
 
-def accounting(columns: Iterable[str], since_s: float, until_s: float, *options: str, conf: str = "") -> str:
+def total_cpu_s(job_id: int, start_s: float, end_s: float, conf: str = "") -> float | None:
+    """CPU seconds, on all its nodes, of the run of a job that was there then and has ended; None where not known."""
+    wanted = ("--duplicates", f"--jobs={job_id}")  # --allocations would leave out steps, and CPU times with them
+    between_s = start_s - SLACK_S, end_s + SLACK_S
+    try:
+        runs = parse(accounting(CPU_TIME_COLUMNS, *between_s, *wanted, conf=conf, timeout_s=CPU_TIME_S))
+    except EverywattError:
+        return None
+    own = [run for run in runs if run.job_id == job_id]  # an array's id is that of one of its tasks, too
+    return max(own, key=lambda run: _overlap_s(run, start_s, end_s)).cpu_s if own else None
+
+
+def accounting(
+    columns: Iterable[str],
+    since_s: float,
+    until_s: float,
+    *options: str,
+    conf: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> str:
     """sacct's text of these columns of all jobs of a time. EverywattError where it does not answer."""
     command = ["sacct", "--allusers", *options, "--parsable2", f"--format={','.join(columns)}"]
     command += [f"--starttime={_moment(since_s)}", f"--endtime={_moment(until_s)}"]
@@ -85,19 +108,20 @@ def accounting(columns: Iterable[str], since_s: float, until_s: float, *options:
         environment["SLURM_CONF"] = conf
     try:
         # Bytes: as text, a carriage return in a job's name would become the end of a line.
-        done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, env=environment)
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, env=environment)
     except FileNotFoundError:
         raise UsageError(
             "sacct is not installed here.", cure="pass a file written by it, or run this on a login node"
         ) from None
     except subprocess.TimeoutExpired:
-        raise EverywattError("sacct did not respond within ten minutes.", cure="choose a shorter period") from None
+        raise EverywattError(f"sacct did not respond within {timeout_s:g} s.", cure="choose a shorter period") from None
     if done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace")
         why = said.split("\n") if said.strip() else ["no reason given"]
         last = [line for line in why if line.strip()][-1].removeprefix("sacct: ").strip()
         raise EverywattError(
-            f"sacct failed: {last[:200].rstrip('.')}.", cure="try `sacct --allusers`; without slurmdbd there is none"
+            f"sacct failed: {last[:200].rstrip('.')}.",
+            cure="try `sacct --allusers`; without slurmdbd there is no accounting",
         )
     return done.stdout.decode("utf-8", "replace")
 
@@ -160,7 +184,7 @@ def join(recorded: Iterable[JobOnNode], accounted: Iterable[Accounted]) -> list[
     for job_id, of_job in runs.items():
         rows_of: dict[int, list[JobOnNode]] = {}
         for row in by_job.get(job_id, []):
-            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(row, of_job[at]))
+            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(of_job[at], row.start_s, row.end_s))
             if _same_run(row, of_job[nearest]):
                 rows_of.setdefault(nearest, []).append(row)
         for at, job in enumerate(of_job):
@@ -196,16 +220,16 @@ def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
     return sum(row.key in known for row in rows), len(added)
 
 
-def _overlap_s(row: JobOnNode, job: Accounted) -> float:
-    """How long a record and a run were at the same time; below zero how far they are apart."""
-    return min(row.end_s, job.end_s) - max(row.start_s, job.start_s)
+def _overlap_s(run: Accounted, start_s: float, end_s: float) -> float:
+    """For how much of a time a run was there; below zero how far they are apart."""
+    return min(run.end_s, end_s) - max(run.start_s, start_s)
 
 
 def _same_run(row: JobOnNode, job: Accounted) -> bool:
     """Whether a record is of this run of the job: a requeued one has several, which differ by their times."""
     if row.cluster and job.cluster and row.cluster != job.cluster:
         return False
-    return row.start_s < job.end_s + 120 and row.end_s > job.start_s - 120
+    return _overlap_s(job, row.start_s, row.end_s) > -SLACK_S
 
 
 def _facts(job: Accounted) -> dict[str, Any]:
@@ -279,6 +303,7 @@ def _job(row: Mapping[str, str], job_id: int, joules: float | None) -> Accounted
         gpus=int(_count(tres.get("gres/gpu")) or 0),
         nodes=() if nodes in ("", "None assigned") else tuple(expand(nodes)),
         energy_j=joules or None,
+        cpu_s=duration_s(row.get("totalcpu") or ""),
     )
 
 

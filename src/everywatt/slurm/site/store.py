@@ -26,7 +26,7 @@ from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
 from everywatt.core.plugins import library
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.schema import HOUR_KEY, JOB_KEY, SUMMED, JobOnNode, NodeHour, arrow, hour_schema, job_schema
+from everywatt.slurm.schema import KINDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour, arrow
 
 FOREVER_S: Final = 253_370_764_800.0  # 9999-01-01, unix seconds: after the end of every job
 QUARANTINE: Final = "quarantine"
@@ -90,9 +90,17 @@ class Store:
                 found[path.stem] = [f"{path} cannot be read"]
         return found
 
-    def jobs(self, since_s: float, until_s: float, where: str = "true", values: Sequence[Any] = ()) -> Any:
+    def jobs(
+        self,
+        since_s: float,
+        until_s: float,
+        where: str = "true",
+        values: Sequence[Any] = (),
+        columns: Sequence[str] = ("*",),
+    ) -> Any:
         """Jobs on nodes that ended in [since, until) as an Arrow table. `where` is SQL with `?` for the values."""
-        sql = f"SELECT * FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where}) ORDER BY end_s, job_id, node"
+        wanted = f"end_s >= ? AND end_s < ? AND ({where})"
+        sql = f"SELECT {', '.join(columns)} FROM jobs WHERE {wanted} ORDER BY end_s, job_id, node"
         return self.query(sql, [since_s, until_s, *values], since_s, until_s)
 
     def query(
@@ -118,10 +126,10 @@ class Store:
         connection = connect()
         try:
             connection.execute("SET TimeZone = 'UTC'")
-            for kind, key, schema in (("jobs", JOB_KEY, job_schema()), ("nodes", HOUR_KEY, hour_schema())):
+            for kind in KINDS:
                 if re.search(rf"\b(FROM|JOIN)\s+{kind}\b", sql, re.IGNORECASE):  # a view opens all of its files
                     days = [day for day in self._between(kind, since_s, until_s) if day not in without]
-                    self._view(connection, kind, key, schema, days)
+                    self._view(connection, kind, days)
             return connection.sql(sql, params=list(values)).to_arrow_table()
         finally:
             connection.close()
@@ -133,7 +141,7 @@ class Store:
         return sorted(date.fromisoformat(match[1]) for match in found if match)
 
     def day_sums(self, since_s: float, until_s: float) -> dict[date, dict[str, int]]:
-        """Microjoules of all nodes of days that are compact and whole within a time, as their files' heads say."""
+        """Microjoules and times of all nodes of days that are compact and whole within a time, by their heads."""
         found = {}
         for day in self._between("nodes", since_s, until_s):
             first_s, end_s = day_bounds_s(day)
@@ -165,16 +173,16 @@ class Store:
             files.append(path)
         return files
 
-    def _view(self, connection: Any, kind: str, key: Sequence[str], schema: Any, days: Iterable[date]) -> None:
+    def _view(self, connection: Any, kind: str, days: Iterable[date]) -> None:
         """A view of some days. Days that are compact need no search for doubles, so they are cheap."""
-        pieces = []
+        schema, pieces = KINDS[kind].schema(), []
         whole: list[Path] = []
         for day in days:
             folder = self.path / kind / f"date={day.isoformat()}"
             parts = [path for path in _parts(folder) if path not in self.leave_out]
             compact = [path for path in (folder / COMPACT,) if path.exists() and path not in self.leave_out]
             if parts:
-                pieces.append(_latest(_read(connection, [*parts, *compact], schema), key))
+                pieces.append(_latest(_read(connection, [*parts, *compact], schema), KINDS[kind]))
             else:
                 whole += compact
         if whole:
@@ -195,6 +203,17 @@ def whole(sum_: str) -> str:
     return f"CAST({sum_} AS DECIMAL(38, 0))"
 
 
+# Records of earlier versions do not say which part of the hour they are of.
+_LENGTH_MS: Final = "1000 * CASE WHEN to_s > from_s THEN to_s - from_s ELSE 3600 END"
+SUM_TERMS: Final = ", ".join(
+    f"{whole(f'coalesce(sum({term}), 0)')} AS {name}"
+    for name, term in (
+        *((name, name) for name in SUMMED),
+        *zip(TIMES, (f"coverage * {_LENGTH_MS}", _LENGTH_MS), strict=True),
+    )
+)
+
+
 def plain_rows(table: Any) -> list[dict[str, Any]]:
     """The rows of an answer, sums of microjoules as whole numbers."""
     pa, _ = arrow()
@@ -209,10 +228,9 @@ def plain_rows(table: Any) -> list[dict[str, Any]]:
 
 def broken_files(store: Path) -> Iterator[tuple[Path, str]]:
     """Files of a store that cannot be read, and why."""
-    for kind in ("jobs", "nodes"):
-        schema = job_schema() if kind == "jobs" else hour_schema()
+    for kind, rows in KINDS.items():
         for path in sorted((store / kind).glob("date=*/*")):
-            if path.suffix in SUFFIXES and not path.name.startswith(".") and (why := _why_broken(path, schema)):
+            if path.suffix in SUFFIXES and not path.name.startswith(".") and (why := _why_broken(path, rows.schema())):
                 yield path, why
 
 
@@ -255,7 +273,7 @@ def _join(folder: Path, kind: str, into: Path) -> int:
     """One file of all of a day's, and of the file itself; gives how many there were. One at a time a day."""
     if not folder.is_dir() or not _parts(folder):
         return 0
-    key, schema = (JOB_KEY, job_schema()) if kind == "jobs" else (HOUR_KEY, hour_schema())
+    schema = KINDS[kind].schema()
     with exclusive(folder / COMPACTING) as mine:
         # What there is is asked under the lock: another one may have made one file of it just now.
         parts = [path for path in _parts(folder) if _why_broken(path, schema) is None] if mine else []
@@ -264,10 +282,10 @@ def _join(folder: Path, kind: str, into: Path) -> int:
         files = [*parts, *([into] if into.exists() else [])]
         connection = connect()
         try:
-            order = "end_s, job_id, node" if kind == "jobs" else "hour_s, node, device"
             connection.register("nothing", schema.empty_table())
-            union = f"({_latest(_read(connection, files, schema), key)}) UNION ALL BY NAME SELECT * FROM nothing"
-            sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {order}"
+            rows = _latest(_read(connection, files, schema), KINDS[kind])
+            union = f"({rows}) UNION ALL BY NAME SELECT * FROM nothing"
+            sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {KINDS[kind].order}"
             table = connection.sql(sql).to_arrow_table().cast(schema)
         finally:
             connection.close()
@@ -279,30 +297,35 @@ def _join(folder: Path, kind: str, into: Path) -> int:
 
 def with_sums(table: Any) -> Any:
     """Hours of nodes with their sums in the head of the table: a year of them need not be read for its total."""
-    import pyarrow.compute as pc
-
-    sums = {name: pc.sum(table.column(name)).as_py() or 0 for name in SUMMED}
+    connection = connect()
+    try:
+        connection.register("hours", table)
+        (sums,) = plain_rows(connection.sql(f"SELECT {SUM_TERMS} FROM hours").to_arrow_table())
+    finally:
+        connection.close()
     return table.replace_schema_metadata({_SUMS: json.dumps(sums)})
 
 
 def _stored_sums(path: Path) -> dict[str, int] | None:
-    """The sums in the head of a file; None where there are none: it is of an earlier version, or broken."""
+    """The sums in the head of a file; None where it has none: it is of an earlier version, or broken.
+
+    The first versions that wrote sums wrote no times: those count as 0, and so for no coverage.
+    """
     pa, pq = arrow()
     try:
         kept = json.loads((pq.read_metadata(path).metadata or {})[_SUMS.encode()])
-        return {name: int(kept[name]) for name in SUMMED}
+        return {name: int(kept[name]) for name in SUMMED} | {name: int(kept.get(name, 0)) for name in TIMES}
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         return None
 
 
 def _join_lines(folder: Path, kind: str, node: str) -> Path | None:
     """One file of all that a node appended to a day; None where it cannot be made just now."""
-    key = JOB_KEY if kind == "jobs" else HOUR_KEY
     with exclusive(folder / COMPACTING) as mine:
         parts = _parts_of(folder, node) if mine else []
         try:
             rows = [json.loads(line) for part in parts for line in text_lines(part.read_text(encoding="utf-8"))]
-            latest = {tuple(row[name] for name in key): row for row in sorted(rows, key=_rank)}
+            latest = {tuple(row[name] for name in KINDS[kind].key): row for row in sorted(rows, key=_rank)}
         except (OSError, ValueError, KeyError, TypeError):
             return None  # a file that is broken: `slurm validate` names it, and the others stay as they are
         if not latest:
@@ -354,11 +377,10 @@ def _lines_table(files: Sequence[Path], schema: Any) -> Any:
     return pj.read_json(pa.BufferReader(data), pj.ReadOptions(block_size=len(data)), how)
 
 
-def _latest(rows: str, key: Sequence[str]) -> str:
+def _latest(rows: str, kind: Kind) -> str:
     """One record for each key: the whole one before the torn one, then the latest."""
-    by = ", ".join(key)
-    order = "complete DESC, written_s DESC" if "job_id" in key else "written_s DESC"
-    return f"SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {order}) = 1"
+    by = ", ".join(kind.key)
+    return f"SELECT * FROM ({rows}) QUALIFY row_number() OVER (PARTITION BY {by} ORDER BY {kind.best}) = 1"
 
 
 def _names(schema: Any) -> str:

@@ -5,14 +5,14 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm import schema
-from everywatt.slurm.schema import SUMMED, JobOnNode
-from everywatt.slurm.site.store import Store, day_of, days_of, plain_rows, whole
+from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.schema import shown_id as shown_id
+from everywatt.slurm.site.store import SUM_TERMS, Store, day_of, days_of, plain_rows, whole
 
 GROUPS: Final = ("user", "account", "state", "partition", "node", "month", "day")
 # In UTC, by the end of a job; as numbers, since to write a date for each job takes longer than the sum.
@@ -183,12 +183,14 @@ def _period(by: str, number: int) -> str:
 
 
 def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
-    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj."""
+    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj.
+
+    Beside them `covered_ms` of `known_ms`: how long their devices were observed.
+    """
     known = store.day_sums(since_s, until_s)
-    terms = ", ".join(f"{whole(f'coalesce(sum({name}), 0)')} AS {name}" for name in SUMMED)
-    sql = f"SELECT {terms} FROM nodes WHERE hour_s > ? AND hour_s < ?"
+    sql = f"SELECT {SUM_TERMS} FROM nodes WHERE hour_s > ? AND hour_s < ?"
     (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s, known.keys()))
-    return {name: rest[name] + sum(sums[name] for sums in known.values()) for name in SUMMED}
+    return {name: value + sum(sums[name] for sums in known.values()) for name, value in rest.items()}
 
 
 def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
@@ -220,12 +222,6 @@ def sum_known(values: Iterable[Any]) -> Any:
     """The sum; None where one of the values is not known."""
     known = list(values)
     return None if any(value is None for value in known) else sum(known)
-
-
-def shown_id(row: Mapping[str, Any]) -> str:
-    """The id as Slurm's own tools print it: 123, 123_4, 123+0."""
-    parts = ("array_job_id", "array_task_id", "het_job_id", "het_offset")
-    return schema.shown_id(row["job_id"], *(row.get(name) for name in parts))
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:
