@@ -112,7 +112,6 @@ def test_too_little_time_is_said(tmp_path):
     tape.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the view does not say it")
 def test_owners_say_how_much_older_than_the_total_they_are(machine):
     run, gatherer = machine
     asker = RunningOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
