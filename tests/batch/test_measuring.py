@@ -19,7 +19,6 @@ def test_mean_power_is_of_the_time_in_which_it_was_observed(tmp_path, kind):
     assert power.low == pytest.approx(100.0, rel=0.02)
 
 
-@pytest.mark.xfail(strict=True, reason="seen on a terminal")
 def test_the_ratio_of_times_ends_at_zero():
     found = _times([0.3, 0.3, 0.3, 1.5], [0.3, 0.3, 0.3, 9.0], tolerance=0.1)
     assert found.low == 0.0 < found.ratio < found.high

@@ -217,7 +217,6 @@ def test_a_comparison_is_one_table_in_120_columns():
     assert {"ratio of CPU time", "energy", "ratio", "time"} <= set(shown.headers)
 
 
-@pytest.mark.xfail(strict=True, reason="seen on a terminal")
 def test_cpu_time_is_not_below_zero_however_trials_scatter():
     found = [replace(trial(0, block, joules(1.0)), cpu_s=cpu_s) for block, cpu_s in enumerate((0.0, 0.02, 0.02))]
     (one,) = figures(TWO[:1], found, anytime=False)

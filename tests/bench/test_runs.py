@@ -70,7 +70,6 @@ def test_a_run_of_ten_times_the_energy_is_that(tmp_path):
     assert verdict.startswith("b used 10.") and " times (" in verdict and verdict.endswith(" as much energy as a")
 
 
-@pytest.mark.xfail(strict=True, reason="seen on a terminal")
 def test_a_refused_figure_above_idle_names_its_run(tmp_path):
     runs = [run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50))]
     found = compare_runs(runs)

@@ -114,7 +114,6 @@ def test_nothing_to_measure_with_is_exit_4(attach, sleeper, tmp_path):
     assert not list(tmp_path.glob("everywatt-runs/*/*.tape"))
 
 
-@pytest.mark.xfail(strict=True, reason="seen on a terminal")
 def test_on_a_machine_without_sensors_cpu_time_leads_and_idle_is_not_to_be_recorded_again(attach):
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:

@@ -140,7 +140,6 @@ def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):
     assert "50.00 W" in done.stdout and "gpu.0.power" not in done.stdout
 
 
-@pytest.mark.xfail(strict=True, reason="seen on a terminal")
 def test_channels_that_lack_a_value_for_one_reason_are_one_row():
     why = "this GPU has no GPM metrics"
     missing = {f"gpu.{card}.{word}": why for card in (0, 1) for word in ("sm_active", "dram_active")}

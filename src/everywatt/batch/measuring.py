@@ -271,7 +271,7 @@ def _times(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> 
     ratio = mean(ours) / mean(theirs)
     errors = [deviation(values) / math.sqrt(len(values)) / mean(values) for values in (ours, theirs)]
     spread = TIMES_ERROR * ratio * math.hypot(*errors)
-    return _drift("time per item", ratio, ratio - spread, ratio + spread, tolerance)
+    return _drift("time per item", ratio, max(0.0, ratio - spread), ratio + spread, tolerance)
 
 
 def _drift(name: str, ratio: float, low: float, high: float, tolerance: float) -> Drift:

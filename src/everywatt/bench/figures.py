@@ -172,13 +172,10 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
     joules = [energy.value for energy in energies]
     whole_s = math.fsum(t.seconds for t in trials if t.joules is not None)
     notes = dict.fromkeys(t.energy.refused for t in trials if t.energy is not None and t.energy.refused)
-    mean = _mean_energy(energies, anytime)
-    if mean is not None and -math.inf < mean.low < 0:
-        mean = replace(mean, low=0.0)  # energy is not below zero, however trials scatter; energy above idle may be
     return Figures(
         candidate,
         trials,
-        mean,
+        _not_below_zero(_mean_energy(energies, anytime)),
         _mean_energy(nets, anytime),
         mean_of(seconds, anytime=anytime),
         math.fsum(joules) / whole_s if whole_s else None,
@@ -189,8 +186,13 @@ def _alone(candidate: Candidate, trials: tuple[Trial, ...], anytime: bool) -> Fi
         if len(joules) == len(trials)
         else (),
         notes=tuple(note for note in notes if note),
-        cpu_s=mean_of([t.cpu_s for t in trials], anytime=anytime) if trials else None,
+        cpu_s=_not_below_zero(mean_of([t.cpu_s for t in trials], anytime=anytime)) if trials else None,
     )
+
+
+def _not_below_zero(mean: Mean | None) -> Mean | None:
+    """Energy and CPU time are not below zero, however trials scatter; energy above idle may be."""
+    return replace(mean, low=0.0) if mean is not None and -math.inf < mean.low < 0 else mean
 
 
 def mean_of(values: Sequence[float], systematic: tuple[float, float] = (0.0, 0.0), *, anytime: bool = True) -> Mean:

@@ -137,8 +137,7 @@ def command(
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
     chosen = candidates(commands, params=values, names=names, shell=shell)
-    if not (shell or setup or prepare):
-        _check_programs(chosen)
+    _check_programs(chosen, certain=not (shell or setup or prepare))
     most = MOST_OF_ONE if len(chosen) == 1 and trials is None else None
     plan = Plan(
         target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output, most
@@ -159,9 +158,14 @@ def command(
     return refusal(result) or (MeasurementRefused.exit_code if unknown else 0)
 
 
-def _check_programs(chosen: Sequence[Candidate]) -> None:
-    """UsageError where not one of the arguments is a program: they are probably names of runs that do not exist."""
-    if not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
+def _check_programs(chosen: Sequence[Candidate], *, certain: bool) -> None:
+    """UsageError for words of one command without quotes, and where not one argument is a program: those are probably
+    names of runs that do not exist. `certain`: nothing else can make a program of them."""
+    options = [one.text for one in chosen if one.text.startswith("-")]
+    if options:
+        cure = f"{program()} compare '{chosen[0].text} {options[0]} …'"
+        raise UsageError(f"'{options[0]}' is not a command: each command is one argument, in quotes.", cure=cure)
+    if certain and not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
         raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")
 
 

@@ -20,11 +20,13 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.coverage import SensorList, probe_all, report_row, shown
-from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up, domain_text
+from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.registry import known
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
+
+HOW = {Pedigree.COUNTER.value: "counted", Pedigree.INTEGRATED.value: "integrated from power"}
 
 
 @click.command(cls=Verb)
@@ -100,7 +102,11 @@ def outlook(diagnosis: Diagnosis) -> list[str]:
     added = [part for part in diagnosis.covered.parts if part.in_total or Domain(part.domain) in WHOLE]
     measured = [part for part in added if part.pedigree != Pedigree.MODELLED]
     if measured:
-        lines = [f"You will get: {', '.join(map(domain_text, measured))}, measured."]
+        ways: dict[str, list[str]] = {}
+        for part in measured:
+            ways.setdefault(HOW[part.pedigree], []).append(part.label)
+        found = [f"{', '.join(labels)} {how}" for how, labels in ways.items()]
+        lines = [f"You will get: {'; '.join(found)}."]
     elif added:
         lines = ["You will get: CPU time, and energy as an estimate with a wide interval: no sensor measures power."]
     else:

@@ -190,11 +190,11 @@ def _window(
 between_option = click.option(
     "--between",
     nargs=2,
-    type=float,
+    type=DURATION,
     default=None,
     callback=_window,
     metavar="A B",
-    help="Restrict to A to B seconds after the start.",
+    help="Restrict to A to B after the start, such as 1.5s 2min; seconds without a unit.",
 )
 json_option = click.option(
     "--json",
