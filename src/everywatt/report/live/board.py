@@ -126,7 +126,7 @@ def owner_name(width: int, age_s: float = 0.0) -> Column:
 
     def cell(owner: OwnerNow, unit: str) -> str:
         pid = owner.id.partition(":")[0] if owner.kind == OwnerKind.PROCESS.value else ""
-        end = f" [{pid}]" if pid.isdecimal() else ""
+        end = f" [{pid}]" if pid.isdecimal() and pid != "0" else ""  # 0: processes that were never seen
         return show.cut(owner.label, width - len(end)) + end
 
     head = f"OWNER (until {age_s:.0f} s ago)" if age_s >= LEAST_AGE_S else "OWNER"
