@@ -29,7 +29,7 @@ from everywatt.cli.common.options import (
     output_options,
     settings_options,
 )
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
@@ -151,7 +151,7 @@ def command(
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: {program()} compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
         return code()
     if failed:
         return 1
@@ -163,7 +163,7 @@ def _check_programs(chosen: Sequence[Candidate], *, certain: bool) -> None:
     names of runs that do not exist. `certain`: nothing else can make a program of them."""
     options = [one.text for one in chosen if one.text.startswith("-")]
     if options:
-        cure = f"{program()} compare '{chosen[0].text} {options[0]} …'"
+        cure = f"everywatt compare '{chosen[0].text} {options[0]} …'"
         raise UsageError(f"'{options[0]}' is not a command: each command is one argument, in quotes.", cure=cure)
     if certain and not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
         raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")

@@ -40,7 +40,7 @@ from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, set
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
 from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
@@ -308,7 +308,7 @@ def run_batch(
         log.close()
         write_summary(log.path, found)
     if outcome.stopped:
-        output.say(f"Interrupted. Resume with: {program()} batch --resume {outcome.folder.name}")
+        output.say(f"Interrupted. Resume with: everywatt batch --resume {outcome.folder.name}")
         return 128 + (caught[0] if caught else signal.SIGINT)
     return code
 

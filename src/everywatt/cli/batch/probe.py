@@ -21,7 +21,7 @@ from everywatt.cli.batch.common import (
     words_of,
 )
 from everywatt.cli.common.options import DURATION, output_options, settings_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 
@@ -107,7 +107,7 @@ def command(
     output.table(*(replace(table, notes=()) for table in result.tables()))
     for line in result.lines():
         output.text(line)
-    output.say(f"  run     {result.run}   ({program()} batch summary {result.run})")
+    output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
     if picture is not None and result.largest.fits is not None:
         from everywatt.report.plots import plot_sizes
 

@@ -19,7 +19,7 @@ from everywatt.batch.plan import Pace
 from everywatt.batch.session import Work
 from everywatt.cli.batch.common import option_words
 from everywatt.cli.batch.summary import show_batch
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
@@ -121,7 +121,7 @@ def run_array(
     if options.print_script:
         output.text((part / array.SCRIPT).read_text(encoding="utf-8").rstrip("\n"))
         output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
-        output.say(f"Then collect with: {program()} batch --resume {run.name}")
+        output.say(f"Then collect with: everywatt batch --resume {run.name}")
         return 0
     try:
         job = array.submit(part)
@@ -138,14 +138,14 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     """Until the array has left the queue, then collect it; an exit code where it was not waited for."""
     if not options.wait and (waiting := array.in_queue(job)):
         output.say(
-            f"{len(waiting)} tasks of job {job} are not finished. Collect with: {program()} batch --resume {run.name}"
+            f"{len(waiting)} tasks of job {job} are not finished. Collect with: everywatt batch --resume {run.name}"
         )
         return 0
     try:
         _watch(part, job, output)
     except KeyboardInterrupt:
         output.say(
-            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: {program()} batch --resume "
+            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: everywatt batch --resume "
             f"{run.name}"
         )
         return INTERRUPTED

@@ -38,7 +38,7 @@ from everywatt.cli.common.options import (
     output_options,
     settings_options_beside_model,
 )
-from everywatt.cli.common.output import Output, program, write_text
+from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.cli.compare import target_option
 from everywatt.core.config import Settings
@@ -305,7 +305,7 @@ def _old_layer(one: OldLayer) -> list[Cell]:
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: {program()} bench precision --resume {result.run}")
+            output.say(f"Interrupted. Resume with: everywatt bench precision --resume {result.run}")
         return interrupted()
     if result.baseline is None:
         return 3

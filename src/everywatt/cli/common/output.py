@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everywatt.core.tables import Table
 
 STDOUT = "-"
+ADVICE = ("FIX", "TRY")  # columns with commands to type
 PROGRESS_EVERY_S = 10.0
 MOST_WORD = 48  # characters of a word (a path, a UUID) that is kept whole in a cell
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
@@ -90,6 +91,17 @@ def program() -> str:
     if called.name != "everywatt" or _on_path(str(called)):
         return "everywatt"
     return str(called)
+
+
+def as_called(text: str) -> str:
+    """The text with this program's commands as the user's shell finds them; what was measured is left as it was."""
+    if "everywatt " not in text or text.startswith(("  command ", "  owner ")):
+        return text
+    import re
+
+    from everywatt.cli.main import COMMANDS
+
+    return re.sub(rf"(?<![\w/.-])everywatt(?= (?:{'|'.join(COMMANDS)})\b)", program(), text)
 
 
 def _on_path(path: str) -> bool:
@@ -244,7 +256,7 @@ class Output:
     def _print(self, text: str, stream: TextIO) -> None:
         self.clear()
         style = style_of(stream, self.environ)
-        shown = fitting(text, style.encoding)
+        shown = fitting(as_called(text), style.encoding)
         if not style.rich:
             print(shown, file=stream)
         elif shown:
@@ -341,11 +353,15 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def _fitted(table: Table, encoding: str) -> Table:
     """The table as words that the encoding has."""
+    advice = [column.name in ADVICE for column in table.columns]
     rows = tuple(
-        tuple(None if cell is None else fitting(text, encoding) for cell, text in zip(*both, strict=True))
+        tuple(
+            None if cell is None else fitting(as_called(text) if advised else text, encoding)
+            for cell, text, advised in zip(*both, advice, strict=True)
+        )
         for both in zip(table.rows, table.cells(), strict=True)
     )
-    notes = tuple(fitting(note, encoding) for note in table.notes)
+    notes = tuple(fitting(as_called(note), encoding) for note in table.notes)
     return replace(table, rows=rows, title=fitting(table.title, encoding), notes=notes)
 
 
