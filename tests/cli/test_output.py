@@ -347,3 +347,11 @@ def test_coverage_and_options_stay_with_their_number():
         screen = Screen()
         Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "79"}).text(text)
         assert not screen.getvalue().split("\n")[0].endswith(("coverage", "--idle"))
+
+
+@pytest.mark.parametrize(("rows", "heads"), [(12, 0), (13, 2)])
+def test_a_short_table_that_does_not_fit_a_wide_terminal_becomes_cards(rows, heads, monkeypatch):
+    names = [f"a rather long column {n}" for n in range(6)]
+    made = Table.of("run", *(Column(name, "J") for name in names), rows=[[f"r{n}", *[1.5] * 6] for n in range(rows)])
+    shown = on_screen(made, columns=120, monkeypatch=monkeypatch)
+    assert sum(line.startswith("run ") for line in shown) == heads and max(map(len, shown)) <= 120

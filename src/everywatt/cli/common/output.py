@@ -29,6 +29,7 @@ PROGRESS_EVERY_S = 10.0
 MOST_WORD = 48  # characters of a word (a path, a UUID) that is kept whole in a cell
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_WORDS = 72  # characters of a cell of words in one line: longer ones are hard to read, however wide the terminal
+MOST_CARDS = 12  # rows that are cards on a wide terminal where they do not fit into one line
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 UNITS = r"(?:[GMkmµ]?(?:J|Wh?|s|g)|[KMGT]i?B|B|min|h|%|±)(?!\w)"  # words that belong to the number before them
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
@@ -433,7 +434,8 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
     taken = widths(headers, rows)
     groups = column_groups(taken, right, console.width)
     given = _given(_least(table, taken), _most(table, taken), console.width - GAP * (len(taken) - 1))
-    if (len(groups) > 1 or not given) and console.width < NARROW and len(rows) <= MOST_STACKED:
+    most = MOST_STACKED if console.width < NARROW else MOST_CARDS
+    if (len(groups) > 1 or not (given or console.width >= NARROW)) and len(rows) <= most:
         _cards(table, console)
         return table
     given, title = given if len(groups) == 1 else [], table.title
