@@ -47,7 +47,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     Uses the sensors of this machine or, if there are none, a modelled estimate that is labelled as such. The run is
     kept like any other, with its report beside the tape.
     """
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     if what == "precision":
         return _precision(work_s, settings, output)
     if what == "llm":

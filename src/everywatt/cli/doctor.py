@@ -73,7 +73,7 @@ def command(
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
     fixed = _fix(machine, output) if mend else []
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     diagnosis = check_up(machine, settings.home, options=settings.options)
     if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
         from everywatt.cli.slurm.common import here
@@ -232,7 +232,7 @@ def sensors_command(everything: bool, sensors: str | None, estimate: bool | None
 
     The exit code is 4 if no sensor delivers power and --no-estimate rules out the modelled sensor.
     """
-    settings = settings_here({"sensors": sensors, "estimate": estimate}, quiet=output.quiet)
+    settings = settings_here({"sensors": sensors, "estimate": estimate})
     request = Request(
         devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         estimate=settings.estimate,

@@ -75,7 +75,7 @@ def command(
     from everywatt.net.tls import check_tls, read_token
 
     need_libraries()
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     place = address.parse_listen(listen_on)
     secret = read_token(token, token_file)
     tls = check_tls(cert, key)

@@ -25,7 +25,7 @@ from everywatt.batch.session import Work, take_up, what_is_left, work_off
 from everywatt.cli.batch.common import (
     DURATIONS,
     WORDS,
-    apart,
+    WithCommand,
     batch_meter,
     find_batch,
     given_options,
@@ -53,14 +53,8 @@ SHOW_EVERY_S = 0.2
 MEMBERS = {"probe": "everywatt.cli.batch.probe", "summary": "everywatt.cli.batch.summary"}
 
 
-class Batch(WithMembers):
-    """A verb whose command comes after `--`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, apart(ctx, args))
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+class Batch(WithCommand, WithMembers):
+    """A verb with members whose command comes after `--`."""
 
 
 def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
