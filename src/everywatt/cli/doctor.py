@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from everywatt.api.provenance import user_name
-from everywatt.cli.common.options import DURATION, Verb, estimate_option, output_options, sensors_option, settings_here
+from everywatt.cli.common.options import (
+    DURATION,
+    PATH,
+    Verb,
+    estimate_option,
+    output_options,
+    sensors_option,
+    settings_here,
+)
 from everywatt.cli.common.output import Output
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
@@ -34,16 +42,14 @@ HOW = {Pedigree.COUNTER.value: "counted", Pedigree.INTEGRATED.value: "integrated
 @click.option(
     "--characterise", is_flag=True, help="Measure period, averaging and step response of the GPU power sensors."
 )
-@click.option("--from", "source", type=click.Path(path_type=Path), help="Characterise this nvidia-smi CSV log instead.")
-@click.option(
-    "--marks", type=click.Path(path_type=Path), help="Times at which the load in that log switched: a CSV of unix_s."
-)
+@click.option("--from", "source", type=PATH, help="Characterise this nvidia-smi CSV log instead.")
+@click.option("--marks", type=PATH, help="Times at which the load in that log switched: a CSV of unix_s.")
 @click.option("--column", default=None, help="Column of the log to analyse, such as power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
 @click.option(
     "--share",
     "shared",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write what the sensors are to this file, without names: to report a machine, or to simulate it.",
 )
 @click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to show its averaging.")

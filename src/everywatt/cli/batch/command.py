@@ -39,7 +39,7 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
+from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
@@ -106,7 +106,7 @@ def _from_journal(ctx: click.Context, param: click.Parameter, value: str | None)
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=PATH,
     is_eager=True,
     expose_value=False,
     callback=_from_file,
@@ -131,12 +131,7 @@ config_option = click.option(
 @click.option("--timeout", "timeout_s", type=DURATION, default=None, help="Fail an item that takes longer than this.")
 @click.option("--size", "size_column", metavar="COLUMN", help="Column that holds the size of an item.")
 @click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not record content hashes of files.")
-@click.option(
-    "--telemetry",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write telemetry in BADC's format (JSON lines).",
-)
+@click.option("--telemetry", type=PATH, metavar="FILE", help="Also write telemetry in BADC's format (JSON lines).")
 @click.option(
     "--resume",
     type=RUN,

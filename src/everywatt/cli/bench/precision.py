@@ -30,6 +30,7 @@ from everywatt.bench.precision.variants import read_journal
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import (
     DURATION,
+    PATH,
     RUN,
     Verb,
     cooldown_option,
@@ -92,7 +93,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
     is_flag=True,
     help="Also rank layers by their sensitivity to quantisation, and measure a mixed-precision plan.",
 )
-@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show result files of older tools.")
+@click.option("--from", "old", multiple=True, type=PATH, help="Show result files of older tools.")
 @click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv with the columns of an older tool.")
 @click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted benchmark.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")

@@ -174,9 +174,12 @@ RUN = RunName()
 TIME = Time()
 TAG = Tag()
 PAIR = Pair()
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 run_argument = click.argument("run", type=RUN, default="last")
-out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
+out_option = click.option("-o", "--out", type=PATH, help="Write to this file or folder.")
 
 
 def _window(
@@ -226,7 +229,7 @@ memory_option = click.option(
     help="Metric of process memory; pss adds proportional and unique set sizes, and is slower.",
 )
 _POWER_MODEL: dict[str, Any] = {
-    "type": click.Path(dir_okay=False, path_type=Path),
+    "type": FILE,
     "metavar": "FILE",
     "help": "Estimate power with this fitted model (see everywatt model fit).",
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from everywatt.cli.common.options import TIME, F, gathered
+from everywatt.cli.common.options import FILE, FOLDER, TIME, F, gathered
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
@@ -23,8 +23,6 @@ from everywatt.slurm.node.hooks import DEFAULT_FOLDER, DEFAULT_SPOOL, DEFAULT_ST
 from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.users import folder_of
 
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, dir_okay=False)
 DAY_S = 86_400.0
 WEEK_S = 7 * DAY_S
 
@@ -33,7 +31,7 @@ spool_option = click.option(
 )
 slurm_conf_option = click.option(
     "--slurm-conf",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=DEFAULT_CONF,
     envvar="SLURM_CONF",
     help="The site's slurm.conf, which is read but never changed.  [default: SLURM_CONF, /etc/slurm/slurm.conf]",
@@ -43,7 +41,7 @@ pseudonyms_option = click.option(
     "--pseudonyms",
     "key_file",
     metavar="KEYFILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",
 )
 

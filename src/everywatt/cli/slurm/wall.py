@@ -6,19 +6,9 @@ from pathlib import Path
 
 import click
 
-from everywatt.cli.common.options import TAG, Verb, gathered, output_options
+from everywatt.cli.common.options import FILE, FOLDER, TAG, Verb, gathered, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import (
-    DAY_S,
-    FILE,
-    FOLDER,
-    WEEK_S,
-    period_options,
-    readable_store,
-    store_of,
-    store_option,
-    writing,
-)
+from everywatt.cli.slurm.common import DAY_S, WEEK_S, period_options, readable_store, store_of, store_option, writing
 from everywatt.slurm.site.reconcile import Reconciled, sensors_in_series
 from everywatt.slurm.site.reconcile import reconcile as reconcile_days
 from everywatt.slurm.site.wall import JoinedWall, NodeMeters, join_wall
