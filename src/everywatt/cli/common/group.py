@@ -144,9 +144,9 @@ def dispatch(args: Sequence[str], group: click.Group | None = None, *, load: Cpu
     except Abort:
         return INTERRUPTED
     except ClickException as error:
-        ctx = getattr(error, "ctx", None)
-        if ctx is not None:
-            click.echo(f"{ctx.get_usage()}\nTry '{ctx.command_path} --help' for help.\n", err=True)
+        wrong: click.Context | None = getattr(error, "ctx", None)
+        if wrong is not None:
+            click.echo(f"{wrong.get_usage()}\nTry '{wrong.command_path} --help' for help.\n", err=True)
         Output().error(error.format_message())
         return error.exit_code
     except EverywattError as error:
