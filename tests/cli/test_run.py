@@ -428,7 +428,6 @@ def test_runs_may_be_kept_in_a_folder_whose_name_is_no_text(place) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="only modelled runs do")
 def test_a_run_without_a_figure_leads_with_cpu_time_and_names_commands_that_work(place):
     done = place.run("--no-estimate", "--sensors", "use", "--", sys.executable, "-c", "sum(range(10**6))", check=0)
     lines = done.stderr.decode().splitlines()

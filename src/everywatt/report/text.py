@@ -72,10 +72,10 @@ def _mean(energy: Energy, duration_s: float) -> str:
 
 
 def certain_cpu_s(run: Run, energy: Energy) -> float | None:
-    """CPU seconds of the command where its energy is only modelled from them: the kernel counts them, so they are
-    shown first. None elsewhere."""
+    """CPU seconds of the command where its energy is only modelled from them, or refused: the kernel counts them, so
+    they are shown first. None elsewhere."""
     own = [span.attributes for span in run.spans if span.attributes.get("role") == "run"]
-    if "modelled" not in energy.pedigree or not own or run.duration_s <= 0:
+    if (energy.joules is not None and "modelled" not in energy.pedigree) or not own or run.duration_s <= 0:
         return None
     if all("pids" in attributes for attributes in own):  # processes that everywatt did not start
         processes = [entry for entry in run.ledger().entries if entry.owner.kind is OwnerKind.PROCESS]

@@ -89,4 +89,5 @@ def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
         lines += carbon_lines(found)
     for line in lines:
         output.say(line)
-    output.say(f"  run     {run.name}   (everywatt show {run.name}, everywatt why {run.name})")
+    then = f"everywatt why {run.name}" if run.energy().joules is not None else "everywatt doctor"
+    output.say(f"  run     {run.name}   (everywatt show {run.name}, {then})")
