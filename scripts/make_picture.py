@@ -42,7 +42,8 @@ def run(command: str, folder: Path) -> str:
     """What the command prints to a terminal of 120 columns."""
     launcher = folder / "bin" / "everywatt"
     launcher.parent.mkdir(exist_ok=True)
-    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -m everywatt "$@"\n', encoding="utf-8")
+    text = f"#!{sys.executable}\nimport sys\n\nfrom everywatt.cli.main import main\n\nsys.exit(main())\n"
+    launcher.write_text(text, encoding="utf-8")  # so that messages name it as a user would call it
     launcher.chmod(0o755)
     (folder / "train.py").write_text(TRAIN, encoding="utf-8")
     environ = {

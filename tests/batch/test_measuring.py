@@ -4,7 +4,7 @@ import pytest
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 from everywatt.api.run import load
-from everywatt.batch.measuring import Watch
+from everywatt.batch.measuring import Watch, time_drift
 from everywatt.core.channels import Domain
 
 
@@ -17,3 +17,8 @@ def test_mean_power_is_of_the_time_in_which_it_was_observed(tmp_path, kind):
     power = Watch(load(tape).tapes[0]).during("gpu.0", at(1), at(10))["power"]
     assert power.mean == pytest.approx(100.0, rel=0.02)
     assert power.low == pytest.approx(100.0, rel=0.02)
+
+
+def test_the_ratio_of_times_ends_at_zero():
+    found = time_drift([0.3, 0.3, 0.3, 1.5], [0.3, 0.3, 0.3, 9.0], tolerance=0.1)
+    assert found.low == 0.0 < found.ratio < found.high

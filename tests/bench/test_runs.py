@@ -1,5 +1,7 @@
 """Finished runs beside each other, on tapes that are written by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from everywatt.api.run import Run, load
@@ -66,3 +68,12 @@ def test_a_run_of_ten_times_the_energy_is_that(tmp_path):
     first, second = (run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 10), ("b", 100)))
     verdict = compare_runs([first, second]).verdicts()[0]
     assert verdict.startswith("b used 10.") and " times (" in verdict and verdict.endswith(" as much energy as a")
+
+
+def test_a_refused_figure_above_idle_names_its_run(tmp_path):
+    runs = [run_of(tmp_path / name, "gpu.0", Domain.GPU, watts) for name, watts in (("a", 100), ("b", 50))]
+    found = compare_runs(runs)
+    said = [replace(one, net=Energy.refuse(f"idle of {one.name} is not known")) for one in found.found]
+    assert replace(found, found=tuple(said)).verdicts()[1:] == [
+        "a above idle: refused: idle of a is not known", "b above idle: refused: idle of b is not known"
+    ]  # fmt: skip

@@ -112,3 +112,16 @@ def test_nothing_to_measure_with_is_exit_4(attach, sleeper, tmp_path):
     _, err = done.communicate(timeout=240)
     assert done.returncode == 4 and "measures power" in err
     assert not list(tmp_path.glob("everywatt-runs/*/*.tape"))
+
+
+def test_on_a_machine_without_sensors_cpu_time_leads_and_idle_is_not_to_be_recorded_again(attach):
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        done = attach(busy.pid, "--for", "1500ms", "--sensors", "modelled,use")
+        _, err = done.communicate(timeout=240)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert done.returncode == 0, err
+    assert err.startswith("cpu     ") and " of CPU time in " in err.splitlines()[0]
+    assert "everywatt run --idle" not in err

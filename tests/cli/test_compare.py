@@ -210,3 +210,13 @@ def test_one_command_runs_ten_times_at_most(place):
     found = json.loads(done.stdout)
     assert found["ended"] == "trials" and len(found["candidates"][0]["trials"]) == 10
     assert "10 trials at most" in done.stderr
+
+
+def test_a_command_without_quotes_is_explained_before_anything_runs(place):
+    done = compare(place, "--", "python3", "-c", "print(1)", code=2)
+    assert "'-c' is not a command" in done.stderr and "compare 'python3 -c …'" in done.stderr
+
+
+def test_no_verdict_is_not_called_modelled(place):
+    done = compare(place, "--trials", "1", "--warmup", "0", "--sensors", "modelled", "false", "true", code=3)
+    assert "no verdict" in done.stdout and "(modelled)" not in done.stdout

@@ -197,7 +197,7 @@ def test_the_verdict_comes_first_and_absent_sensors_share_a_reason() -> None:
     model = Part("host", "host", "node", "modelled", "modelled", in_total=True)
     found = Diagnosis(checks, (), Coverage("gpu", (core, gpu)))
     assert module.outlook(found) == [
-        "You will get: gpu.0: gpu, measured.",
+        "You will get: gpu.0 counted.",
         "CPU energy (RAPL): fix with: sudo everywatt doctor --fix",
     ]
     assert "estimate" in module.outlook(Diagnosis((), (), Coverage("machine", (model,))))[0]

@@ -1,17 +1,19 @@
 """How every ending of the command line becomes an exit code, and what it says on which stream."""
 
+import io
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
 
 from everywatt.cli.common import group as frame
+from everywatt.cli.common.output import Output
 from everywatt.cli.main import COMMANDS, GROUPS, help_text, main
 from everywatt.core import errors
+from everywatt.core.errors import UsageError
+from everywatt.core.tables import Table
 from everywatt.doctor.preflight import CpuLoad
 
 
@@ -159,9 +161,23 @@ def test_no_command_is_in_two_groups_of_the_help():
     assert len(grouped) == len(set(grouped)) and set(grouped) <= set(COMMANDS)
 
 
-def test_a_command_that_is_named_next_is_written_as_this_program_is_called():
-    """`everywatt` need not be on the PATH: only `program()` knows how a shell reaches it."""
-    root = Path(frame.__file__).parents[1]
-    verbs = "show|ledger|why|report|batch|bench|compare|sweep|run|monitor"
-    said = re.compile(rf'(?:say|warn|text)\(\s*(?:f?"[^"]*"\s*)*f?"[^"]*[^`]\beverywatt (?:{verbs}) \{{')
-    assert [str(path.relative_to(root)) for path in root.rglob("*.py") if said.search(path.read_text())] == []
+def test_a_command_that_is_named_next_is_written_as_this_program_is_called(monkeypatch, tmp_path):
+    """`everywatt` need not be on the PATH: what is printed can be typed as it is, whoever prints it."""
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "everywatt"), "show"])
+    out, err = io.StringIO(), io.StringIO()
+    speaker = Output(stdout=out, stderr=err, environ={})
+    speaker.say("record again: everywatt run --idle 10s -- true (everywatt itself used 1 s)")
+    speaker.error(UsageError("There is no run.", cure="everywatt list"))
+    speaker.table(
+        Table.of("NAME", "FIX", rows=[["everywatt run", "everywatt doctor --fix"]], notes=["everywatt why x"])
+    )
+    speaker.text("  command everywatt batch items.csv -- ./work")
+    here = tmp_path / "everywatt"
+    assert err.getvalue().splitlines() == [
+        f"record again: {here} run --idle 10s -- true (everywatt itself used 1 s)",
+        "Error: There is no run.",
+        f"Try:   {here} list",
+    ]
+    assert out.getvalue().splitlines()[1:] == [
+        f"everywatt run  {here} doctor --fix", f"{here} why x", "  command everywatt batch items.csv -- ./work"
+    ]  # fmt: skip

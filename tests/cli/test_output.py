@@ -161,7 +161,7 @@ def test_progress_on_a_terminal_rewrites_one_line_and_elsewhere_says_nothing():
 def test_what_is_printed_after_progress_takes_its_place():
     screen = Screen()
     speaker = Output(stdout=screen, stderr=screen, environ={"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "20"})
-    for end in (speaker.text, speaker.say, lambda line: speaker.table(Table.of(line, rows=[]))):
+    for end in (speaker.text, speaker.say, lambda line: speaker.table(Table.of(line, rows=[[1]]))):
         screen.seek(0)
         screen.truncate()
         speaker.progress()("5 trials, and no room for more than this")
@@ -287,3 +287,71 @@ def test_a_line_is_free_below_cards(monkeypatch):
     made = Table.of("run", *(Column(f"a rather long column {n}", "J") for n in range(8)), rows=[["one", *[1.5] * 8]])
     Output(stdout=screen, environ={"TERM": "xterm", "NO_COLOR": "1"}).table(made, replace(made, title="others"))
     assert "\n\nothers" in "\n".join(line.rstrip() for line in screen.getvalue().split("\n"))
+
+
+def on_screen(*tables, columns, monkeypatch, encoding="utf-8"):
+    """The lines that a terminal of this width shows."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    screen = Screen(encoding)
+    environ = {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": str(columns)}
+    Output(stdout=screen, stderr=screen, environ=environ).table(*tables)
+    return [line.rstrip() for line in screen.getvalue().split("\n")]
+
+
+def test_a_column_that_says_nothing_is_left_out_on_a_terminal(monkeypatch):
+    made = Table.of("RUN", Column("GPU TIME", "s"), "FIX", Column("CPU TIME", "s"), rows=[["one", None, "", 1.5]])
+    assert on_screen(made, columns=80, monkeypatch=monkeypatch)[0].split("  ")[0] == "RUN"
+    assert "GPU TIME" not in "".join(on_screen(made, columns=80, monkeypatch=monkeypatch))
+    assert "GPU TIME" in made.text(), "a program finds the same columns in every file"
+
+
+def test_heads_without_rows_are_not_shown_on_a_terminal(monkeypatch):
+    shown = on_screen(Table.of("A", "B", rows=[], notes=["Nothing yet."]), columns=80, monkeypatch=monkeypatch)
+    assert shown == ["Nothing yet.", ""]
+
+
+def test_one_line_is_free_between_tables_and_none_at_the_ends(monkeypatch):
+    made = Table.of("A", "B", rows=[["x", 1]])
+    shown = on_screen(made, Table.lines(""), made, columns=80, monkeypatch=monkeypatch)
+    assert shown == ["A  B", "────", "x  1", "", "A  B", "────", "x  1", ""]
+
+
+PATH = "/sys/class/powercap:/sys/class/powercap:ro"
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_path_in_a_cell_stays_whole(columns, monkeypatch):
+    words = "this is a container, and no sensor is passed in to it at all, so that nothing is measured here"
+    made = Table.of("CHECK", "RESULT", "FIX", rows=[["container", words, f"start it with -v {PATH}, and --gpus all"]])
+    shown = on_screen(made, columns=columns, monkeypatch=monkeypatch)
+    assert any(PATH in line for line in shown), shown
+    assert all(len(line) <= columns for line in shown)
+
+
+def test_a_line_of_wide_characters_is_folded_by_what_a_terminal_shows():
+    screen = Screen()
+    name = "計算" * 15
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "80"}).text(f"  owner   0.5 J (0.0 … 1.1)  {name} [1]")
+    assert screen.getvalue() == f"  owner   0.5 J (0.0 … 1.1)\n          {name} [1]\n"
+
+
+def test_a_table_in_ascii_has_the_same_columns(monkeypatch):
+    made = Table.of("RUN", Column("ENERGY", "J"), rows=[["one", 12.5], ["two", 1.25]])
+    plain = on_screen(made, columns=80, monkeypatch=monkeypatch, encoding="ascii")
+    assert plain == [line.replace("─", "-") for line in on_screen(made, columns=80, monkeypatch=monkeypatch)]
+
+
+def test_coverage_and_options_stay_with_their_number():
+    for text in ("20261118-005646   ≈ 27 mJ (10 … 43 mJ, 95 %) · machine · modelled · coverage 100 %",
+                 "! cpu.0: it was never idle, so idle power is assumed (measure it with --idle 10s)"):  # fmt: skip
+        screen = Screen()
+        Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "79"}).text(text)
+        assert not screen.getvalue().split("\n")[0].endswith(("coverage", "--idle"))
+
+
+@pytest.mark.parametrize(("rows", "heads"), [(12, 0), (13, 2)])
+def test_a_short_table_that_does_not_fit_a_wide_terminal_becomes_cards(rows, heads, monkeypatch):
+    names = [f"a rather long column {n}" for n in range(6)]
+    made = Table.of("run", *(Column(name, "J") for name in names), rows=[[f"r{n}", *[1.5] * 6] for n in range(rows)])
+    shown = on_screen(made, columns=120, monkeypatch=monkeypatch)
+    assert sum(line.startswith("run ") for line in shown) == heads and max(map(len, shown)) <= 120

@@ -426,3 +426,10 @@ def test_runs_may_be_kept_in_a_folder_whose_name_is_no_text(place) -> None:
     for words in (["run", "--", "true"], ["show"], ["show", "--json"], ["list"], ["list", "--json"]):
         done = subprocess.run(place.words(*words), cwd=folder, env=place.environ, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
+
+
+def test_a_run_without_a_figure_leads_with_cpu_time_and_names_commands_that_work(place):
+    done = place.run("--no-estimate", "--sensors", "use", "--", sys.executable, "-c", "sum(range(10**6))", check=0)
+    lines = done.stderr.decode().splitlines()
+    assert lines[0].startswith("cpu     ") and lines[1].startswith("energy  refused")
+    assert " show " in lines[-1] and " why " not in lines[-1], lines[-1]

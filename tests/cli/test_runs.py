@@ -173,3 +173,15 @@ def test_a_list_of_runs_is_a_table_in_80_columns(two_runs):
     shown = without_spare(RunList(two_runs, [(run, run.energy()) for run in runs]).tables()[0], 78)
     assert shown.headers[:4] == ["RUN", "STARTED (UTC)", "TIME", "ENERGY"]
     assert len(column_groups(widths(shown.headers, shown.cells()), shown.right, 78)) == 1
+
+
+def test_a_window_takes_units(two_runs, capsys):
+    assert run_json(capsys, "show", "--between", "2s", "3000ms")["energy"]["joules"] == pytest.approx(30)
+    assert main(["show", "--between", "1s", "2parsecs"]) == 2
+    assert "2parsecs" in capsys.readouterr().err
+
+
+def test_the_format_of_an_export_is_that_of_its_file(two_runs, capsys):
+    assert main(["export", "last", "-o", "out.csv"]) == 0 and (two_runs / "out.csv").exists()
+    assert main(["export", "last", "-o", "out.xyz"]) == 2 and main(["export", "last"]) == 2
+    assert "--to KIND" in capsys.readouterr().err

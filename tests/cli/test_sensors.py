@@ -8,8 +8,8 @@ import pytest
 
 from everywatt.cli.main import main
 from everywatt.core.errors import UsageError
-from everywatt.doctor.coverage import probe_all
-from everywatt.sensors.base import Request, State
+from everywatt.doctor.coverage import Coverage, SensorList, probe_all
+from everywatt.sensors.base import Report, Request, State
 
 MODULE = """
 from everywatt.sensors.base import Report, State
@@ -138,3 +138,11 @@ def test_cards_are_listed_with_what_a_mask_leaves_of_them(sim_machine):
     ]
     assert "'7' is not a device here" in done.stdout
     assert "50.00 W" in done.stdout and "gpu.0.power" not in done.stdout
+
+
+def test_channels_that_lack_a_value_for_one_reason_are_one_row():
+    why = "this GPU has no GPM metrics"
+    missing = {f"gpu.{card}.{word}": why for card in (0, 1) for word in ("sm_active", "dram_active")}
+    report = Report("nvml", State.USABLE, samples={"gpu.0.power": 12.5}, missing=missing)
+    table = SensorList([report], Coverage("gpu", ())).tables()[-1]
+    assert [row[1] for row in table.rows] == ["gpu.0.power", "sm_active, dram_active of gpu.0, gpu.1"]

@@ -134,3 +134,9 @@ def test_replays_are_found_again_from_elsewhere(tmp_path, monkeypatch):
     subprocess.run(args, env=env, check=True)
     monkeypatch.chdir("/")
     assert ask(tmp_path / "t.json", "0", "10s")["devices"]["gpu.0"]["joules"] == pytest.approx(100)
+
+
+def test_a_truth_file_that_is_not_there(tmp_path):
+    with pytest.raises(SimError) as wrong:
+        CliRunner().invoke(sim, ["truth", str(tmp_path / "none.json")], catch_exceptions=False)
+    assert wrong.value.message == f"{tmp_path / 'none.json'} cannot be read: No such file or directory."

@@ -76,7 +76,7 @@ def test_what_is_inside_a_module_of_another_name_is_not_listed_as_added(place) -
         place.write(f"{folder}/device/power1_average", watts * 1_000_000)
     found, diagnosis = checks(place.machine)
     assert diagnosis.domains == ("module.0: module", "cpu.0: package (inside module.0)")
-    assert outlook(diagnosis)[0] == "You will get: module.0: module, measured."
+    assert outlook(diagnosis)[0] == "You will get: module.0 integrated from power."
     assert found["hwmon"].seen == "2 channels, module.0.power = 240.0 W"
 
 

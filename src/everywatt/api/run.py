@@ -176,9 +176,9 @@ class Run:
 
     def _how_to_idle(self) -> str:
         """What to do for an idle level that is accepted."""
-        if self.meta.get("imported_from"):
-            return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
         words = [str(word) for word in self.meta.get("command") or ()]
+        if self.meta.get("imported_from") or words[:2] == ["everywatt", "attach"]:  # neither can be recorded again
+            return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
         command = shlex.join(words)
         typed = command and "\n" not in command and not (words[0] == "everywatt" and {*words[1:2]} & HAVE_IDLE)
         example = f": everywatt run --idle 10s -- {command}" if typed else " with --idle 10s"

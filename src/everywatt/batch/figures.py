@@ -115,7 +115,7 @@ class ItemFigures(ToDict):
         if last.attempt.oom:
             return f"out of memory: {last.attempt.oom}"
         if ended.get("timed_out"):
-            return "timed out"
+            return f"timed out after {format_duration(self.runtime_s or 0.0)}"
         if ended.get("killed"):
             return "interrupted"
         if ended.get("error"):

@@ -256,7 +256,7 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
         notes.append(f"energy cannot be compared: {error}")
     ours, theirs = _runtimes(found), _runtimes(baseline)
     if min(len(ours), len(theirs)) >= FEWEST:
-        told.append(_times(ours, theirs, tolerance))
+        told.append(time_drift(ours, theirs, tolerance))
     else:
         notes.append(f"fewer than {FEWEST} items: times are not compared")
     return told, notes
@@ -267,11 +267,12 @@ def _runtimes(found: BatchFigures) -> list[float]:
     return [one.attempt.runtime_s for one in last if one is not None and one.attempt.runtime_s]
 
 
-def _times(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> Drift:
+def time_drift(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> Drift:
+    """Time per item over the baseline's, from the runtimes of finished items."""
     ratio = mean(ours) / mean(theirs)
     errors = [deviation(values) / math.sqrt(len(values)) / mean(values) for values in (ours, theirs)]
     spread = TIMES_ERROR * ratio * math.hypot(*errors)
-    return _drift("time per item", ratio, ratio - spread, ratio + spread, tolerance)
+    return _drift("time per item", ratio, max(0.0, ratio - spread), ratio + spread, tolerance)
 
 
 def _drift(name: str, ratio: float, low: float, high: float, tolerance: float) -> Drift:

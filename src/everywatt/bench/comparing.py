@@ -104,7 +104,7 @@ class Result(ToDict):
                 found = one.cpu.text(label, first, "CPU time")
                 lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
             lines.append(of_candidate(label, one.verdict))
-            if one.modelled:
+            if one.modelled and not one.verdict.startswith("no verdict"):
                 lines[-1] += " (modelled)"
             if one.above_idle is not None and not one.failures:
                 lines.append(f"   above idle: {one.above_idle.text(label, first)}")
@@ -323,8 +323,11 @@ class RunsCompared(ToDict):
     def verdicts(self) -> list[str]:
         """A sentence for each run but the first, and why there is no energy above idle."""
         said = [of_candidate(one.name, one.verdict) for one in self.found[1:]]
-        why = dict.fromkeys(one.net.refused for one in self.found if one.energy.joules is not None and one.net.refused)
-        return said + [f"above idle: refused: {reason}" for reason in why]
+        why: dict[str, list[str]] = {}
+        for one in self.found:
+            if one.energy.joules is not None and one.net.refused:
+                why.setdefault(one.net.refused, []).append(one.name)
+        return said + [f"{', '.join(names)} above idle: refused: {reason}" for reason, names in why.items()]
 
     def tables(self) -> list[Table]:
         """One row for each run, with the verdicts as notes."""

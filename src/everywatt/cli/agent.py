@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from everywatt.cli.common.options import DURATION, Verb
+from everywatt.cli.common.options import DURATION, PATH, Verb
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MissingExtra, UsageError
 from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine, parse_size
@@ -35,25 +35,22 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"'{value}' is not a size such as 500MB or 2GB.", param, ctx)
 
 
-FILE = click.Path(path_type=Path)
-
-
 @click.command(cls=Verb)
 @click.option("--listen", metavar="ADDR:PORT", help=f"Address of /metrics; {DEFAULT_LISTEN} by default.")
 @click.option("--remote-write", metavar="URL", help="Send all samples to this URL (Prometheus remote write 1.0).")
 @click.option(
     "--remote-write-format", type=click.Choice(FORMATS), help="Format to send: Influx lines or Sage records instead."
 )
-@click.option("--remote-write-token-file", type=FILE, help="File whose first line is the token for remote write.")
+@click.option("--remote-write-token-file", type=PATH, help="File whose first line is the token for remote write.")
 @click.option(
-    "--remote-write-ca", type=FILE, help="CA certificate (PEM) to trust for remote write, instead of the system's."
+    "--remote-write-ca", type=PATH, help="CA certificate (PEM) to trust for remote write, instead of the system's."
 )
-@click.option("--remote-write-cert", type=FILE, help="Client certificate (PEM) for remote write.")
-@click.option("--remote-write-key", type=FILE, help="Private key (PEM) of that client certificate.")
+@click.option("--remote-write-cert", type=PATH, help="Client certificate (PEM) for remote write.")
+@click.option("--remote-write-key", type=PATH, help="Private key (PEM) of that client certificate.")
 @click.option("--profile", type=click.Choice(["normal", "small"]), help="small: less memory, fewer writes, no HTTP.")
 @click.option("--compat", metavar="NAMES", help="Also export under other exporters' names: kepler, dcgm, jetson.")
-@click.option("--config", type=FILE, help="TOML file with these options in a table [agent]; reread on SIGHUP.")
-@click.option("--state", type=FILE, help="Directory for the tape and the state of the counters.")
+@click.option("--config", type=PATH, help="TOML file with these options in a table [agent]; reread on SIGHUP.")
+@click.option("--state", type=PATH, help="Directory for the tape and the state of the counters.")
 @click.option("--period", "period_s", type=DURATION, default=None, help="Time between two reads; 1s by default.")
 @click.option("--sensors", metavar="NAMES", help="Use only these sensors, separated by commas.")
 @click.option("--no-estimate", "estimate", flag_value=False, default=None, help="Never estimate power by a model.")
@@ -75,10 +72,10 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--instance", metavar="NAME", help="Value of the instance label in samples that are sent; the host name by default."
 )
-@click.option("--token-file", type=FILE, help="File whose first line is the token that scrapers must present.")
-@click.option("--cert", type=FILE, help="Serve TLS with this certificate (PEM).")
-@click.option("--key", type=FILE, help="Private key (PEM) of the certificate.")
-@click.option("--client-ca", type=FILE, help="Require scrapers to present a certificate issued by this CA (PEM).")
+@click.option("--token-file", type=PATH, help="File whose first line is the token that scrapers must present.")
+@click.option("--cert", type=PATH, help="Serve TLS with this certificate (PEM).")
+@click.option("--key", type=PATH, help="Private key (PEM) of the certificate.")
+@click.option("--client-ca", type=PATH, help="Require scrapers to present a certificate issued by this CA (PEM).")
 @click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
 @click.option(
     "--llm",
@@ -86,7 +83,7 @@ FILE = click.Path(path_type=Path)
     multiple=True,
     help="Export joules per token of the vLLM, SGLang, TGI, llama.cpp or Ollama server at this URL; may be repeated.",
 )
-@click.option("--llm-token-file", type=FILE, help="File whose first line is the token that --llm servers require.")
+@click.option("--llm-token-file", type=PATH, help="File whose first line is the token that --llm servers require.")
 @click.option("--check", is_flag=True, help="Check options and sensors, print the series and exit.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:

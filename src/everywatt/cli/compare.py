@@ -29,7 +29,7 @@ from everywatt.cli.common.options import (
     output_options,
     settings_options,
 )
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
@@ -136,8 +136,7 @@ def command(
         return _finished(runs, target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
     chosen = candidates(commands, params=values, names=names, shell=shell)
-    if not (shell or setup or prepare):
-        _check_programs(chosen)
+    _check_programs(chosen, certain=not (shell or setup or prepare))
     most = MOST_OF_ONE if len(chosen) == 1 and trials is None else None
     plan = Plan(
         target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output, most
@@ -151,16 +150,21 @@ def command(
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: {program()} compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
         return code()
     if failed:
         return 1
     return refusal(result) or (MeasurementRefused.exit_code if unknown else 0)
 
 
-def _check_programs(chosen: Sequence[Candidate]) -> None:
-    """UsageError where not one of the arguments is a program: they are probably names of runs that do not exist."""
-    if not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
+def _check_programs(chosen: Sequence[Candidate], *, certain: bool) -> None:
+    """UsageError for words of one command without quotes, and where not one argument is a program: those are probably
+    names of runs that do not exist. `certain`: nothing else can make a program of them."""
+    options = [one.text for one in chosen if one.text.startswith("-")]
+    if options:
+        cure = f"everywatt compare '{chosen[0].text} {options[0]} …'"
+        raise UsageError(f"'{options[0]}' is not a command: each command is one argument, in quotes.", cure=cure)
+    if certain and not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
         raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")
 
 

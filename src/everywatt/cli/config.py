@@ -30,7 +30,7 @@ def command() -> None:
 @output_options
 def show(output: Output) -> None:
     """Print every setting with its value and its origin: flag, environment, project file, user file or default."""
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     output.result("config", SettingList(settings))
 
 

@@ -16,7 +16,7 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.bench.experiment import folder_of
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
-from everywatt.cli.common.output import Output, program, write_text
+from everywatt.cli.common.output import Output, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration, format_energy
@@ -47,7 +47,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     Uses the sensors of this machine or, if there are none, a modelled estimate that is labelled as such. The run is
     kept like any other, with its report beside the tape.
     """
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     if what == "precision":
         return _precision(work_s, settings, output)
     if what == "llm":
@@ -94,11 +94,11 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     for line in lines:
         output.text(line)
     if "modelled" in run.energy().pedigree:
-        output.say(f"No sensor here measures power: joules are modelled from CPU utilisation. See: {program()} doctor")
+        output.say("No sensor here measures power: joules are modelled from CPU utilisation. See: everywatt doctor")
     # The folder of runs may be set for this process alone, as `make demo` does: a path works from everywhere.
     name = run.name if settings.home is None else shlex.quote(str(folder))
-    output.say(f"next:   {program()} why {name}")
-    output.say(f"        {program()} run -- {Path(sys.executable).name} -c 'sum(range(10**7))'")
+    output.say(f"next:   everywatt why {name}")
+    output.say(f"        everywatt run -- {Path(sys.executable).name} -c 'sum(range(10**7))'")
     output.say(f"report: {_report(run, folder)}")
     return 0
 
@@ -132,7 +132,7 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     if result.run is not None:
         folder = find_run(result.run, runs_home(settings.home).path)
         write_result(folder / "report.html", KIND, result, lambda: page_of(result, settings))
-        output.say(f"next:   {program()} why {result.run}    {program()} bench precision --model DIR")
+        output.say(f"next:   everywatt why {result.run}    everywatt bench precision --model DIR")
         output.say(f"report: {folder / 'report.html'}")
     return 0 if result.baseline is not None else MeasurementRefused.exit_code
 

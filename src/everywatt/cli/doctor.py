@@ -11,7 +11,15 @@ from typing import Any
 import click
 
 from everywatt.api.provenance import user_name
-from everywatt.cli.common.options import DURATION, Verb, estimate_option, output_options, sensors_option, settings_here
+from everywatt.cli.common.options import (
+    DURATION,
+    PATH,
+    Verb,
+    estimate_option,
+    output_options,
+    sensors_option,
+    settings_here,
+)
 from everywatt.cli.common.output import Output
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
@@ -20,11 +28,13 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
 from everywatt.doctor.coverage import SensorList, probe_all, report_row, shown
-from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up, domain_text
+from everywatt.doctor.diagnose import Diagnosis, Verdict, check_up
 from everywatt.doctor.permissions import by_hand, counters, fix
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.registry import known
 from everywatt.slurm.node.hooks import DEFAULT_SPOOL
+
+HOW = {Pedigree.COUNTER.value: "counted", Pedigree.INTEGRATED.value: "integrated from power"}
 
 
 @click.command(cls=Verb)
@@ -32,16 +42,14 @@ from everywatt.slurm.node.hooks import DEFAULT_SPOOL
 @click.option(
     "--characterise", is_flag=True, help="Measure period, averaging and step response of the GPU power sensors."
 )
-@click.option("--from", "source", type=click.Path(path_type=Path), help="Characterise this nvidia-smi CSV log instead.")
-@click.option(
-    "--marks", type=click.Path(path_type=Path), help="Times at which the load in that log switched: a CSV of unix_s."
-)
+@click.option("--from", "source", type=PATH, help="Characterise this nvidia-smi CSV log instead.")
+@click.option("--marks", type=PATH, help="Times at which the load in that log switched: a CSV of unix_s.")
 @click.option("--column", default=None, help="Column of the log to analyse, such as power.draw.instant.")
 @click.option("--time", "time_s", type=DURATION, default=5.0, help="How long to poll each live sensor.")
 @click.option(
     "--share",
     "shared",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write what the sensors are to this file, without names: to report a machine, or to simulate it.",
 )
 @click.option("--load", is_flag=True, help="Switch a load on each GPU on and off meanwhile, to show its averaging.")
@@ -71,7 +79,7 @@ def command(
         return _characterise(source, marks, column, time_s, load, output)
     machine = Machine.here()
     fixed = _fix(machine, output) if mend else []
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     diagnosis = check_up(machine, settings.home, options=settings.options)
     if (settings.slurm_spool or DEFAULT_SPOOL).is_dir():  # a node of Slurm
         from everywatt.cli.slurm.common import here
@@ -100,7 +108,11 @@ def outlook(diagnosis: Diagnosis) -> list[str]:
     added = [part for part in diagnosis.covered.parts if part.in_total or Domain(part.domain) in WHOLE]
     measured = [part for part in added if part.pedigree != Pedigree.MODELLED]
     if measured:
-        lines = [f"You will get: {', '.join(map(domain_text, measured))}, measured."]
+        ways: dict[str, list[str]] = {}
+        for part in measured:
+            ways.setdefault(HOW[part.pedigree], []).append(part.label)
+        found = [f"{', '.join(labels)} {how}" for how, labels in ways.items()]
+        lines = [f"You will get: {'; '.join(found)}."]
     elif added:
         lines = ["You will get: CPU time, and energy as an estimate with a wide interval: no sensor measures power."]
     else:
@@ -226,7 +238,7 @@ def sensors_command(everything: bool, sensors: str | None, estimate: bool | None
 
     The exit code is 4 if no sensor delivers power and --no-estimate rules out the modelled sensor.
     """
-    settings = settings_here({"sensors": sensors, "estimate": estimate}, quiet=output.quiet)
+    settings = settings_here({"sensors": sensors, "estimate": estimate})
     request = Request(
         devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         estimate=settings.estimate,

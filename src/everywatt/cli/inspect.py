@@ -113,7 +113,7 @@ def parse_baseline(text: str) -> float | dict[str, float]:
 def list_(sum_tag: str | None, tags: tuple[tuple[str, str], ...], limit: int, output: Output) -> None:
     """List runs, or add them up: `list --sum project=alpha`, `list --sum project` (or `--sum tag=project`)."""
     empty_spool()
-    home = existing_home(settings_here(quiet=output.quiet).home)
+    home = existing_home(settings_here().home)
     runs = [run for _, run in readable(list_runs(home), load, output.warn)]
     chosen = [run for run in runs if all(run.meta.get("tags", {}).get(key) == value for key, value in tags)]
     if sum_tag is None:

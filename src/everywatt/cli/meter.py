@@ -17,7 +17,7 @@ import numpy as np
 
 from everywatt.api.run import Run, load
 from everywatt.cli.common.group import Members
-from everywatt.cli.common.options import DURATION, RUN, TIME, Verb, output_options
+from everywatt.cli.common.options import DURATION, PATH, RUN, TIME, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
 from everywatt.core.clocks import NS
@@ -32,14 +32,12 @@ from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
 from everywatt.meters.wall import Node, compare_node, from_saved, line_of, line_of_blocks, meter_sources, saved, single
 
-PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=click.Path(path_type=Path))
-ARCHIVE = click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", help="Archive of meters.")
+PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=PATH)
+ARCHIVE = click.option("--archive", type=PATH, metavar="DIR", help="Archive of meters.")
 METER = click.option("--meter", metavar="NAME", help="Meter to read, if there are several.")
 START = click.option("--start", type=TIME, help="Start of the period.")
 END = click.option("--end", type=TIME, help="End of the period.")
-MAP = click.option(
-    "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Map of plugs to nodes (map.toml)."
-)
+MAP = click.option("--map", "map_file", type=PATH, metavar="FILE", help="Map of plugs to nodes (map.toml).")
 
 AROUND_NS = 600 * NS  # clocks of a meter and a node may differ by so much
 
@@ -173,7 +171,7 @@ def _show(found: MeterStats, odd: Oddities, output: Output) -> None:
 
 @command.command("import", cls=Verb)
 @PATHS
-@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Archive to write to.")
+@click.option("--archive", type=PATH, metavar="DIR", required=True, help="Archive to write to.")
 @METER
 @output_options
 def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, output: Output) -> None:
@@ -239,7 +237,7 @@ def _day(utc_ns: int | None) -> str | None:
 
 @command.command("capture", cls=Verb)
 @click.argument("port")
-@click.option("--archive", type=click.Path(path_type=Path), metavar="DIR", required=True, help="Archive to write to.")
+@click.option("--archive", type=PATH, metavar="DIR", required=True, help="Archive to write to.")
 @METER
 @click.option("--text", is_flag=True, help="PORT delivers the text output of wattmetre-read, not binary frames.")
 @click.option("--rotate", metavar="HH:MM", default="07:00", show_default=True, help="Hour at which a new file starts.")
@@ -301,11 +299,9 @@ def _clock(text: str) -> tuple[int, int]:
 @METER
 @MAP
 @click.option("--every", type=DURATION, default="10s", show_default=True, help="Length of a cell.")
-@click.option("--from", "from_file", type=click.Path(path_type=Path), metavar="FILE", help="Saved comparison to show.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Write a plot to this file: .png, .svg or .pdf."
-)
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Save the cells as JSON.")
+@click.option("--from", "from_file", type=PATH, metavar="FILE", help="Saved comparison to show.")
+@click.option("--plot", type=PATH, metavar="FILE", help="Write a plot to this file: .png, .svg or .pdf.")
+@click.option("-o", "--out", type=PATH, help="Save the cells as JSON.")
 @output_options
 def compare_command(
     files: tuple[Path, ...],

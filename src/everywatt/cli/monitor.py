@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.options import DURATION, PATH, Verb, output_options, settings_options
 from everywatt.cli.common.output import STDOUT, Output, style_of
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
@@ -64,10 +64,8 @@ class Plan:
 @click.option(
     "--tail", type=click.IntRange(0), default=15, help="Number of recent batch events to show.  [default: 15]"
 )
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), help="File whose first line is the agent's bearer token."
-)
-@click.option("--ca", type=click.Path(path_type=Path), help="Trust this certificate (PEM) of an agent.")
+@click.option("--token-file", type=PATH, help="File whose first line is the agent's bearer token.")
+@click.option("--ca", type=PATH, help="Trust this certificate (PEM) of an agent.")
 @click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII only.")
 @settings_options
 @output_options

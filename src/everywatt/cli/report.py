@@ -127,13 +127,18 @@ def plot_command(
 
 @click.command(cls=Verb)
 @run_argument
-@click.option("--to", "kind", type=click.Choice([*KINDS, *registered(EXPORTERS)]), required=True, help="Output format.")
+@click.option(
+    "--to",
+    "kind",
+    type=click.Choice([*KINDS, *registered(EXPORTERS)]),
+    help="Output format; by default that of the extension of --out.",
+)
 @click.option(
     "--neutral", is_flag=True, help="In CSV, put an apostrophe before anything that a spreadsheet would execute."
 )
 @out_option
 @output_options
-def export_command(run: str, kind: str, neutral: bool, out: Path | None, output: Output) -> None:
+def export_command(run: str, kind: str | None, neutral: bool, out: Path | None, output: Output) -> None:
     """Write all ticks, spans and points of a run to files of another format.
 
     --out is the file of ticks; by default `NAME.KIND` in the working directory. Spans, points and channel metadata are
@@ -144,6 +149,9 @@ def export_command(run: str, kind: str, neutral: bool, out: Path | None, output:
     ipw writes a run of `bench llm` as a folder in the layout of Intelligence per Watt: an Arrow dataset and
     summary.json.
     """
+    kind = kind or (out.suffix.lstrip(".").lower() if out is not None else "")
+    if kind not in (*KINDS, *registered(EXPORTERS)):
+        raise UsageError("The format is not known.", cure=f"--to KIND, or -o FILE that ends in .{', .'.join(KINDS)}")
     opened = load(run)
     if kind in KINDS:
         with task(output, "export") as tell:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options, settings_here
+from everywatt.cli.common.options import PATH, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MissingExtra, UsageError
@@ -28,14 +28,12 @@ LIBRARIES = ("starlette", "uvicorn")
     "--listen", "listen_on", metavar="ADDR:PORT", default=DEFAULT, show_default=True, help="Address to listen on."
 )
 @click.option("--token", metavar="TEXT", help="Token that viewers must present (visible in `ps`).")
-@click.option("--token-file", type=click.Path(path_type=Path), help="File whose first line is the token.")
-@click.option("--cert", type=click.Path(path_type=Path), help="Serve TLS with this certificate (PEM).")
-@click.option("--key", type=click.Path(path_type=Path), help="Private key (PEM) of the certificate.")
+@click.option("--token-file", type=PATH, help="File whose first line is the token.")
+@click.option("--cert", type=PATH, help="Serve TLS with this certificate (PEM).")
+@click.option("--key", type=PATH, help="Private key (PEM) of the certificate.")
 @click.option("--name", "names", metavar="HOST", multiple=True, help="Also answer requests for this host name.")
-@click.option("--home", type=click.Path(path_type=Path), help="Run directory to serve.")
-@click.option(
-    "--slurm-store", type=click.Path(path_type=Path), help="Also serve the jobs of this Slurm site. Needs a token."
-)
+@click.option("--home", type=PATH, help="Run directory to serve.")
+@click.option("--slurm-store", type=PATH, help="Also serve the jobs of this Slurm site. Needs a token.")
 @click.option(
     "--trusted-proxy",
     "proxies",
@@ -46,7 +44,7 @@ LIBRARIES = ("starlette", "uvicorn")
 @click.option("--user-header", metavar="NAME", help="Header in which that proxy names the user.")
 @click.option("--admin", "admins", metavar="USER", multiple=True, help="User who sees all Slurm jobs; may be repeated.")
 @click.option("--agent", metavar="URL", help="Show this agent live, with its language models, instead of this machine.")
-@click.option("--agent-token-file", type=click.Path(path_type=Path), help="File whose first line is the agent's token.")
+@click.option("--agent-token-file", type=PATH, help="File whose first line is the agent's token.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @output_options
 def command(
@@ -75,7 +73,7 @@ def command(
     from everywatt.net.tls import check_tls, read_token
 
     need_libraries()
-    settings = settings_here(quiet=output.quiet)
+    settings = settings_here()
     place = address.parse_listen(listen_on)
     secret = read_token(token, token_file)
     tls = check_tls(cert, key)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from everywatt.cli.common.group import WithMembers
+from everywatt.cli.common.options import PATH
 from everywatt.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,17 +28,11 @@ MEMBERS = {"truth": "everywatt.cli.sim:truth"}
 @click.option("--sensor", "sensors", multiple=True, metavar="K=V,…", help="Properties of the sensors; see above.")
 @click.option(
     "--like",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Simulate the machine that `everywatt doctor --share` described in this file.",
 )
-@click.option(
-    "--truth",
-    "truth_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the exact joules to this file.",
-)
+@click.option("--truth", "truth_file", type=PATH, metavar="FILE", help="Write the exact joules to this file.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- CMD...")
 def sim(
     gpus: Sequence[str],
@@ -100,7 +95,7 @@ command = sim
 
 
 @click.command("truth", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--between", nargs=2, metavar="A B", help="The window; by default the whole lifetime of the command.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def truth(file: Path, between: tuple[str, str] | None, as_json: bool) -> None:

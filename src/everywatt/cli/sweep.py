@@ -24,7 +24,7 @@ from everywatt.cli.common.options import (
     output_options,
     settings_options,
 )
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, write_result
 from everywatt.cli.compare import compare, refusal, trials_html, warn_of_failures
 from everywatt.core.config import Settings
@@ -100,7 +100,7 @@ def command(
     _show(sweep, out, settings, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: {program()} sweep --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run} …")
         return code()
     return 0 if sweep.choice.best is not None else refusal(result)
 

@@ -238,10 +238,24 @@ def _card_table(reports: Sequence[Report]) -> Table | None:
 
 def _channel_table(reports: Sequence[Report]) -> Table | None:
     """A value of each channel, then those without one, with the reason."""
-    rows = [
-        [report.sensor, channel, shown(channel, report.samples.get(channel)), report.missing.get(channel)]
-        for report in reports
-        if report.usable
-        for channel in dict.fromkeys((*report.samples, *report.missing))
-    ]
+    rows: list[list[Cell]] = []
+    for report in (report for report in reports if report.usable):
+        rows += [
+            [report.sensor, channel, shown(channel, value), report.missing.get(channel)]
+            for channel, value in report.samples.items()
+        ]
+        why: dict[str, list[str]] = {}
+        for channel, reason in report.missing.items():
+            if channel not in report.samples:
+                why.setdefault(reason, []).append(channel)
+        rows += [[report.sensor, _joined(channels), None, reason] for reason, channels in why.items()]
     return Table.of("SENSOR", "CHANNEL", Column("VALUE", align="right"), "REASON", rows=rows) if rows else None
+
+
+def _joined(channels: Sequence[str]) -> str:
+    """Channels that lack a value for one reason: `sm_active, dram_active of gpu.0, gpu.1`."""
+    parts = [channel.rpartition(".") for channel in channels]
+    devices, words = list(dict.fromkeys(part[0] for part in parts)), list(dict.fromkeys(part[2] for part in parts))
+    if len(channels) < 3 or not all(devices) or len(devices) * len(words) != len(channels):
+        return ", ".join(channels)
+    return f"{', '.join(words)} of {', '.join(devices)}"

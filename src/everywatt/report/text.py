@@ -72,12 +72,16 @@ def _mean(energy: Energy, duration_s: float) -> str:
 
 
 def certain_cpu_s(run: Run, energy: Energy) -> float | None:
-    """CPU seconds of the command where its energy is only modelled from them: the kernel counts them, so they are
-    shown first. None elsewhere."""
-    used = [span.attributes.get("cpu_s") for span in run.spans if span.attributes.get("role") == "run"]
-    if "modelled" not in energy.pedigree or not used or None in used or run.duration_s <= 0:
+    """CPU seconds of the command where its energy is only modelled from them, or refused: the kernel counts them, so
+    they are shown first. None elsewhere."""
+    own = [span.attributes for span in run.spans if span.attributes.get("role") == "run"]
+    if (energy.joules is not None and "modelled" not in energy.pedigree) or not own or run.duration_s <= 0:
         return None
-    return sum(float(one) for one in used if one is not None)
+    if all("pids" in attributes for attributes in own):  # processes that everywatt did not start
+        processes = [entry for entry in run.ledger().entries if entry.owner.kind is OwnerKind.PROCESS]
+        return sum(entry.use.get("cpu_s", 0.0) for entry in processes)
+    used = [attributes.get("cpu_s") for attributes in own]
+    return None if None in used else sum(float(one) for one in used if one is not None)
 
 
 def _certain(run: Run, energy: Energy, duration_s: float) -> list[str]:

@@ -236,7 +236,9 @@ def load(path: Path) -> Truth:
             {name: [_event(row) for row in entry["events"]] for name, entry in own.items()},
             {name: (entry["terms"], entry["constant_w"]) for name, entry in devices.items()},
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise SimError(f"{path} cannot be read: {error.strerror}.", cure="everywatt sim --truth FILE -- CMD") from None
+    except (ValueError, KeyError, TypeError) as error:
         raise SimError(f"{path} is not a truth file: {error}.", cure="everywatt sim --truth FILE -- CMD") from None
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from snapshots import OWNERS, gpu, snapshot
 
+from everywatt.core.tables import display_width
 from everywatt.report.live import format as show
-from everywatt.report.live.board import DEVICE_SORTS, OWNER_SORTS, View, board, plain
+from everywatt.report.live.board import DEVICE_SORTS, HELP, OWNER_SORTS, View, board, plain
 from everywatt.report.live.snapshot import BatchNow, Owners, Snapshot, WorkNow
 
 
@@ -170,3 +171,43 @@ def test_the_progress_of_a_batch():
     made = Snapshot("batch x", 0, 1.0, work=(worker,), batch=BatchNow(40, 31, 2, 4, 83.0, 12.34))
     text = plain(board(made, View(), 120, 30))
     assert "31/40 done  2 failed" in text and "about 0:01:23 left" in text and "12.34 J/item" in text
+
+
+def test_owners_that_are_older_than_the_total_say_so():
+    assert " OWNER  " in plain(board(snapshot(owners=replace(OWNERS, age_s=1.0)), View(), 80, 24))
+    assert "OWNER (until 9 s ago)" in plain(board(snapshot(owners=replace(OWNERS, age_s=9.2)), View(), 80, 24))
+
+
+def test_processes_of_one_name_differ_by_their_pid():
+    process = replace(OWNERS.entries[0], label="python " + "x" * 90)
+    shown = snapshot(owners=Owners("process", tuple(replace(process, id=f"{pid}:77") for pid in (4117, 4118))))
+    text = plain(board(shown, View(), 80, 24))
+    assert "… [4117]" in text and "… [4118]" in text and max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_names_of_wide_characters_keep_the_columns_in_place(width):
+    entries = (replace(OWNERS.entries[0], label="計算プロセス" * 20), *OWNERS.entries[1:])
+    lines = plain(board(snapshot(owners=Owners("process", entries)), View(), width, 40)).splitlines()
+    assert max(map(display_width, lines)) <= width
+    rows = [line for line in lines if "計算" in line or line.startswith(" idle ")]
+    ends = {display_width(line[: line.index(" W ") + 2]) for line in rows}
+    assert len(rows) == 2 and len(ends) == 1, rows
+
+
+def test_help_is_whole_on_a_narrow_screen():
+    text = plain(board(snapshot(), View(help=True), 80, 24))
+    assert all(line.rstrip() in text for line in HELP)
+
+
+def test_columns_of_owners_without_a_value_leave_their_room_to_others():
+    entries = tuple(replace(one, gpu_pct=None) for one in OWNERS.entries)
+    shown = snapshot(0, owners=Owners("process", entries))
+    assert "GPU" not in plain(board(shown, View(), 80, 24)) and "GPU" in plain(board(snapshot(1), View(), 80, 24))
+
+
+def test_the_chart_of_a_tall_screen_takes_a_third_of_it():
+    lines = plain(board(snapshot(1), View(), 200, 60)).splitlines()
+    labels = (show.watts(max(snapshot(1).history_w)), show.watts(0.0))
+    top, bottom = (max(n for n, line in enumerate(lines) if line.startswith(f"{label:>9} ")) for label in labels)
+    assert bottom - top + 1 == 20

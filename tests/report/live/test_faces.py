@@ -80,3 +80,10 @@ def test_the_tables_of_now():
     assert devices.rows[1][:2] == ("gpu.0", "100.0 W")
     assert devices.rows[1][5] == "6000 J ± 60"
     assert "8400 J ± 140 in 60.0 s · cpu+gpu · counter" in faces.heading(shown)
+
+
+def test_a_narrow_terminal_loses_the_columns_that_say_least():
+    devices = faces.tables(snapshot(2))[0]
+    spare = {column.name: column.spare for column in devices.columns}
+    assert spare["DEVICE"] == spare["POWER"] == spare["ENERGY"] == 0, "always there"
+    assert sorted((name for name in spare if spare[name]), key=spare.__getitem__)[:2] == ["STATE", "1 S"]

@@ -83,9 +83,9 @@ def test_nothing_is_worked_out_before_its_time(machine):
     first = asker.ask(*ask)
     assert first.refused is None
     clock.now_s = 3.9
-    assert asker.ask(*ask) is first, "it took 4 ms, a thousandth of 4 s"
+    assert asker.ask(*ask) == first, "it took 4 ms, a thousandth of 4 s"
     clock.now_s = 4.1
-    assert asker.ask(*ask) is first, "no process was read since: the last answer stands, and nothing is counted twice"
+    assert asker.ask(*ask) == first, "no process was read since: the last answer stands, and nothing is counted twice"
 
 
 def test_the_rest_of_a_tape_is_shared_out_once(machine):
@@ -110,3 +110,12 @@ def test_too_little_time_is_said(tmp_path):
     owners = asker.ask(Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
     assert (owners.by, owners.refused, owners.entries) == ("process", NOT_YET, ())
     tape.close()
+
+
+def test_owners_say_how_much_older_than_the_total_they_are(machine):
+    run, gatherer = machine
+    asker = RunningOwners("process", clock=Clock(), cpu_clock=lambda: 0.0)
+    first = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    later = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns + 9_000_000_000)
+    assert 0 <= first.age_s < 2 and later.age_s == pytest.approx(first.age_s + 9.0)
+    assert later.entries == first.entries

@@ -120,7 +120,7 @@ class AgentBill:
         steps: list[list[Cell]] = [
             [
                 *(one.span.name, one.kind, one.span.duration_s or 0.0, one.own, one.whole),
-                " + ".join("–" if count is None else str(count) for count in one.tokens),
+                " + ".join("–" if count is None else str(count) for count in one.tokens) if any(one.tokens) else None,
             ]
             for one in self.steps
         ]

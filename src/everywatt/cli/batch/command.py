@@ -25,7 +25,7 @@ from everywatt.batch.session import Work, take_up, what_is_left, work_off
 from everywatt.cli.batch.common import (
     DURATIONS,
     WORDS,
-    apart,
+    WithCommand,
     batch_meter,
     find_batch,
     given_options,
@@ -39,8 +39,8 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.options import DURATION, RUN, output_options, settings_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
+from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
@@ -53,14 +53,8 @@ SHOW_EVERY_S = 0.2
 MEMBERS = {"probe": "everywatt.cli.batch.probe", "summary": "everywatt.cli.batch.summary"}
 
 
-class Batch(WithMembers):
-    """A verb whose command comes after `--`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, apart(ctx, args))
-
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        return [*super().collect_usage_pieces(ctx), "-- CMD..."]
+class Batch(WithCommand, WithMembers):
+    """A verb with members whose command comes after `--`."""
 
 
 def _from_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -112,7 +106,7 @@ def _from_journal(ctx: click.Context, param: click.Parameter, value: str | None)
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=PATH,
     is_eager=True,
     expose_value=False,
     callback=_from_file,
@@ -137,12 +131,7 @@ config_option = click.option(
 @click.option("--timeout", "timeout_s", type=DURATION, default=None, help="Fail an item that takes longer than this.")
 @click.option("--size", "size_column", metavar="COLUMN", help="Column that holds the size of an item.")
 @click.option("--no-hash", "hashed", flag_value=False, default=True, help="Do not record content hashes of files.")
-@click.option(
-    "--telemetry",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also write telemetry in BADC's format (JSON lines).",
-)
+@click.option("--telemetry", type=PATH, metavar="FILE", help="Also write telemetry in BADC's format (JSON lines).")
 @click.option(
     "--resume",
     type=RUN,
@@ -308,7 +297,7 @@ def run_batch(
         log.close()
         write_summary(log.path, found)
     if outcome.stopped:
-        output.say(f"Interrupted. Resume with: {program()} batch --resume {outcome.folder.name}")
+        output.say(f"Interrupted. Resume with: everywatt batch --resume {outcome.folder.name}")
         return 128 + (caught[0] if caught else signal.SIGINT)
     return code
 

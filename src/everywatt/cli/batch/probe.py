@@ -20,8 +20,8 @@ from everywatt.cli.batch.common import (
     wanted_gpus,
     words_of,
 )
-from everywatt.cli.common.options import DURATION, output_options, settings_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.options import DURATION, PATH, output_options, settings_options
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 
@@ -41,13 +41,7 @@ from everywatt.core.errors import MeasurementRefused, UsageError
     default=None,
     help="Treat a run that takes longer than this as not fitting.",
 )
-@click.option(
-    "--plot",
-    "picture",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write a plot to this file: .png, .svg or .pdf.",
-)
+@click.option("--plot", "picture", type=PATH, metavar="FILE", help="Write a plot to this file: .png, .svg or .pdf.")
 @gpus_option
 @settings_options
 @output_options
@@ -107,7 +101,7 @@ def command(
     output.table(*(replace(table, notes=()) for table in result.tables()))
     for line in result.lines():
         output.text(line)
-    output.say(f"  run     {result.run}   ({program()} batch summary {result.run})")
+    output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
     if picture is not None and result.largest.fits is not None:
         from everywatt.report.plots import plot_sizes
 

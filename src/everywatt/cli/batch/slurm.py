@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -19,7 +18,8 @@ from everywatt.batch.plan import Pace
 from everywatt.batch.session import Work
 from everywatt.cli.batch.common import option_words
 from everywatt.cli.batch.summary import show_batch
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.options import gathered
+from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
@@ -32,7 +32,6 @@ PATIENCE = 30  # failed questions in a row before giving up on Slurm
 INTERRUPTED = 130
 TASKS = 4
 NOT_FOR_TASKS = ("executor", "tasks", "sbatch", "on-interrupt", "size", "telemetry")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +45,31 @@ class SlurmOptions:
     wait: bool
 
 
-def slurm_options(function: F) -> F:
-    """Adds --executor, --tasks, --sbatch, --print-script and --no-wait; the function gets `slurm`."""
+def _options(executor: str | None, print_script: bool, **others: Any) -> SlurmOptions:
+    if executor == LOCAL and print_script:
+        raise UsageError("--print-script requires --executor slurm.", cure="--executor slurm --print-script")
+    return SlurmOptions(SLURM if print_script else executor, print_script=print_script, **others)
 
-    @click.option(
+
+slurm_options = gathered(
+    "slurm",
+    _options,
+    click.option(
         "--executor", type=click.Choice([LOCAL, SLURM]), default=None, help="Where the items run.  [default: local]"
-    )
-    @click.option(
+    ),
+    click.option(
         "--tasks",
         type=click.IntRange(1),
         default=TASKS,
         help=f"Slurm: number of tasks in the job array.  [default: {TASKS}]",
-    )
-    @click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: option for sbatch, such as --gres=gpu:1.")
-    @click.option("--print-script", is_flag=True, help="Slurm: print the job script without submitting it.")
-    @click.option(
+    ),
+    click.option("--sbatch", multiple=True, metavar="OPTION", help="Slurm: option for sbatch, such as --gres=gpu:1."),
+    click.option("--print-script", is_flag=True, help="Slurm: print the job script without submitting it."),
+    click.option(
         "--no-wait", "wait", flag_value=False, default=True, help="Slurm: submit the job without waiting for it."
-    )
-    @functools.wraps(function)
-    def wrapped(
-        *args: Any,
-        executor: str | None,
-        tasks: int,
-        sbatch: tuple[str, ...],
-        print_script: bool,
-        wait: bool,
-        **values: Any,
-    ) -> Any:
-        if executor == LOCAL and print_script:
-            raise UsageError("--print-script requires --executor slurm.", cure="--executor slurm --print-script")
-        chosen = SLURM if print_script else executor
-        return function(*args, slurm=SlurmOptions(chosen, tasks, sbatch, print_script, wait), **values)
-
-    return wrapped  # type: ignore[return-value]
+    ),
+)
+"""Adds --executor, --tasks, --sbatch, --print-script and --no-wait; the function gets `slurm`."""
 
 
 def settle(folder: Path, options: SlurmOptions, output: Output) -> int | None:
@@ -121,7 +112,7 @@ def run_array(
     if options.print_script:
         output.text((part / array.SCRIPT).read_text(encoding="utf-8").rstrip("\n"))
         output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
-        output.say(f"Then collect with: {program()} batch --resume {run.name}")
+        output.say(f"Then collect with: everywatt batch --resume {run.name}")
         return 0
     try:
         job = array.submit(part)
@@ -138,14 +129,14 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
     """Until the array has left the queue, then collect it; an exit code where it was not waited for."""
     if not options.wait and (waiting := array.in_queue(job)):
         output.say(
-            f"{len(waiting)} tasks of job {job} are not finished. Collect with: {program()} batch --resume {run.name}"
+            f"{len(waiting)} tasks of job {job} are not finished. Collect with: everywatt batch --resume {run.name}"
         )
         return 0
     try:
         _watch(part, job, output)
     except KeyboardInterrupt:
         output.say(
-            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: {program()} batch --resume "
+            f"Job {job} keeps running; cancel it with scancel {job}. Wait for it with: everywatt batch --resume "
             f"{run.name}"
         )
         return INTERRUPTED

@@ -12,7 +12,7 @@ from everywatt.batch.figures import BatchFigures, item_table, scaling_csv, scali
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.measuring import TOLERANCE, Drift, drifts, figures
 from everywatt.cli.common.options import RUN, Verb, output_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
@@ -136,7 +136,7 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
         output.json("batch", found.to_dict())
     _show(found, output)
     run = found.run
-    output.say(f"  run     {run}   ({program()} ledger {run} --by span, {program()} batch summary {run})")
+    output.say(f"  run     {run}   (everywatt ledger {run} --by span, everywatt batch summary {run})")
     return code, found
 
 

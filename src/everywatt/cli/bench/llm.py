@@ -41,7 +41,7 @@ from everywatt.cli.common.options import (
     pue_option,
     settings_options_beside_model,
 )
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, write_result
 from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
@@ -273,7 +273,7 @@ def command(
         done = sum(record.ok for record in outcome.records)
         output.warn(
             f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
-            f"Resume with: {program()} bench llm --resume {outcome.folder.name}"
+            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
         )
         return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):
@@ -337,7 +337,7 @@ def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> 
     for seconds, energy in result.loading:
         output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
     output.say(f"  run     {folder}")
-    output.say(f"  next    {program()} report {folder.name} --open")
+    output.say(f"  next    everywatt report {folder.name} --open")
     if out is not None and out.suffix == ".parquet":
         write_query_parquet(result.found, out)
     else:

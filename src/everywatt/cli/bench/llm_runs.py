@@ -9,7 +9,7 @@ import click
 from everywatt.api.run import load
 from everywatt.bench.llm.agents import agent_bill
 from everywatt.bench.llm.leaderboard import ORDERS, leaderboard
-from everywatt.cli.common.options import RUN, Verb, out_option, output_options, run_argument
+from everywatt.cli.common.options import PATH, RUN, Verb, out_option, output_options, run_argument
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, write_result
 
@@ -35,7 +35,7 @@ def leaderboard_command(runs: tuple[str, ...], order: str, out: Path | None, out
 
 @click.command(cls=Verb)
 @run_argument
-@click.option("--otel", type=click.Path(path_type=Path), metavar="FILE", help="GenAI spans as OTLP JSON lines.")
+@click.option("--otel", type=PATH, metavar="FILE", help="GenAI spans as OTLP JSON lines.")
 @click.option("--steps", is_flag=True, help="Every span, not only the summary by kind.")
 @out_option
 @output_options

@@ -30,6 +30,7 @@ from everywatt.bench.precision.variants import read_journal
 from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import (
     DURATION,
+    PATH,
     RUN,
     Verb,
     cooldown_option,
@@ -38,7 +39,7 @@ from everywatt.cli.common.options import (
     output_options,
     settings_options_beside_model,
 )
-from everywatt.cli.common.output import Output, program, write_text
+from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
 from everywatt.cli.compare import target_option
 from everywatt.core.config import Settings
@@ -92,7 +93,7 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
     is_flag=True,
     help="Also rank layers by their sensitivity to quantisation, and measure a mixed-precision plan.",
 )
-@click.option("--from", "old", multiple=True, type=click.Path(path_type=Path), help="Show result files of older tools.")
+@click.option("--from", "old", multiple=True, type=PATH, help="Show result files of older tools.")
 @click.option("--old-format", type=click.Choice(FORMS), help="Write -o FILE.csv with the columns of an older tool.")
 @click.option("--resume", type=RUN, metavar="RUN", help="Resume an interrupted benchmark.")
 @click.option("--quick", is_flag=True, help="Loops of 2 s, three trials, 128 scored items.")
@@ -305,7 +306,7 @@ def _old_layer(one: OldLayer) -> list[Cell]:
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: {program()} bench precision --resume {result.run}")
+            output.say(f"Interrupted. Resume with: everywatt bench precision --resume {result.run}")
         return interrupted()
     if result.baseline is None:
         return 3

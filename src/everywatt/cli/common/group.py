@@ -144,7 +144,10 @@ def dispatch(args: Sequence[str], group: click.Group | None = None, *, load: Cpu
     except Abort:
         return INTERRUPTED
     except ClickException as error:
-        error.show()
+        wrong: click.Context | None = getattr(error, "ctx", None)
+        if wrong is not None:
+            click.echo(f"{wrong.get_usage()}\nTry '{wrong.command_path} --help' for help.\n", err=True)
+        Output().error(error.format_message())
         return error.exit_code
     except EverywattError as error:
         Output().error(error)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from everywatt.api.meter import Meter
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.format import format_duration
 from everywatt.recorder.request import RecordRequest
@@ -89,4 +89,5 @@ def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
         lines += carbon_lines(found)
     for line in lines:
         output.say(line)
-    output.say(f"  run     {run.name}   ({program()} show {run.name}, {program()} why {run.name})")
+    then = f"everywatt why {run.name}" if run.energy().joules is not None else "everywatt doctor"
+    output.say(f"  run     {run.name}   (everywatt show {run.name}, {then})")

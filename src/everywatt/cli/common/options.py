@@ -174,9 +174,12 @@ RUN = RunName()
 TIME = Time()
 TAG = Tag()
 PAIR = Pair()
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
 
 run_argument = click.argument("run", type=RUN, default="last")
-out_option = click.option("-o", "--out", type=click.Path(path_type=Path), help="Write to this file or folder.")
+out_option = click.option("-o", "--out", type=PATH, help="Write to this file or folder.")
 
 
 def _window(
@@ -190,11 +193,11 @@ def _window(
 between_option = click.option(
     "--between",
     nargs=2,
-    type=float,
+    type=DURATION,
     default=None,
     callback=_window,
     metavar="A B",
-    help="Restrict to A to B seconds after the start.",
+    help="Restrict to A to B after the start, such as 1.5s 2min; seconds without a unit.",
 )
 json_option = click.option(
     "--json",
@@ -226,7 +229,7 @@ memory_option = click.option(
     help="Metric of process memory; pss adds proportional and unique set sizes, and is slower.",
 )
 _POWER_MODEL: dict[str, Any] = {
-    "type": click.Path(dir_okay=False, path_type=Path),
+    "type": FILE,
     "metavar": "FILE",
     "help": "Estimate power with this fitted model (see everywatt model fit).",
 }
@@ -241,75 +244,61 @@ cooldown_option = click.option(
 note_option = click.option("--note", metavar="TEXT", help="Store a note with the run.")
 
 
-def settings_here(flags: Mapping[str, Any] | None = None, *, quiet: bool = False) -> Settings:
-    """The settings that hold here (`core.config.resolve`); problems with them are reported, sensors that are not there
-    too, and is in its `warnings`."""
+def gathered(into: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Adds options; the function gets what `make` makes of their values as `into`."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapped(*args: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in names}
+            return function(*args, **{into: make(**own)}, **values)
+
+        before = len(getattr(wrapped, "__click_params__", ()))
+        for option in reversed(options):
+            option(wrapped)
+        params: list[click.Parameter] = wrapped.__click_params__  # type: ignore[attr-defined]
+        names = [str(param.name) for param in params[before:] if param.expose_value]
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def settings_here(flags: Mapping[str, Any] | None = None) -> Settings:
+    """The settings that hold here (`core.config.resolve`). Problems with them, and sensors that do not exist, are
+    reported unless the verb's --quiet says otherwise; its `warnings` have them too."""
     from everywatt.sensors.registry import odd_tables
 
     settings = resolve(flags)
     settings = replace(settings, warnings=(*settings.warnings, *odd_tables(settings.options)))
+    ctx = click.get_current_context(silent=True)
     for warning in settings.warnings:
-        Output(quiet=quiet).warn(warning)
+        Output(quiet=ctx is not None and bool(ctx.params.get("quiet"))).warn(warning)
     return settings
 
 
-def output_options(function: F) -> F:
-    """Adds --json, --quiet and --verbose; the function gets `output`."""
-
-    @json_option
-    @quiet_option
-    @verbose_option
-    @functools.wraps(function)
-    def wrapped(*args: Any, json_to: str | None, quiet: bool, verbose: bool, **values: Any) -> Any:
-        return function(*args, output=Output(quiet=quiet, verbose=verbose, json_to=json_to), **values)
-
-    return wrapped  # type: ignore[return-value]
+output_options = gathered("output", Output, json_option, quiet_option, verbose_option)
+"""Adds --json, --quiet and --verbose; the function gets `output`."""
 
 
-def settings_options(function: F) -> F:
-    """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
-
-    The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the
-    files, the defaults; the file of --model is among its options of sensors. Problems with them have been reported.
-    """
-    return _settings_options(function, model_option)
+def _flags(tags: Sequence[tuple[str, str]], power_model: Path | None, **flags: Any) -> Settings:
+    model = None if power_model is None else {"model": {"file": str(power_model)}}
+    return settings_here({**flags, "tag": dict(tags) or None, "sensor": model})
 
 
-def settings_options_beside_model(function: F) -> F:
-    """`settings_options` of a verb whose --model is another thing: the model of power is --power-model alone."""
-    return _settings_options(function, power_model_option)
+def _settings_options(model: Callable[[Any], Any]) -> Callable[[F], F]:
+    own = (model, period_option, sensors_option, estimate_option, memory_option, tag_option)
+    # --note is printed after them, and is the function's own.
+    return lambda function: gathered("settings", _flags, *own)(note_option(function))
 
 
-def _settings_options(function: F, model: Callable[[Callable[..., Any]], Callable[..., Any]]) -> F:
-    @model
-    @period_option
-    @sensors_option
-    @estimate_option
-    @memory_option
-    @tag_option
-    @note_option
-    @functools.wraps(function)
-    def wrapped(
-        *args: Any,
-        period: str | None,
-        sensors: str | None,
-        estimate: bool | None,
-        memory: str | None,
-        tags: Sequence[tuple[str, str]],
-        power_model: Path | None,
-        **values: Any,
-    ) -> Any:
-        flags = {
-            "period": period,
-            "sensors": sensors,
-            "estimate": estimate,
-            "memory": memory,
-            "tag": dict(tags) or None,
-            "sensor": None if power_model is None else {"model": {"file": str(power_model)}},
-        }
-        return function(*args, settings=settings_here(flags, quiet=values.get("quiet", False)), **values)
+settings_options = _settings_options(model_option)
+"""Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
-    return wrapped  # type: ignore[return-value]
+The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the files,
+the defaults; the file of --model is among its options of sensors. Problems with them have been reported.
+"""
+settings_options_beside_model = _settings_options(power_model_option)
+"""`settings_options` of a verb whose --model is another thing: the model of power is --power-model alone."""
 
 
 country_option = click.option("--country", metavar="CODE", help="Carbon from this country's yearly grid intensity.")
@@ -325,29 +314,14 @@ pue_option = click.option(
 price_option = click.option("--price", metavar="AMOUNT", help="Cost from this price of a kWh: 0.25 or '0.25 EUR'.")
 
 
-def carbon_options(function: F) -> F:
-    """Adds --country, --intensity, --intensity-file, --pue and --price; the function gets `settings` with them."""
+def _factors(intensity_file: str | None, **flags: Any) -> Settings:
+    return settings_here({**flags, "intensity-file": intensity_file})
 
-    @country_option
-    @intensity_option
-    @intensity_file_option
-    @pue_option
-    @price_option
-    @functools.wraps(function)
-    def wrapped(
-        *args: Any,
-        country: str | None,
-        intensity: str | None,
-        intensity_file: str | None,
-        pue: str | None,
-        price: str | None,
-        **values: Any,
-    ) -> Any:
-        flags = {"country": country, "intensity": intensity, "intensity-file": intensity_file, "pue": pue}
-        settings = settings_here({**flags, "price": price}, quiet=values.get("quiet", False))
-        return function(*args, settings=settings, **values)
 
-    return wrapped  # type: ignore[return-value]
+carbon_options = gathered(
+    "settings", _factors, country_option, intensity_option, intensity_file_option, pue_option, price_option
+)
+"""Adds --country, --intensity, --intensity-file, --pue and --price; the function gets `settings` with them."""
 
 
 def _run_names() -> list[str]:

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from everywatt.core.tables import Table
 
 STDOUT = "-"
+ADVICE = ("FIX", "TRY")  # columns with commands to type
 PROGRESS_EVERY_S = 10.0
+MOST_WORD = 48  # characters of a word (a path, a UUID) that is kept whole in a cell
 NARROW = 100  # columns of a terminal below which a table that does not fit becomes cards
 MOST_WORDS = 72  # characters of a cell of words in one line: longer ones are hard to read, however wide the terminal
+MOST_CARDS = 12  # rows that are cards on a wide terminal where they do not fit into one line
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 UNITS = r"(?:[GMkmµ]?(?:J|Wh?|s|g)|[KMGT]i?B|B|min|h|%|±)(?!\w)"  # words that belong to the number before them
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
@@ -91,6 +94,17 @@ def program() -> str:
     return str(called)
 
 
+def as_called(text: str) -> str:
+    """The text with this program's commands as the user's shell finds them; what was measured is left as it was."""
+    if "everywatt " not in text or text.startswith(("  command ", "  owner ")):
+        return text
+    import re
+
+    from everywatt.cli.main import COMMANDS
+
+    return re.sub(rf"(?<![\w/.-])everywatt(?= (?:{'|'.join(COMMANDS)})\b)", program(), text)
+
+
 def _on_path(path: str) -> bool:
     import shutil  # see child.cannot_start
 
@@ -124,6 +138,7 @@ class Output:
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     _open: list[str] = field(default_factory=list)  # the line of progress that is on the terminal
+    _above: list[str] = field(default_factory=list)  # "text", or "free": a free line is due before the next text
 
     def text(self, line: str = "") -> None:
         """A line of data on stdout; nothing where stdout belongs to the JSON object."""
@@ -157,10 +172,19 @@ class Output:
             if not style.rich:
                 print(fitted.text(), file=self.stdout)
                 continue
-            if table.columns:
+            if table.rows:  # heads alone say nothing to a person
+                self._print("", self.stdout)
+                self._free_line()
                 fitted = _rich_table(fitted, self.stdout, style)
+                self._print("", self.stdout)
             for note in fitted.notes:
                 self._print(note, self.stdout)
+
+    def _free_line(self) -> None:
+        """Print the free line that was asked for, now that something follows it; two are never wanted."""
+        if self._above == ["free"]:
+            print(file=self.stdout)
+        self._above[:] = ["text"]
 
     def json(self, kind: str, data: Mapping[str, Any]) -> None:
         """The command's JSON object, where `--json` asked for it; else nothing."""
@@ -233,8 +257,14 @@ class Output:
     def _print(self, text: str, stream: TextIO) -> None:
         self.clear()
         style = style_of(stream, self.environ)
-        shown = fitting(text, style.encoding)
-        print(_wrapped(shown, _columns(stream, self.environ)) if style.rich else shown, file=stream)
+        shown = fitting(as_called(text), style.encoding)
+        if not style.rich:
+            print(shown, file=stream)
+        elif shown:
+            self._free_line()
+            print(_wrapped(shown, _columns(stream, self.environ)), file=stream)
+        elif self._above:
+            self._above[:] = ["free"]
 
 
 def emit_json(data: Mapping[str, Any], target: str = STDOUT, stdout: TextIO | None = None) -> None:
@@ -280,7 +310,11 @@ def _wrapped(line: str, columns: int | None) -> str:
 
     Text of several lines (a file, CSV) is left as it is.
     """
-    if columns is None or len(line) <= columns or "\n" in line or line.startswith("  command "):
+    if columns is None or "\n" in line or line.startswith("  command "):
+        return line
+    from everywatt.core.tables import display_width
+
+    if display_width(line) <= columns:
         return line
     import re
     import textwrap
@@ -289,11 +323,12 @@ def _wrapped(line: str, columns: int | None) -> str:
 
     command = rf"(?:sudo|(?:\S+ -m )?\S*everywatt (?:{'|'.join(COMMANDS)}))\b[^,;()]*"
     whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
-    whole = re.sub(rf"(?<=[±≈]) (?=\d)|(?<=\d) (?={UNITS})", "\0", whole)
+    whole = re.sub(rf"(?<=[±≈]) (?=\d)|(?<=\d) (?={UNITS})|(?<=coverage) (?=\d)|(?<=--idle) (?=\d)", "\0", whole)
     label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
     indent = " " * (len(label[0]) if label else 0)
-    wrap = textwrap.wrap(whole, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(wrap).replace("\0", " ")
+    as_wide = "".join(sign + "\1" * (display_width(sign) - 1) for sign in whole)  # textwrap counts characters
+    wrap = textwrap.wrap(as_wide, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrap).replace("\0", " ").replace("\1", "")
 
 
 def _encodes(text: str, encoding: str) -> bool:
@@ -319,12 +354,56 @@ def _is_terminal(stream: TextIO) -> bool:
 
 def _fitted(table: Table, encoding: str) -> Table:
     """The table as words that the encoding has."""
+    advice = [column.name in ADVICE for column in table.columns]
     rows = tuple(
-        tuple(None if cell is None else fitting(text, encoding) for cell, text in zip(*both, strict=True))
+        tuple(
+            None if cell is None else fitting(as_called(text) if advised else text, encoding)
+            for cell, text, advised in zip(*both, advice, strict=True)
+        )
         for both in zip(table.rows, table.cells(), strict=True)
     )
-    notes = tuple(fitting(note, encoding) for note in table.notes)
+    notes = tuple(fitting(as_called(note), encoding) for note in table.notes)
     return replace(table, rows=rows, title=fitting(table.title, encoding), notes=notes)
+
+
+def _said(table: Table) -> Table:
+    """The table without columns that say nothing in any row: they only take room from the others."""
+    from everywatt.core.tables import MISSING
+
+    rows = table.cells()
+    kept = [0, *(n for n in range(1, len(table.columns)) if any(row[n] not in ("", MISSING) for row in rows))]
+    columns = tuple(table.columns[place] for place in kept)
+    return replace(table, columns=columns, rows=tuple(tuple(row[place] for place in kept) for row in table.rows))
+
+
+def _least(table: Table, taken: Sequence[int]) -> list[int]:
+    """The width of each column below which a number or a word would be broken; names and very long words may be."""
+    from everywatt.core.tables import LEAST_WORDS, display_width
+
+    least = []
+    for place, column in enumerate(table.columns):
+        words = (word for row in table.cells() for word in (column.name, *row[place].split()))
+        longest = max(map(display_width, words))
+        fold = place == 0 or longest > MOST_WORD
+        least.append(taken[place] if column.right else min(taken[place], LEAST_WORDS) if fold else longest)
+    return least
+
+
+def _most(table: Table, taken: Sequence[int]) -> list[int]:
+    """The width that each column has at most: lines of words get hard to read."""
+    return [
+        each if place == 0 or column.right else min(each, MOST_WORDS)
+        for place, (each, column) in enumerate(zip(taken, table.columns, strict=True))
+    ]
+
+
+def _given(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
+    """The width of each column where `room` is shared, the narrowest first; none where the least do not fit."""
+    given, left = list(least), room - sum(least)
+    while left > 0 and (wanting := [n for n, width in enumerate(given) if width < most[n]]):
+        given[min(wanting, key=given.__getitem__)] += 1
+        left -= 1
+    return given if left >= 0 else []
 
 
 def _cards(table: Table, console: Console) -> None:
@@ -334,7 +413,6 @@ def _cards(table: Table, console: Console) -> None:
     for line in replace(table, notes=()).cards(console.width).split("\n"):
         heading = bool(line) and not line.startswith(" ")
         console.print(Text(line, "bold cyan" if heading and line != table.title else ""), soft_wrap=True)
-    console.print()
 
 
 def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
@@ -344,23 +422,30 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
     from rich.console import Console
     from rich.text import Text
 
-    from everywatt.core.tables import column_groups, widths, without_spare
+    from everywatt.core.tables import GAP, column_groups, widths, without_spare
 
-    ascii_only = not _encodes("─", style.encoding)
+    ruled = (
+        box.SIMPLE_HEAD if _encodes("─", style.encoding) else box.Box("    \n    \n -- \n" + "    \n" * 5, ascii=True)
+    )
     colours: Literal["standard"] | None = "standard" if style.colour else None
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
-    table = without_spare(table, console.width - 2)
+    table = without_spare(_said(table), console.width)
     headers, rows, right = table.headers, table.cells(), table.right
-    groups = column_groups(widths(headers, rows), right, console.width - 2)
-    if len(groups) > 1 and console.width < NARROW and len(rows) <= MOST_STACKED:
+    taken = widths(headers, rows)
+    groups = column_groups(taken, right, console.width)
+    given = _given(_least(table, taken), _most(table, taken), console.width - GAP * (len(taken) - 1))
+    most = MOST_STACKED if console.width < NARROW else MOST_CARDS
+    if (len(groups) > 1 or not (given or console.width >= NARROW)) and len(rows) <= most:
         _cards(table, console)
         return table
-    title = table.title
+    given, title = given if len(groups) == 1 else [], table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(
             title=title or None,
             title_justify="left",
-            box=box.ASCII if ascii_only else box.SIMPLE_HEAD,
+            box=ruled,
+            show_edge=False,
+            show_header=any(headers),
             pad_edge=False,
             collapse_padding=True,
             header_style="bold cyan",
@@ -371,6 +456,7 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
                 headers[column],
                 justify="right" if numeric else "left",
                 overflow="fold",
+                width=given[column] if given else None,
                 max_width=None if numeric or column == 0 else MOST_WORDS,
             )
         for row in rows:

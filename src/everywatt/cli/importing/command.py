@@ -13,8 +13,8 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.options import DURATION, PAIR, TIME, out_option, output_options
-from everywatt.cli.common.output import Output, program
+from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, out_option, output_options
+from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
 from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.config import resolve
@@ -38,7 +38,7 @@ UNTIMED = {"nvidia-smi": "period_s", "dmon": "period_s", "pmon": "period_s", "te
 
 @click.command(cls=WithMembers, modules=MEMBERS)
 @click.argument("kind")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=PATH)
 @out_option
 @click.option(
     "--set", "settings", type=PAIR, multiple=True, metavar="K=V", help="Parameter of the importer; see above."
@@ -124,7 +124,7 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
     output.text(str(folder))
     if len(run.tapes) > MANY:
         output.say(f"energy  {energy}")
-        output.say(f"{len(run.tapes)} tapes; for details: {program()} show {folder if out else run.name}")
+        output.say(f"{len(run.tapes)} tapes; for details: everywatt show {folder if out else run.name}")
         return
     for line in summary(run):
         output.say(line)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from everywatt.cli.common.options import DURATION, TIME, Verb, out_option, output_options
+from everywatt.cli.common.options import DURATION, FILE, TIME, Verb, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
 from everywatt.cli.importing.command import imported
@@ -20,7 +20,6 @@ from everywatt.net.api import ApiClient
 from everywatt.net.tls import read_token
 
 HOUR_NS = 3600 * NS
-FILE = click.Path(path_type=Path)
 
 
 @click.command(cls=Verb)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from everywatt.cli.common.options import TAG, TIME, Verb, out_option, output_options
+from everywatt.cli.common.options import FILE, TAG, TIME, Verb, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.importing.command import imported
 from everywatt.core.errors import MeasurementRefused, UsageError
@@ -18,7 +18,6 @@ from everywatt.net.tls import read_token
 from everywatt.tape.importing import import_files
 
 FILES = (".json", ".ndjson", ".jsonl", ".gz", ".txt")
-FILE = click.Path(path_type=Path)
 Pairs = tuple[tuple[str, str], ...]
 
 

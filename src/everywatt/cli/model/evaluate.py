@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.options import Verb, out_option, output_options
+from everywatt.cli.common.options import FILE, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_options
 from everywatt.core.format import format_number, format_quantity, format_watts
@@ -28,11 +28,7 @@ from everywatt.models.form import Model
 @model_argument
 @table_options
 @click.option("--target", metavar="COLUMN", help="Column with the true power.  [default: the model's own target]")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Plot prediction against truth: .png, .svg, .pdf or .html.",
-)
+@click.option("--plot", type=FILE, help="Plot prediction against truth: .png, .svg, .pdf or .html.")
 @output_options
 def command(model: Path, table: Rows, target: str | None, plot: Path | None, output: Output) -> None:
     """Evaluate a model on a table with known power: errors, coverage of its interval, rows out of range."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.options import FILE, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import percent, table_options, target_option
 from everywatt.core.errors import MeasurementRefused, MissingExtra, UsageError
@@ -38,12 +38,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Nominal coverage of the interval.",
 )
-@click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="Model file to write."
-)
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="File of the plot; beside the model by default."
-)
+@click.option("-o", "--out", type=FILE, required=True, help="Model file to write.")
+@click.option("--plot", type=FILE, help="File of the plot; beside the model by default.")
 @click.option("--no-plot", is_flag=True, help="Do not plot prediction against truth.")
 @output_options
 def command(
@@ -159,9 +155,7 @@ def _plot(found: Fit, path: Path, output: Output) -> Path | None:
     show_default=True,
     help="Largest delay to try, in rows, in both directions.",
 )
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Scatter plots: .png, .svg, .pdf or .html."
-)
+@click.option("--plot", type=FILE, help="Scatter plots: .png, .svg, .pdf or .html.")
 @output_options
 def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, output: Output) -> None:
     """Show which columns move with power, and with what delay, before fitting anything.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everywatt.cli.common.options import DURATION, TIME
+from everywatt.cli.common.options import DURATION, FILE, TIME
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunNotFound, UsageError
@@ -107,9 +107,8 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
 F = TypeVar("F", bound=Callable[..., Any])
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq", ".ndjson", ".jsonl", ".json")  # also with .gz
 
-FILE = click.Path(dir_okay=False, path_type=Path)
 target_option = click.option("--target", required=True, metavar="COLUMN", help="Column of watts to fit.")
-model_argument = click.argument("model", type=click.Path(dir_okay=False, path_type=Path))
+model_argument = click.argument("model", type=FILE)
 
 
 def table_options(function: F) -> F:
@@ -121,11 +120,7 @@ def table_options(function: F) -> F:
     )
     @click.option("--load", "load_column", metavar="COLUMN", help="Column that names the load of a row.")
     @click.option(
-        "--join",
-        "beside",
-        multiple=True,
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Table over the same time, joined by nearest time.",
+        "--join", "beside", multiple=True, type=FILE, help="Table over the same time, joined by nearest time."
     )
     @click.option(
         "--tolerance", type=DURATION, help="Largest time difference of joined rows; half a period by default."

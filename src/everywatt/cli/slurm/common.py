@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import socket
@@ -11,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from everywatt.cli.common.options import TIME
+from everywatt.cli.common.options import FILE, FOLDER, TIME, F, gathered
 from everywatt.core.clocks import NS
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
@@ -25,9 +23,6 @@ from everywatt.slurm.node.hooks import DEFAULT_FOLDER, DEFAULT_SPOOL, DEFAULT_ST
 from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.users import folder_of
 
-F = TypeVar("F", bound=Callable[..., Any])
-FOLDER = click.Path(path_type=Path, file_okay=False)
-FILE = click.Path(path_type=Path, dir_okay=False)
 DAY_S = 86_400.0
 WEEK_S = 7 * DAY_S
 
@@ -36,7 +31,7 @@ spool_option = click.option(
 )
 slurm_conf_option = click.option(
     "--slurm-conf",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     default=DEFAULT_CONF,
     envvar="SLURM_CONF",
     help="The site's slurm.conf, which is read but never changed.  [default: SLURM_CONF, /etc/slurm/slurm.conf]",
@@ -46,7 +41,7 @@ pseudonyms_option = click.option(
     "--pseudonyms",
     "key_file",
     metavar="KEYFILE",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Replace names of users, accounts and jobs by keyed hashes; the key is created (0600) if there is none.",
 )
 
@@ -54,22 +49,19 @@ pseudonyms_option = click.option(
 def period_options(what: str, default_s: float | None = None, default: str = "all") -> Callable[[F], F]:
     """Adds --since and --until; the function gets `period_s`, unix seconds from and to. Without a default: all."""
 
-    def decorate(function: F) -> F:
-        last = "now" if default_s is not None else default
+    def period_s(since: int | None, until: int | None) -> tuple[float, float]:
+        end_s = FOREVER_S if default_s is None else time.time()
+        until_s = end_s if until is None else until / NS
+        start_s = 0.0 if default_s is None else until_s - default_s
+        return start_s if since is None else since / NS, until_s
 
-        @click.option("--since", type=TIME, help=f"Only {what} after this time.  [default: {default}]")
-        @click.option("--until", type=TIME, help=f"Only {what} before this time.  [default: {last}]")
-        @functools.wraps(function)
-        def wrapped(*args: Any, since: int | None, until: int | None, **values: Any) -> Any:
-            end_s = FOREVER_S if default_s is None else time.time()
-            until_s = end_s if until is None else until / NS
-            start_s = 0.0 if default_s is None else until_s - default_s
-            since_s = start_s if since is None else since / NS
-            return function(*args, period_s=(since_s, until_s), **values)
-
-        return wrapped  # type: ignore[return-value]
-
-    return decorate
+    last = "now" if default_s is not None else default
+    return gathered(
+        "period_s",
+        period_s,
+        click.option("--since", type=TIME, help=f"Only {what} after this time.  [default: {default}]"),
+        click.option("--until", type=TIME, help=f"Only {what} before this time.  [default: {last}]"),
+    )
 
 
 def spool_of(flag: Path | None) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from everywatt.cli.common.options import Verb, carbon_options, output_options
+from everywatt.cli.common.options import FILE, Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import DAY_S, period_options, store_of, store_option, writing
 from everywatt.core import foreign
@@ -29,12 +29,7 @@ from everywatt.slurm.site.store import Store, day_bounds_s, day_of
 
 @click.command(cls=Verb)
 @click.option("--date", "day", metavar="YYYY-MM-DD", help="Day, in UTC.  [default: yesterday]")
-@click.option(
-    "--sacct",
-    "sacct_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Output of sacct to read instead of calling it.",
-)
+@click.option("--sacct", "sacct_file", type=FILE, help="Output of sacct to read instead of calling it.")
 @click.option("--no-sacct", is_flag=True, help="Do not call sacct, even if it is installed.")
 @click.option("--group", help="Group of administrators that may read the store.")
 @click.option("--units", is_flag=True, help="Print the systemd timer and the cron line, and exit.")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from everywatt.cli.common.options import Verb, output_options
+from everywatt.cli.common.options import FILE, FOLDER, Verb, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import FOLDER, here, slurm_conf_option, spool_option, store_option
+from everywatt.cli.slurm.common import here, slurm_conf_option, spool_option, store_option
 from everywatt.core.files import replace_text
 from everywatt.core.units import parse_duration_s
 from everywatt.doctor.diagnose import Verdict
@@ -41,9 +41,7 @@ UNIT_FOLDER = Path("/etc/systemd/system")
 @spool_option
 @store_option
 @click.option("--period", default="2s", help="Time between two reads, stored with each job.  [default: 2s]")
-@click.option(
-    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A configuration for the agent, as agent.toml."
-)
+@click.option("--config", type=FILE, help="A configuration for the agent, as agent.toml.")
 @click.option("--job-line", is_flag=True, help="Add a line with its energy to the output of each batch job.")
 @click.option("--root", type=FOLDER, help="Write below this folder, for a machine image whose root it is.")
 @slurm_conf_option

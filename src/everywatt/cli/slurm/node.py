@@ -15,7 +15,7 @@ import click
 
 from everywatt.api.meter import Meter, SpanHandle
 from everywatt.cli.common.metering import meter_of
-from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
+from everywatt.cli.common.options import DURATION, FOLDER, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import short_name, spool_of, spool_option, store_of, store_option
 from everywatt.core.clocks import NS, Clock, SystemClock
@@ -43,11 +43,7 @@ FACTS: Final = (
 @click.option("--node", "name", help="Name of the node in Slurm; by default the host name without the domain.")
 @spool_option
 @store_option
-@click.option(
-    "--tape",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Read the tape of an agent (STATE/tape) instead of recording.",
-)
+@click.option("--tape", type=FOLDER, help="Read the tape of an agent (STATE/tape) instead of recording.")
 @click.option("--every", type=DURATION, default=10.0, help="Time between two passes over jobs that have ended.")
 @click.option(
     "--once",

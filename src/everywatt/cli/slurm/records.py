@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.options import TIME, Verb, carbon_options, output_options
+from everywatt.cli.common.options import FILE, FOLDER, TIME, Verb, carbon_options, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import (
     DAY_S,
-    FOLDER,
     period_options,
     pseudonyms_option,
     readable_store,
@@ -120,7 +119,7 @@ def _ask(found: Forgotten) -> None:
 
 @click.command(cls=Verb)
 @click.option("--to", "kind", type=click.Choice(list(KINDS)), required=True, help="Output format.")
-@click.option("-o", "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Output folder.")
+@click.option("-o", "--out", type=FOLDER, required=True, help="Output folder.")
 @click.option("--user", help="Only jobs of this user.")
 @period_options("jobs that ended", 31 * DAY_S, "31 days ago")
 @pseudonyms_option
@@ -228,7 +227,7 @@ DAY_S = 86_400.0
 
 
 @click.command(cls=Verb)
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
 @click.option(
     "--since", type=TIME, help="Jobs from this time on; a day ago by default. Applies to sacct, not to files."
 )

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
-from typing import Any
 
 import click
 
-from everywatt.cli.common.options import TAG, Verb, output_options
+from everywatt.cli.common.options import FILE, FOLDER, TAG, Verb, gathered, output_options
 from everywatt.cli.common.output import Output
-from everywatt.cli.slurm.common import (
-    DAY_S,
-    FILE,
-    FOLDER,
-    WEEK_S,
-    F,
-    period_options,
-    readable_store,
-    store_of,
-    store_option,
-    writing,
-)
+from everywatt.cli.slurm.common import DAY_S, WEEK_S, period_options, readable_store, store_of, store_option, writing
 from everywatt.slurm.site.reconcile import Reconciled, sensors_in_series
 from everywatt.slurm.site.reconcile import reconcile as reconcile_days
 from everywatt.slurm.site.wall import JoinedWall, NodeMeters, join_wall
 
-
-def meter_options(function: F) -> F:
-    """Adds the argument and options that name the meters of nodes; the function gets them as `meters`."""
-
-    @click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE)
-    @click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes.")
-    @click.option("--archive", type=FOLDER, help="Archive of meters, instead of files.")
-    @click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several.")
-    @click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter.")
-    @functools.wraps(function)
-    def wrapped(*args: Any, **values: Any) -> Any:
-        names = ("files", "map_file", "archive", "meter", "runs")
-        return function(*args, meters=NodeMeters(*(values.pop(name) for name in names)), **values)
-
-    return wrapped  # type: ignore[return-value]
+meter_options = gathered(
+    "meters",
+    NodeMeters,
+    click.argument("files", nargs=-1, metavar="[FILE]...", type=FILE),
+    click.option("--map", "map_file", type=FILE, help="Map of plugs to nodes."),
+    click.option("--archive", type=FOLDER, help="Archive of meters, instead of files."),
+    click.option("--meter", metavar="NAME", help="Meter of the archive, if it has several."),
+    click.option("--run", "runs", type=TAG, multiple=True, metavar="NODE=RUN", help="Run of a node's BMC or meter."),
+)
+"""Adds the argument and options that name the meters of nodes; the function gets them as `meters`."""
 
 
 @click.command(cls=Verb)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.core.format import format_quantity
+from everywatt.core.tables import display_width
+from everywatt.ledger.owners import OwnerKind
 from everywatt.report.ledger_text import method_words
 from everywatt.report.live import format as show
 from everywatt.report.live.format import UNITS
@@ -61,7 +63,8 @@ def row_line(columns: Sequence[Column], row: Any, unit: str, *, ascii_only: bool
 
 def _fit(text: str, column: Column, ascii_only: bool) -> str:
     text = show.cut(text, column.width, ascii_only=ascii_only)
-    return text.ljust(column.width) if column.left else text.rjust(column.width)
+    space = " " * (column.width - display_width(text))
+    return text + space if column.left else space + text
 
 
 def device_style(device: DeviceNow) -> str:
@@ -118,9 +121,16 @@ OWNER_COLUMNS: tuple[Column, ...] = (
 )
 
 
-def owner_name(width: int) -> Column:
-    """The owner's name takes what the other columns leave."""
-    return Column("owner", "OWNER", width, lambda o, u: o.label, left=True)
+def owner_name(width: int, age_s: float = 0.0) -> Column:
+    """The owner's name takes what the other columns leave; processes of one name differ by their pid."""
+
+    def cell(owner: OwnerNow, unit: str) -> str:
+        pid = owner.id.partition(":")[0] if owner.kind == OwnerKind.PROCESS.value else ""
+        end = f" [{pid}]" if pid.isdecimal() and pid != "0" else ""  # 0: processes that were never seen
+        return show.cut(owner.label, width - len(end)) + end
+
+    head = f"OWNER (until {age_s:.0f} s ago)" if age_s >= LEAST_AGE_S else "OWNER"
+    return Column("owner", head, width, cell, left=True)
 
 
 def owner_style(owner: OwnerNow) -> str:
@@ -174,10 +184,11 @@ MODEL_COLUMNS: tuple[Column, ...] = (
 
 NARROW_SPARK = 12
 LABEL = 9  # columns of the axis of the large chart
-LEAST_CHART, MOST_CHART = 5, 12  # its lines
+LEAST_CHART, MOST_CHART = 5, 12  # its lines; a third of a tall screen
 ROOM_BELOW = 14  # lines that owners or workers keep
 WIDE = 100  # columns from which the large chart is drawn
 LEAST_OWNERS = 4
+LEAST_AGE_S = 1.5  # owners that are older than the total by less are of the same moment for a person
 LEAST_NAME = 36
 KEYS = "s sort  d devices  r reverse  / filter  space freeze  u unit  ? help  q quit"
 
@@ -192,9 +203,11 @@ HELP = (
     "POWER    mean since the last refresh; 1 S, 5 S, 15 S are rolling averages.",
     "ENERGY   since the recording began; 95 % is half the width of its interval.",
     "UTIL     share of time in which the device was busy.",
-    "Red: throttled by power cap or heat, or at the power limit. Yellow: near the limit.",
+    "Red: throttled by power cap or heat, or at the limit. Yellow: near the limit.",
     "Owners share what each device drew; idle, meter (everywatt itself) and what",
-    "could not be attributed have rows of their own, so all rows add up.",
+    "could not be attributed have rows of their own, so all rows add up. They are",
+    "worked out every few seconds, so that this view costs little: the head says",
+    "until when they are.",
 )
 
 
@@ -212,7 +225,7 @@ def board(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]
         devices = [*devices[:kept], [(f"  … {len(devices) - kept} more devices: enlarge, or filter with /", "dim")]]
     lines += devices
     rest = height - len(lines) - 1
-    tall = min(MOST_CHART, rest - ROOM_BELOW)
+    tall = min(max(MOST_CHART, height // 3), rest - ROOM_BELOW)
     if tall >= LEAST_CHART and width >= WIDE and len(snapshot.history_w) > 1:
         lines += _chart(snapshot, view, width, tall)
         rest = height - len(lines) - 1
@@ -322,14 +335,15 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
     if owners.refused is not None:
         return [[], [(show.cut(f" owners: {owners.refused}", width), "dim")]]
     rows = view.owners(snapshot)
-    columns = chosen(OWNER_COLUMNS, width - LEAST_NAME - 2)
+    useful = [c for c in OWNER_COLUMNS if c.rank == 0 or any(c.cell(o, view.unit) not in ("-", "") for o in rows)]
+    columns = chosen(useful, width - LEAST_NAME - 2)
     room = width - 2 - sum(column.width + 1 for column in columns)
     if columns and columns[-1].key == "method":  # why a share is unattributed is a sentence
         spare = max(0, room - max([LEAST_NAME, *(len(owner.label) for owner in rows)]))
         longest = max((len(method_words(owner.method)) for owner in rows), default=0)
         more = min(spare, max(0, longest - columns[-1].width))
         columns[-1], room = replace(columns[-1], width=columns[-1].width + more), room - more
-    name = owner_name(max(8, room))
+    name = owner_name(max(8, room), owners.age_s)
     shown = rows[view.scroll : view.scroll + owner_rows(height)]
     all_columns = [name, *columns]
     lines = [[], [(" ", ""), *head_line(all_columns, view.sort, ascii_only=view.ascii)]]
@@ -383,8 +397,8 @@ def _clipped(line: Line, width: int) -> Line:
     left, kept = width, []
     for text, style in line:
         if left > 0:
-            kept.append((text[:left], style))
-        left -= len(text)
+            kept.append((show.fitting(text, left), style))
+        left -= display_width(text)
     return kept
 
 

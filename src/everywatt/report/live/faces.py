@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration, format_joules
 from everywatt.core.jsonio import dumps
+from everywatt.core.tables import Column as TableColumn
 from everywatt.core.tables import Table
 from everywatt.report.live import format as show
 from everywatt.report.live.board import (
@@ -126,6 +127,7 @@ def _cell(value: Any) -> str:
 
 MOST_OWNERS = 25
 LONGEST_LABEL = 48
+RANKS = 100  # a column of a high rank is the first to go where there is little room
 OF_THE_SCREEN = ("label", "sure", "updated")
 """Columns of the screen that a table of now has no room for; its energies have their interval beside them."""
 
@@ -155,8 +157,10 @@ def _in_ascii(table: Table) -> Table:
 def _table(columns: Sequence[Column], rows: Iterable[Any], **other: Callable[[Any], str]) -> Table:
     kept = [column for column in columns if column.key not in OF_THE_SCREEN]
     cells = [[other[c.key](row) if c.key in other else c.cell(row, "J") for c in kept] for row in rows]
-    right = [place for place, column in enumerate(kept) if not column.left]
-    return Table.of(*(column.head for column in kept), rows=cells, right=right)
+    shown = [
+        TableColumn(c.head, align="left" if c.left else "right", spare=RANKS - c.rank if c.rank else 0) for c in kept
+    ]
+    return Table.of(*shown, rows=cells)
 
 
 def owners_of(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[OwnerNow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from everywatt.core.format import format_joules, format_number, format_percent, format_watts
+from everywatt.core.tables import display_width
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
@@ -99,15 +100,28 @@ def bar(share: float, width: int, *, ascii_only: bool = False) -> str:
 
 def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
     """The text in at most `width` columns; what is left out is marked. Control characters never reach a terminal."""
-    if len(text) <= width and text.isprintable() and (not ascii_only or text.isascii()):
+    if display_width(text) <= width and text.isprintable() and (not ascii_only or text.isascii()):
         return text
     clean = "".join(char if char.isprintable() else "?" for char in text)
     if ascii_only:
         clean = clean.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-    if len(clean) <= width:
+    if display_width(clean) <= width:
         return clean
     mark = "~" if ascii_only else "…"
-    return clean[: max(0, width - 1)] + mark if width > 0 else ""
+    return fitting(clean, width - 1) + mark if width > 0 else ""
+
+
+def fitting(text: str, width: int) -> str:
+    """As much of the text as fits into `width` columns of a terminal."""
+    if text.isascii():
+        return text[: max(0, width)]
+    end, left = 0, width
+    for sign in text:
+        left -= display_width(sign)
+        if left < 0:
+            break
+        end += 1
+    return text[:end]
 
 
 _ASCII = str.maketrans(

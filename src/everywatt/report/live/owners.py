@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -136,10 +137,13 @@ class RunningOwners:
 
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The newest owners; nothing is worked out before two seconds have passed."""
+        self._work_out(run.tapes[0], lines, end_ns)
+        return replace(self._told, age_s=max(0, end_ns - self._until_ns) / NS if self._until_ns else 0.0)
+
+    def _work_out(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         now_s, began_s = self._clock(), self._cpu_clock()
         if now_s < self._next_s:
-            return self._told
-        tape = run.tapes[0]
+            return
         try:
             if not tape.sealed:
                 tape.refresh()
@@ -153,7 +157,6 @@ class RunningOwners:
         if made is not None:
             self._told = made
             self._next_s = now_s + min(max(SHORTEST_S, (self._cpu_clock() - began_s) / COST_SHARE), LONGEST_S)
-        return self._told
 
     def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         """Processes reach the disk later than power does: the rest of a tape is known once it is sealed."""

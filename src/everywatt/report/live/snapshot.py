@@ -99,13 +99,17 @@ class OwnerNow:
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The owners of one stretch of time, the most expensive first. `refused` says why there are none."""
+    """The owners of one stretch of time, the most expensive first. `refused` says why there are none.
+
+    `age_s` is how long before the end of the total that stretch ended: owners are worked out less often than power.
+    """
 
     by: str = "process"
     entries: tuple[OwnerNow, ...] = ()
     duration_s: float = 0.0
     unattributed_share: float | None = None
     refused: str | None = None
+    age_s: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from everywatt.ledger.use.usage import find_series
 from everywatt.report.live.gather import HISTORY, Gatherer, left_out
 from everywatt.report.live.owners import LedgerOwners, RunningOwners
 from everywatt.report.live.snapshot import DeviceNow, Snapshot, WorkNow
-from everywatt.report.live.telemetry import TAIL, TREND, TelemetrySource
+from everywatt.report.live.telemetry import TAIL, CardUse, TelemetrySource
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 from everywatt.tape.run_store import segments
@@ -169,36 +168,14 @@ def _this_boot(tape: Tape) -> bool:
 JOURNAL = "batch.jsonl"
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What a card did."""
-
-    use: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
-    memory: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
-    low: float = 100.0
-    total: float = 0.0
-    high: float = 0.0
-    count: int = 0
-    most_bytes: float = 0.0
-
-    def look(self, use: float | None, memory_bytes: float | None) -> None:
-        """One more pair of values; None where one is not known."""
-        if use is not None:
-            self.use.append(use)
-            self.low, self.high = min(self.low, use), max(self.high, use)
-            self.total, self.count = self.total + use, self.count + 1
-        if memory_bytes is not None:
-            self.memory.append(memory_bytes)
-            self.most_bytes = max(self.most_bytes, memory_bytes)
-
-    def catch_up(self, tape: Tape, device: str) -> None:
-        """What the tape had before anybody looked."""
-        for name, place in (("utilisation", 0), ("memory", 1)):
-            series = find_series(tape, f"{device}.{name}")
-            if series is not None:
-                series.update(tape)
-                for value in series.values[np.isfinite(series.values)].tolist():
-                    self.look(*((value, None) if place == 0 else (None, value)))
+def _catch_up(card: CardUse, tape: Tape, device: str) -> None:
+    """What the tape had before the view began."""
+    for name in ("utilisation", "memory"):
+        series = find_series(tape, f"{device}.{name}")
+        if series is not None:
+            series.update(tape)
+            for value in series.values[np.isfinite(series.values)].tolist():
+                card.look(*((value, None) if name == "utilisation" else (None, value)))
 
 
 class BatchSource:
@@ -207,7 +184,7 @@ class BatchSource:
     def __init__(self, path: Path, tapes: TapeSource, *, tail: int = TAIL) -> None:
         self._tapes = tapes
         self._journal = TelemetrySource(path / JOURNAL, tail=tail)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, CardUse] = {}
 
     @property
     def title(self) -> str:
@@ -230,8 +207,8 @@ class BatchSource:
         devices = {device.name: device for device in shown.devices}
         for name, device in devices.items():
             if name not in self._seen:
-                self._seen[name] = _Seen()
-                self._seen[name].catch_up(self._tapes.tape, name)
+                self._seen[name] = CardUse()
+                _catch_up(self._seen[name], self._tapes.tape, name)
             elif shown.live:
                 self._seen[name].look(device.utilisation_pct, device.memory_bytes)
         work = tuple(self._with_card(one, devices.get(one.worker)) for one in self._journal.work())
@@ -245,7 +222,7 @@ class BatchSource:
         seen = self._seen[device.name]
         return replace(
             work,
-            utilisation_pct=(seen.low, seen.total / seen.count, seen.high) if seen.count else None,
+            utilisation_pct=seen.spread,
             memory_max_bytes=seen.most_bytes or None,
             power_w=device.power_w,
             joules=device.energy.joules,

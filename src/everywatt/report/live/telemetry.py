@@ -95,6 +95,36 @@ WORDS = {"done": "success", "failed": "failure", "interrupted": "stopped"}
 
 
 @dataclass(slots=True)
+class CardUse:
+    """What a card did: the least, mean and most of its utilisation (%), its peak memory, and the newest of both."""
+
+    use: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    memory: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
+    low: float = 100.0
+    total: float = 0.0
+    high: float = 0.0
+    count: int = 0
+    most_bytes: float = 0.0
+
+    def look(self, use: float | None, memory_bytes: float | None, *, old: bool = False) -> None:
+        """One more pair of values, None where one is not known; an `old` one is not the newest."""
+        if use is not None:
+            self.low, self.high = min(self.low, use), max(self.high, use)
+            self.total, self.count = self.total + use, self.count + 1
+            if not old:
+                self.use.append(use)
+        if memory_bytes is not None:
+            self.most_bytes = max(self.most_bytes, memory_bytes)
+            if not old:
+                self.memory.append(memory_bytes)
+
+    @property
+    def spread(self) -> tuple[float, float, float] | None:
+        """The least, mean and most of its utilisation; None where it was never read."""
+        return (self.low, self.total / self.count, self.high) if self.count else None
+
+
+@dataclass(slots=True)
 class _Worker:
     name: str
     gpu: int | None
@@ -105,17 +135,11 @@ class _Worker:
     retries: int = 0
     runtimes: int = 0
     runtime_s: float = 0.0
-    use: list[float] = field(default_factory=lambda: [100.0, 0.0, 0.0])  # least, sum, most
-    uses: int = 0
-    last_use: float | None = None
-    memory_bytes: float | None = None
-    memory_max_bytes: float | None = None
+    card: CardUse = field(default_factory=CardUse)
     memory_total_bytes: float | None = None
     status: str = ""
     item: str = ""
     updated: str = ""
-    use_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
-    memory_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
     retry_trend: deque[float] = field(default_factory=lambda: deque(maxlen=TREND))
 
     def take(self, event: Mapping[str, Any], *, old: bool = False) -> None:
@@ -145,22 +169,9 @@ class _Worker:
                 self.retry_trend.append(float(again))
 
     def _measure(self, metrics: Mapping[str, Any], old: bool) -> None:
-        use = _number(metrics.get("utilization"))
-        if use is not None:
-            self.use = [min(self.use[0], use), self.use[1] + use, max(self.use[2], use)]
-            self.uses += 1
         used, total = _number(metrics.get("memory_used_mb")), _number(metrics.get("memory_total_mb"))
-        if used is not None:
-            self.memory_max_bytes = max(self.memory_max_bytes or 0.0, used * MIB)
-        if old:
-            return
-        if use is not None:
-            self.last_use = use
-            self.use_trend.append(use)
-        if used is not None:
-            self.memory_bytes = used * MIB
-            self.memory_trend.append(self.memory_bytes)
-        if total is not None:
+        self.card.look(_number(metrics.get("utilization")), None if used is None else used * MIB, old=old)
+        if total is not None and not old:
             self.memory_total_bytes = total * MIB
 
     def now(self) -> WorkNow:
@@ -172,13 +183,13 @@ class _Worker:
             self.failure,
             self.retries,
             self.runtime_s / self.runtimes if self.runtimes else None,
-            (self.use[0], self.use[1] / self.uses, self.use[2]) if self.uses else None,
-            self.memory_max_bytes,
+            self.card.spread,
+            self.card.most_bytes or None,
             self.status,
             self.item,
             self.updated,
-            use_trend=tuple(self.use_trend),
-            memory_trend=tuple(self.memory_trend),
+            use_trend=tuple(self.card.use),
+            memory_trend=tuple(self.card.memory),
             retry_trend=tuple(self.retry_trend),
         )
 
@@ -190,8 +201,8 @@ class _Worker:
             self.name,
             self.title,
             energy=Amount(refused="the log has no power"),
-            utilisation_pct=self.last_use,
-            memory_bytes=self.memory_bytes,
+            utilisation_pct=self.card.use[-1] if self.card.use else None,
+            memory_bytes=self.card.memory[-1] if self.card.memory else None,
             memory_total_bytes=self.memory_total_bytes,
         )
 
