@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +178,7 @@ class SlowMeters(SimpleSensor):
         if not self.configured():
             self._usable = []
             return Report(self.name, State.ABSENT, f"not configured: [sensor.{self.name}] {self.needs}", power=False)
-        try:
-            report = super().probe()
-        except (EverywattError, OSError) as error:
-            return Report(self.name, State.UNUSABLE, str(error), getattr(error, "cure", None))
-        named = [{"device": group.info.device, "name": group.info.label} for group in self._usable or ()]
-        return replace(report, devices=named)
+        return super().probe()
 
     def find(self) -> list[PolledGroup]:
         """One group for each meter."""

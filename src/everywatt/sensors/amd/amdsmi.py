@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.meters import power_channel
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.simple import Sampled, SimpleGroup, SimpleSensor
+from everywatt.sensors.simple import SimpleGroup, SimpleSensor
 from everywatt.sensors.sysfs import short_pci, socket_of
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
@@ -73,7 +73,6 @@ class AmdSmi(SimpleSensor):
         self._load = load
         self._library: Any = None
         self._handles: list[Any] = []
-        self._open = 0
 
     def probe(self) -> Report:
         """What the library says of each card."""
@@ -91,16 +90,15 @@ class AmdSmi(SimpleSensor):
             return Report(self.name, State.UNUSABLE, f"amdsmi finds no driver: {error}", "modprobe amdgpu")
         report = super().probe()
         if not report.usable:
-            self._shut()
-        sockets = len(self._sockets())
-        if not report.usable or len(self._handles) == sockets:
-            return report
-        return replace(report, why=f"{len(self._handles)} partitions of {sockets} socket(s), each socket counted once")
+            self.close()
+        return report
 
     def find(self) -> Iterator[SimpleGroup]:
         """One group for each socket, by the first of its partitions that gives something."""
-        known = hwmon_cards(self.machine)
-        for index, (pci, parts) in enumerate(self._sockets()):
+        known, sockets = hwmon_cards(self.machine), self._sockets()
+        if len(self._handles) > len(sockets):
+            self.how = f"{len(self._handles)} partitions of {len(sockets)} socket(s), each socket counted once"
+        for index, (pci, parts) in enumerate(sockets):
             device = device_of(pci, index, known)
             found = next(filter(None, (self._card(handle, device) for handle in parts)), None)
             if found is None:
@@ -151,7 +149,7 @@ class AmdSmi(SimpleSensor):
             channels.append(replace(power_channel(device, Domain.GPU, FACTS), in_slot=True))
             asks.append(watts)
         info = GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels))
-        return SimpleGroup(info, values, self.machine.clock, end=self._one_closed) if channels else None
+        return SimpleGroup(info, values, self.machine.clock, end=self.one_closed) if channels else None
 
     def _moves(self, count: Callable[[], float | None], first: float) -> bool:
         """Whether a counter moves: some cards have one that never does."""
@@ -164,17 +162,7 @@ class AmdSmi(SimpleSensor):
             clock.sleep_until(min(now_ns + 5_000_000, deadline_ns))
         return True
 
-    def groups(self) -> Sequence[Sampled]:
-        """One group for each card; the library is let go with the last of them."""
-        found = super().groups()
-        self._open = len(found)
-        return found
-
-    def _one_closed(self) -> None:
-        self._open -= 1
-        if self._open == 0:
-            self._shut()
-
-    def _shut(self) -> None:
+    def close(self) -> None:
+        """Let go of the library."""
         if self._library is not None:
             _quiet(self._library.amdsmi_shut_down)
