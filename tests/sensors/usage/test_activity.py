@@ -139,7 +139,6 @@ def test_each_cpu_has_a_utilisation_and_a_clock(machine):
         one.close()
 
 
-@pytest.mark.xfail(strict=True, reason="the probe leaves them out")
 def test_the_probe_lists_channels_that_settings_ask_for(machine):
     (machine.sys / "devices/system/cpu/present").write_text("0-1\n")
     report = Use(Request(machine=machine, options={"use": {"cpus": True, "features": True}})).probe()

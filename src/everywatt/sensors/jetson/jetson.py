@@ -19,7 +19,6 @@ from everywatt.sensors.sysfs import (
     SignedFile,
     ValueGroup,
     entries,
-    in_unit,
     read_count,
     read_text,
 )
@@ -321,11 +320,8 @@ class Jetson:
         device = self._device(samples)
         state = self._state()
         if state.info.channels:
-            (row,) = state.read()
-            found = zip(state.info.channels, row.values, strict=True)
-            samples |= {channel.name: in_unit(channel, raw) for channel, raw in found}
+            samples |= state.sample()
             missing |= state.missing
-        state.close()
         return Report(self.name, State.USABLE, "", None, samples, missing, [device])
 
     def _state(self) -> StateGroup:

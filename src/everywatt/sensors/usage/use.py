@@ -246,7 +246,7 @@ class Use:
         }
         missing = {name: "/proc/meminfo does not report it" for name, value in samples.items() if value is None}
         for group in self._optional():
-            group.close()
+            samples |= group.sample()
             missing |= group.missing
         hidden = _hidepid(machine)
         if hidden:
