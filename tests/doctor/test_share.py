@@ -100,7 +100,6 @@ def test_its_sensors_are_those_of_the_file(tmp_path):
     assert "gpu.0.power_average" not in nvml["samples"] and "gpu.1.energy" not in nvml["samples"]
 
 
-@pytest.mark.xfail(strict=True, reason="the memory's power is left out")
 def test_the_memory_of_a_card_draws_its_share():
     document = json.loads(json.dumps(SHARED))
     card = next(group for group in document["groups"] if group.get("device") == "gpu.1")
