@@ -16,7 +16,7 @@ from datetime import datetime
 from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Request
 from everywatt.sensors.child import Child, LoopingChild
 from everywatt.sensors.jetson.board_state import gauge
 from everywatt.sensors.jetson.jetson import (
@@ -30,6 +30,7 @@ from everywatt.sensors.jetson.jetson import (
     total_note,
     word,
 )
+from everywatt.sensors.simple import SimpleSensor
 
 MIB = 2**20
 # Real lines have some 1,000 characters.
@@ -287,11 +288,16 @@ class TegraGroup:
 
     rows_every_s = PERIOD_S
 
-    def __init__(self, info: GroupInfo, takes: Sequence[Take], child: LoopingChild) -> None:
+    def __init__(self, info: GroupInfo, takes: Sequence[Take], child: LoopingChild, first: TegraLine) -> None:
         self.info = info
         self._takes = tuple(takes)
         self._child = child
+        self._first = first
         self._line_ns = 0
+
+    def sample(self) -> tuple[float, ...]:
+        """The values of the probe's line."""
+        return values_of(self._first, self._takes)
 
     def read(self) -> list[Row]:
         """The lines that have arrived since the last read."""
@@ -318,68 +324,49 @@ class TegraGroup:
         self._child.end()
 
 
-class Tegrastats:
+class Tegrastats(SimpleSensor):
     """The sensor."""
 
     name = "tegrastats"
     after: Sequence[str] = ("jetson",)
+    absent = "tegrastats was not found on the PATH."
 
     def __init__(self, request: Request, *, start: Start = Child) -> None:
-        self._machine = request.machine
+        super().__init__(request)
         self._start = start
-        self._command: list[str] = []
-        self._channels: list[tuple[Channel, Take]] = []
+        self.how = "one tegrastats, power integrated"
 
-    def probe(self) -> Report:
-        """What the first line of a short run of it says."""
-        self._channels = []
-        binary = shutil.which("tegrastats", path=self._machine.environ.get("PATH", ""))
+    def find(self) -> list[TegraGroup]:
+        """One group, by the first line of a short run of it."""
+        environ, clock = self.machine.environ, self.machine.clock
+        binary = shutil.which("tegrastats", path=environ.get("PATH", ""))
         if binary is None:
-            return Report(self.name, State.ABSENT, "tegrastats was not found on the PATH.")
-        self._command = [binary, "--interval", str(INTERVAL_MS)]
-        line, said = self._first_line()
-        if line is None:
-            return Report(self.name, State.UNUSABLE, said)
-        self._channels = line_channels(line)
-        watts = [channel.name for channel, _ in self._channels if channel.unit == "W"]
-        samples: dict[str, float | None] = {channel.name: take(line) for channel, take in self._channels}
-        if not watts:
-            why = "tegrastats runs, but its lines contain no power."
-            return Report(self.name, State.UNUSABLE, why, "sudo everywatt doctor", samples, power=False)
+            return []
+        command = [binary, "--interval", str(INTERVAL_MS)]
+        line = self._first_line(command)
+        channels = line_channels(line)
+        if not any(channel.unit == "W" for channel, _ in channels):
+            raise SensorError("tegrastats runs, but its lines contain no power.", cure="sudo everywatt doctor")
         note = total_note([rail.label for rail in line.rails])
-        device = {"device": "jetson", **({"note": note} if note else {})}
-        return Report(self.name, State.USABLE, "one tegrastats, power integrated", None, samples, {}, [device])
+        self.devices = [{"device": "jetson", **({"note": note} if note else {})}]
+        info = GroupInfo("tegrastats", self.name, "jetson", tuple(c for c, _ in channels), label="tegrastats")
+        child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S, start=self._start)
+        return [TegraGroup(info, [take for _, take in channels], child, line)]
 
-    def _first_line(self) -> tuple[TegraLine | None, str]:
-        clock = self._machine.clock
+    def _first_line(self, command: Sequence[str]) -> TegraLine:
+        clock = self.machine.clock
         start_ns = clock.monotonic_ns()
-        try:
-            child = self._start(self._command, self._machine.environ)
-        except OSError as error:
-            return None, f"tegrastats cannot be run: {error.strerror}."
+        child = self._start(command, self.machine.environ)
         said = ""
         try:
             while (now_ns := clock.monotonic_ns()) - start_ns < PROBE_S * NS:
                 for text in child.lines():
-                    line = parse_line(text)
-                    if line is not None:
-                        return line, ""
+                    if (line := parse_line(text)) is not None:
+                        return line
                     said = said or text.strip()
                 if child.finished:
-                    return None, f"tegrastats exited without printing a line{f': {said[:200]}' if said else '.'}"
+                    raise SensorError(f"tegrastats exited without printing a line{f': {said[:200]}' if said else '.'}")
                 clock.sleep_until(now_ns + 20_000_000)
         finally:
             child.end()
-        return None, f"tegrastats printed no line within {PROBE_S:g} s."
-
-    def groups(self) -> list[TegraGroup]:
-        """One group, fed by one child."""
-        if not self._channels and not self.probe().usable:
-            return []
-        channels = tuple(channel for channel, _ in self._channels)
-        takes = [take for _, take in self._channels]
-        info = GroupInfo("tegrastats", self.name, "jetson", channels, label="tegrastats")
-        environ, clock = self._machine.environ, self._machine.clock
-        command, start = self._command, self._start
-        child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S, start=start)
-        return [TegraGroup(info, takes, child)]
+        raise SensorError(f"tegrastats printed no line within {PROBE_S:g} s.")
