@@ -161,13 +161,13 @@ class SimMachine:
             curves = curves or [parse_curve("constant:100W")]
             curves = [curves[i % len(curves)] for i in range(max(replicate, len(curves)))]
         boxes = [parse_curve(item) if isinstance(item, str) else item for item in packages]
-        for kind, number in settings.single:
-            if not 0 <= number < len(curves if kind == "gpu" else boxes):
+        for kind, number in settings.said:
+            if number is not None and not 0 <= number < len(curves if kind == "gpu" else boxes):
                 raise UsageError(f"A sensor option names a {kind} that the machine does not have.")
         return cls(
             gpus=tuple(settings.gpu_at(i, Gpu(curve, seed=i)) for i, curve in enumerate(curves)),
             packages=tuple(settings.package_at(i, Package(curve)) for i, curve in enumerate(boxes)),
-            **settings.machine,
+            **settings.of("machine"),
         )
 
     @classmethod

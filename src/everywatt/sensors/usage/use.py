@@ -102,32 +102,30 @@ def _memory(meminfo: bytes) -> float:
     return NAN if used is None else used
 
 
-class ProcessUse:
-    """The trees under the followed processes, as a table."""
+class ProcessUse(Trees):
+    """The trees under the followed processes, as a table. The process that makes it is the meter."""
 
-    def __init__(self, machine: Machine, trees: Trees) -> None:
+    def __init__(self, request: Request) -> None:
         label = "the followed processes and everywatt itself"
         self.info = GroupInfo("use.processes", "use", "host", (), Cadence.SLOW, table=True, label=label)
-        self._clock = machine.clock
-        self._trees = trees
+        self._clock = request.machine.clock
+        below, beside = _below(request.machine)
+        super().__init__(
+            request.machine.proc,
+            request.pids,
+            meter=os.getpid(),
+            reaper=request.reaper,
+            everything=request.everything,
+            below=below,
+            beside=beside,
+            memory=request.memory,
+            exits=True,
+        )
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the rows that are new or changed."""
-        rows = self._trees.read()
+        rows = self.read()
         return self._clock.monotonic_ns(), rows
-
-    @property
-    def exits(self) -> bool:
-        """Whether the end of every process is reported."""
-        return self._trees.exits
-
-    def follow(self, pids: Sequence[int]) -> None:
-        """Follow these root processes too; the next read reports everything in full."""
-        self._trees.follow(pids)
-
-    def close(self) -> None:
-        """Close the files of all processes."""
-        self._trees.close()
 
 
 class CgroupUse:
@@ -254,25 +252,9 @@ class Use:
         return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
 
     def groups(self) -> Sequence[Group | TableGroup]:
-        """`use.host`, `use.processes` and `use.cgroups`; `use.activity` and `use.cpus` where settings ask for them.
-
-        The process that calls this is the meter.
-        """
-        request = self._request
-        machine = request.machine
-        below, beside = _below(machine)
-        trees = Trees(
-            machine.proc,
-            request.pids,
-            meter=os.getpid(),
-            reaper=request.reaper,
-            everything=request.everything,
-            below=below,
-            beside=beside,
-            memory=request.memory,
-            exits=True,
-        )
-        groups: list[Group | TableGroup] = [HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees)]
+        """`use.host`, `use.processes` and `use.cgroups`; `use.activity` and `use.cpus` where settings ask for them."""
+        machine, processes = self._request.machine, ProcessUse(self._request)
+        groups: list[Group | TableGroup] = [HostUse(machine), processes, CgroupUse(machine, processes)]
         return groups + [group for group in self._optional() if group.info.channels]
 
     def _optional(self) -> list[StateGroup]:
