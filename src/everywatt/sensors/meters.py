@@ -215,11 +215,11 @@ class SlowMeters(SimpleSensor):
 
     def facts(self, **known: Any) -> Facts:
         """What is known of the meter: what the options say over what the caller knows."""
-        told = {key: self.options[key] for key in KNOWN if key in self.options}
-        odd = next((key for key, value in told.items() if not isinstance(value, int | float)), None)
+        given = {key: self.options[key] for key in KNOWN if key in self.options}
+        odd = next((key for key, value in given.items() if not isinstance(value, int | float)), None)
         if odd:
-            raise SensorError(f"[sensor.{self.name}] {odd} = {told[odd]!r} is not a number.")
-        return Facts(**{**known, **{key: float(value) for key, value in told.items()}})
+            raise SensorError(f"[sensor.{self.name}] {odd} = {given[odd]!r} is not a number.")
+        return Facts(**{**known, **{key: float(value) for key, value in given.items()}})
 
     def login(self) -> Login | None:
         """Credentials: `user` and `password_file` of the options, else two variables of the environment."""

@@ -1,9 +1,9 @@
 """Reading small kernel files: once for facts, over and over with `pread` for values that move.
 
-Nothing here raises for what a file says or fails to say. A value that is not there is NaN or None, and `trouble` tells
+Nothing here raises for what a file says or fails to say. A value that is not there is NaN or None, and `trouble` says
 why, so that one broken file never takes its neighbours with it.
 
-Graphics cards are told apart by PCI address: AMD's and Intel's have one device name each, whichever sensor reads them.
+A graphics card is its PCI address: AMD's and Intel's have one device name each, whichever sensor reads them.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     period_s = period_ms / 1e3 if period_ms else None if total else PERIOD_S
     # Channels 4 to 6 of an INA3221 are its shunts' voltages and 7 is their sum: no rails.
     for index in (1,) if total else (1, 2, 3):
-        told = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
-        label = next(filter(None, told), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
+        labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
+        label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
         power = _there(folder / f"power{index}_input")
         volts, amps = _there(folder / f"in{index}_input"), _there(folder / f"curr{index}_input")
         if power is None and (volts is None or amps is None):

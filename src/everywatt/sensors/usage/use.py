@@ -137,7 +137,7 @@ class CgroupUse:
         self._clock = machine.clock
         self._root = machine.sys / "fs" / "cgroup"
         self._trees = trees
-        self._told: dict[cgroups.Place, dict[str, Any]] = {}
+        self._reported: dict[cgroups.Place, dict[str, Any]] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
         self._present: frozenset[cgroups.Place] = frozenset()
@@ -151,23 +151,23 @@ class CgroupUse:
             try:
                 used = self._used(place)
             except FileNotFoundError:
-                if self._told.pop(place, None) is not None:
+                if self._reported.pop(place, None) is not None:
                     rows.append({"cgroup": place.path, "version": place.version, "gone": True})
                 continue
-            if self._told.get(place) != used:
-                self._told[place] = used
+            if self._reported.get(place) != used:
+                self._reported[place] = used
                 rows.append({"cgroup": place.path, "version": place.version, **used})
         for folder in list(self._made):
             rows += self._made_row(folder)
-        rows += self._names.rows(place.path for place in self._told)
+        rows += self._names.rows(place.path for place in self._reported)
         return self._clock.monotonic_ns(), rows
 
     def _in_order(self) -> list[cgroups.Place]:
         """Groups to read, by path. Most of the time they are those of the last read: comparing them costs little."""
         now = self._trees.places
-        if now != self._present or self._told.keys() - now:
+        if now != self._present or self._reported.keys() - now:
             self._present = now
-            places = now | self._told.keys()
+            places = now | self._reported.keys()
             self._order = sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory)))
         return self._order
 
@@ -206,7 +206,7 @@ class CgroupUse:
 
     def follow(self, pids: Sequence[int]) -> None:
         """Say everything again at the next read; which processes are followed is up to `use.processes`."""
-        self._told.clear()
+        self._reported.clear()
         self._names.forget()
         self._made = dict.fromkeys(self._made)
 
