@@ -187,7 +187,7 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
 
 
 class Hoarder(Counter):
-    """Says how it is read, and changes its mind."""
+    """Says how it is read, and says something else later."""
 
     @property
     def trouble(self) -> str | None:
@@ -207,3 +207,25 @@ def test_what_a_group_says_of_its_own_reading_is_on_the_tape_once(tmp_path: Path
     assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [
         ("lines are kept back; single polls are used instead.",)
     ]
+
+
+class Broken(Counter):
+    """Can be read, but not say how: its property raises from some time on."""
+
+    @property
+    def trouble(self) -> str | None:
+        if self.clock.monotonic_ns() >= 5 * NS:
+            raise RuntimeError("no handle")
+        return None
+
+
+@pytest.mark.xfail(strict=True, reason="the error is dropped")
+def test_a_group_that_cannot_say_how_it_is_read_is_noted(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    source = Source(Broken(clock), clock)
+    session.listen(source)
+    while clock.monotonic_ns() < 7 * NS:
+        assert source.read()
+        clock.advance(0.5)
+    session.finish({})
+    assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [("RuntimeError: no handle",)]
