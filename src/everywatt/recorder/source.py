@@ -137,8 +137,8 @@ class Source:
         if self._troubled is not None:
             try:
                 trouble = self._troubled.trouble
-            except Exception:  # noqa: BLE001 - a plug-in may do anything
-                return
+            except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+                trouble = f"{type(error).__name__}: {error}"
             self._report_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
 
     def _read(self) -> bool:

@@ -132,7 +132,6 @@ def test_amdsmi_counts_joules(tree):
     assert library.open == 0
 
 
-@pytest.mark.xfail(strict=True, reason="the library's reasons are dropped")
 def test_the_reasons_of_the_library_are_reported(tree):
     library = Library({"0000:84:00.0": {"power": {"average_socket_power": 36}}})
     sensor = AmdSmi(tree.request(), load=lambda: library)
