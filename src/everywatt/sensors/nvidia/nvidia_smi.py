@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Cadence, Channel, GroupInfo, Kind, Row
@@ -38,14 +39,8 @@ CHANNELS: tuple[tuple[str, str, dict[str, Reading | None]], ...] = (
     ("throttle", "mask", {"clocks_event_reasons.active": None, "clocks_throttle_reasons.active": None}),
     ("power_limit", "W", {"enforced.power.limit": None}),
 )
-CURES = {
-    "version mismatch": "restart the machine, or reload the nvidia kernel modules",
-    "insufficient permissions": "check ls -l /dev/nvidia*, and join the owning group",
-    "has failed because": "modprobe nvidia",
-    "did not respond": (
-        "dmesg | grep -i -e nvrm -e xid; if the driver is only slow: [sensor.nvidia-smi] patience_s = 15"
-    ),
-}
+# Other failures are the driver's, which NVML has met before and given a cure for.
+SLOW_CURE = "dmesg | grep -i -e nvrm -e xid; if the driver is only slow: [sensor.nvidia-smi] patience_s = 15"
 PERIOD_S = 0.1
 PROBE_TIMEOUT_S = 15.0  # without persistence mode the driver first wakes every GPU
 LEAST_TIMEOUT_S = 0.2
@@ -71,7 +66,7 @@ class SmiGroup:
         self._last_ns = 0  # when the last line was printed
         device, channels = f"gpu.{who.gpu.index}", self._channels(who, row)
         self.info = GroupInfo(f"nvidia-smi.{device}", "nvidia-smi", device, channels, Cadence.FAST, label=who.gpu.name)
-        self._first = self._values(row)
+        self.sample = partial(self._values, row)
 
     def _channels(self, who: Identity, row: SmiRow) -> tuple[Channel, ...]:
         """The channels whose fields had a value in the probe's row."""
@@ -94,10 +89,6 @@ class SmiGroup:
     def _values(self, row: SmiRow) -> tuple[float, ...]:
         values = (row.numbers.get(field) for field in self.fields)
         return tuple(NAN if value is None else value for value in values)
-
-    def sample(self) -> tuple[float, ...]:
-        """The values of the probe."""
-        return self._first
 
     @property
     def trouble(self) -> str | None:
@@ -215,10 +206,9 @@ class NvidiaSmi(SimpleSensor):
             return rows, lost or said
         if not ids and (others := self._without(short_pci(said))):
             return self._ask(deadline_ns, others, said)
-        why = lost or next(iter([*parser.failures, *lines]), f"nvidia-smi printed nothing and exited with {code}.")
         if code is None:
-            why = f"nvidia-smi did not respond within {self._wait_s:g} s."
-        raise SensorError(why, cure=next((cure for word, cure in CURES.items() if word in why.lower()), None))
+            raise SensorError(f"nvidia-smi did not respond within {self._wait_s:g} s.", cure=SLOW_CURE)
+        raise SensorError(lost or [*parser.failures, *lines, f"nvidia-smi printed nothing and exited with {code}."][0])
 
     def _without(self, lost: str | None) -> list[str]:
         """Bus ids of the GPUs that the driver lists, without the one that is lost; none where no GPU was named."""
