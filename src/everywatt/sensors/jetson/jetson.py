@@ -21,6 +21,7 @@ from everywatt.sensors.sysfs import (
     entries,
     read_count,
     read_text,
+    value_groups,
 )
 
 if TYPE_CHECKING:
@@ -347,21 +348,11 @@ class Jetson:
         """One group for each chip, which publish by clocks of their own, and what the board does beside."""
         if self._found is None:
             self.probe()
-        chips: dict[str, list[tuple[Channel, RailReader]]] = {}
-        for channel, reader in self._found or ():
-            chips.setdefault(reader.rail.chip, []).append((channel, reader))
-        groups: list[ValueGroup[RailReader] | StateGroup] = []
-        for chip, members in chips.items():
-            channels = tuple(channel for channel, _ in members)
-            info = GroupInfo(
-                f"jetson.{chip}",
-                self.name,
-                "jetson",
-                channels,
-                tracked=channels[0].facts.period_s is not None,
-                label=self._model(),
-            )
-            age_s = channels[0].facts.period_s or 0.0
-            groups.append(ValueGroup(info, [reader for _, reader in members], self._machine.clock, age_s=age_s))
+        found = [(self._info(channel, reader), channel, reader) for channel, reader in self._found or ()]
+        groups: list[ValueGroup[RailReader] | StateGroup] = [*value_groups(found, self._machine.clock)]
         state = self._state() if groups else None
         return [*groups, state] if state is not None and state.info.channels else groups
+
+    def _info(self, channel: Channel, reader: RailReader) -> GroupInfo:
+        tracked = channel.facts.period_s is not None
+        return GroupInfo(f"jetson.{reader.rail.chip}", self.name, "jetson", (), tracked=tracked, label=self._model())
