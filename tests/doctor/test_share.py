@@ -100,6 +100,15 @@ def test_its_sensors_are_those_of_the_file(tmp_path):
     assert "gpu.0.power_average" not in nvml["samples"] and "gpu.1.energy" not in nvml["samples"]
 
 
+def test_the_memory_of_a_card_draws_its_share():
+    document = json.loads(json.dumps(SHARED))
+    card = next(group for group in document["groups"] if group.get("device") == "gpu.1")
+    card["channels"].append({"name": "gpu.1.memory.power", "device": "gpu.1", "domain": "gpu-memory"})
+    document["measured"]["gpu.1.memory.power"] = {"mean_w": 25.0}
+    first, second = SimMachine.like(document).gpus
+    assert (first.memory_share, second.memory_share) == (None, pytest.approx(0.25))
+
+
 @pytest.mark.parametrize("odd", [{}, {"groups": []}, {"groups": [{"sensor": "nvml", "channels": [{}]}]}, []])
 def test_a_file_of_something_else_is_refused(odd):
     with pytest.raises(UsageError):

@@ -187,7 +187,7 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
 
 
 class Hoarder(Counter):
-    """Says how it is read, and changes its mind."""
+    """Says how it is read, and says something else later."""
 
     @property
     def trouble(self) -> str | None:
@@ -207,3 +207,28 @@ def test_what_a_group_says_of_its_own_reading_is_on_the_tape_once(tmp_path: Path
     assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [
         ("lines are kept back; single polls are used instead.",)
     ]
+
+
+class Broken(Counter):
+    """Can be read, but cannot say how from some time on."""
+
+    silent_ns = 0
+
+    @property
+    def trouble(self) -> str | None:
+        if self.silent_ns and self.clock.monotonic_ns() >= self.silent_ns:
+            raise RuntimeError("no handle")
+        return None
+
+
+def test_a_group_that_cannot_say_how_it_is_read_is_noted(tmp_path: Path, clock: FakeClock) -> None:
+    session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
+    group = Broken(clock)
+    source = Source(group, clock)
+    session.listen(source)
+    group.silent_ns = clock.monotonic_ns() + 2 * NS
+    for _ in range(8):
+        assert source.read()
+        clock.advance(0.5)
+    session.finish({})
+    assert select(tmp_path / "a.tape", "select text from note where kind='trouble'") == [("RuntimeError: no handle",)]

@@ -29,7 +29,7 @@ def test_keys_for_all_and_for_one():
 
 
 def test_processes_and_sizes():
-    rows = parse_settings(["processes=7:2GiB:50%+0:512MiB:0.25:1"]).gpu["processes"]
+    rows = parse_settings(["processes=7:2GiB:50%+0:512MiB:0.25:1"]).of("gpu")["processes"]
     assert rows == (GpuProcess(7, 2 * 2**30, 0.5, 0.2), GpuProcess(0, 2**29, 0.25, 0.1, instance=1))
     assert [parse_size(text) for text in ("12", "1KiB", "80GB")] == [12, 1024, 80 * 10**9]
     with pytest.raises(UsageError):

@@ -84,7 +84,7 @@ class Tracker:
         self._probing = self._settling = False
         self._moved, self._chances = 0.0, 0.0
         self._recent: deque[tuple[int, int]] = deque(maxlen=5)
-        self._told_ns = now_ns
+        self._reported_ns = now_ns
         self._edge_ns: int | None = None
         self._failures = 0
         self._next_burst_ns = now_ns
@@ -179,9 +179,9 @@ class Tracker:
         elif changed:
             self._consider(since, after)
         # A gauge that stands still has been published all the same; a counter has not.
-        if searching and not changed and not first and (self._counter or after - self._told_ns < self.asked_ns):
+        if searching and not changed and not first and (self._counter or after - self._reported_ns < self.asked_ns):
             return []
-        self._told_ns = after
+        self._reported_ns = after
         quick = self._seen.quick_ns
         if quick is not None and not changed and after - since > 2 * quick:
             quick = self._seen.quick_ns = None  # it stands still, or has become slower
@@ -340,7 +340,7 @@ class Tracker:
         if self._dense:
             self.absent += index - self._index - 1
         self._index = index
-        self._told_ns = late
+        self._reported_ns = late
         return [Row(row.read_ns, min(early, late), late, row.values)]
 
     # When to read next.

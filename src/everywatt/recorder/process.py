@@ -28,15 +28,15 @@ def serve(ready_fd: int | None = None) -> int:
         log = Log(folder / LOG)
         server = server_in(folder, SystemClock(), log)
     except (OSError, EverywattError) as error:
-        _tell(ready_fd, f"{error}")
+        _report(ready_fd, f"{error}")
         return 1
     if server is None:
-        _tell(ready_fd, "ready")
+        _report(ready_fd, "ready")
         return 0
     detach(log)
     server.extra.append(_signals())
     signal.signal(signal.SIGTERM, lambda *_: setattr(server, "stop", True))
-    _tell(ready_fd, "ready")
+    _report(ready_fd, "ready")
     # What is loaded by now stays; little of what comes is cyclic.
     gc.collect()
     gc.freeze()
@@ -152,7 +152,7 @@ def _signals() -> int:
     return read_fd
 
 
-def _tell(ready_fd: int | None, text: str) -> None:
+def _report(ready_fd: int | None, text: str) -> None:
     if ready_fd is None:
         return
     try:

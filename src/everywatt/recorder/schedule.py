@@ -257,7 +257,7 @@ class Stop(NamedTuple):
     members: tuple[Member, ...]
 
 
-class Restless(NamedTuple):
+class Unplanned(NamedTuple):
     """A tracked source whose next read depends on what the last one showed."""
 
     source: Source
@@ -266,7 +266,7 @@ class Restless(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Train:
+class _Windows:
     """The windows of a tracked source; of the next one when it begins and when it is high time."""
 
     source: Source
@@ -286,8 +286,8 @@ class _Train:
         return True
 
 
-class _Seat(NamedTuple):
-    """A member and its turn at a stop: fast ones first, and of those whoever has a deadline."""
+class _Planned(NamedTuple):
+    """A read at a stop and its order there: fast ones first, and of those whoever has a deadline."""
 
     period_ns: int
     rank: int
@@ -295,71 +295,71 @@ class _Seat(NamedTuple):
     member: Member
 
 
-def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], list[Restless]]:
+def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], list[Unplanned]]:
     """The stops until `until_ns`, and the sources that cannot be planned. No stops where one is on hold.
 
     The rules are those of `Schedule.wake_ns` and `Schedule.due`: whoever may be read at a fixed deadline is read there.
     """
-    deadlines: dict[int, list[_Seat]] = {}
-    trains: list[_Train] = []
-    restless: list[Restless] = []
+    deadlines: dict[int, list[_Planned]] = {}
+    tracked: list[_Windows] = []
+    unplanned: list[Unplanned] = []
     for place, (source, slot) in enumerate(schedule.slots.items()):
         if not isinstance(source, Source) or source.outage is not None or slot.hold_ns > now_ns:
             return [], []
         tracker = source.tracker
         if tracker is None:
-            seat, at = _Seat(slot.period_ns, 0, place, Member(source)), slot.deadline_ns
+            entry, at = _Planned(slot.period_ns, 0, place, Member(source)), slot.deadline_ns
             while at < until_ns:
-                deadlines.setdefault(at, []).append(seat)
+                deadlines.setdefault(at, []).append(entry)
                 at = schedule.after(slot, at)
             deadlines.setdefault(at, [])  # the first one that is not kept: who can wait for it does
             continue
         windows = tracker.outlook(now_ns, until_ns)
         if windows:
-            trains.append(_Train(source, tracker, windows, slot.period_ns))
+            tracked.append(_Windows(source, tracker, windows, slot.period_ns))
         else:
-            restless.append(Restless(source, slot, tracker))
-    stops = _stops(deadlines, trains, until_ns)
-    for train in trains:
-        if train.next:
-            train.tracker.commit(train.windows[train.next - 1])
-    return stops, restless
+            unplanned.append(Unplanned(source, slot, tracker))
+    stops = _stops(deadlines, tracked, until_ns)
+    for one in tracked:
+        if one.next:
+            one.tracker.commit(one.windows[one.next - 1])
+    return stops, unplanned
 
 
-def _stops(deadlines: dict[int, list[_Seat]], trains: list[_Train], until_ns: int) -> list[Stop]:
-    """One stop at each deadline, and those between for who cannot wait, until there is a train without a window."""
+def _stops(deadlines: dict[int, list[_Planned]], tracked: list[_Windows], until_ns: int) -> list[Stop]:
+    """One stop at each deadline, and those between for who cannot wait, until a tracked source has no window left."""
     stops: list[Stop] = []
     times = [*sorted(deadlines), FAR_NS]
-    going, passed = all(train.turn() for train in trains), 0
-    soonest = min((train.first_ns for train in trains), default=FAR_NS)
+    going, passed = all(one.turn() for one in tracked), 0
+    soonest = min((one.first_ns for one in tracked), default=FAR_NS)
     while going:
         at = deadline = times[passed]
-        aboard: list[_Train] = []
+        joining: list[_Windows] = []
         if soonest <= deadline:
-            aboard = [train for train in trains if train.last_ns < deadline]
-            if aboard:
-                latest = min(train.last_ns for train in aboard)
-                at = (max(train.first_ns for train in trains if train.first_ns <= latest) + latest) // 2
-            aboard = [train for train in aboard or trains if train.first_ns <= at]
+            joining = [one for one in tracked if one.last_ns < deadline]
+            if joining:
+                latest = min(one.last_ns for one in joining)
+                at = (max(one.first_ns for one in tracked if one.first_ns <= latest) + latest) // 2
+            joining = [one for one in joining or tracked if one.first_ns <= at]
         if at >= until_ns:
             break
-        seats = [_seat(place, train) for place, train in enumerate(aboard)]
+        entries = [_entry(place, one) for place, one in enumerate(joining)]
         if at == deadline:
-            seats += deadlines[at]
+            entries += deadlines[at]
             passed += 1
-        seats.sort()
-        stops.append(Stop(at, tuple([seat.member for seat in seats])))
-        if aboard:
-            going = all(train.turn() for train in aboard)
-            soonest = min(train.first_ns for train in trains)
+        entries.sort()
+        stops.append(Stop(at, tuple([entry.member for entry in entries])))
+        if joining:
+            going = all(one.turn() for one in joining)
+            soonest = min(one.first_ns for one in tracked)
     return stops
 
 
-def _seat(place: int, train: _Train) -> _Seat:
-    """A place in the next window of a train, which is used up."""
-    window = train.windows[train.next]
-    train.next += 1
-    return _Seat(train.period_ns, 1, place, Member(train.source, *window))
+def _entry(place: int, one: _Windows) -> _Planned:
+    """A read in the next window of a source, which is used up."""
+    window = one.windows[one.next]
+    one.next += 1
+    return _Planned(one.period_ns, 1, place, Member(one.source, *window))
 
 
 def _last_ns(window: Window) -> int:
@@ -386,13 +386,13 @@ class PlannedReads:
         now = self.clock.monotonic_ns()
         if until_ns - now < SHORTEST_NS or now < self._not_before_ns:
             return False
-        stops, restless = plan(self.schedule, now, until_ns)
+        stops, unplanned = plan(self.schedule, now, until_ns)
         if not stops:
             self._not_before_ns = now + PAUSE_NS
             return False
         tolerance = self.schedule.fastest_ns() // 2
         done = 0
-        while done < len(stops) and self._stop(stops[done], restless, tolerance):
+        while done < len(stops) and self._stop(stops[done], unplanned, tolerance):
             done += 1
         self.process()
         now = self.clock.monotonic_ns()
@@ -404,9 +404,9 @@ class PlannedReads:
         self.schedule.align(now)
         return done == len(stops)
 
-    def _stop(self, stop: Stop, restless: Sequence[Restless], tolerance: int) -> bool:
+    def _stop(self, stop: Stop, unplanned: Sequence[Unplanned], tolerance: int) -> bool:
         at = stop.at_ns
-        if restless and not self._between(restless, at):
+        if unplanned and not self._between(unplanned, at):
             return False
         if self.wait(at):
             return False
@@ -421,16 +421,16 @@ class PlannedReads:
             unprocessed[source] = None
             if not source.read_raw(earliest, latest):
                 foreseen = False
-        for source, slot, tracker in restless:
+        for source, slot, tracker in unplanned:
             if tracker.due.earliest_ns <= monotonic_ns() and slot.hold_ns <= began:
                 self.read(source)
                 foreseen = foreseen and slot.tracker is not None and source.outage is None
         return foreseen and monotonic_ns() - began < tolerance
 
-    def _between(self, restless: Sequence[Restless], at: int) -> bool:
-        """Read the restless ones that cannot wait for the next stop, each at its own time."""
+    def _between(self, unplanned: Sequence[Unplanned], at: int) -> bool:
+        """Read the unplanned ones that cannot wait for the next stop, each at its own time."""
         while True:
-            pressing = [entry for entry in restless if _last_ns(entry.tracker.due) < at]
+            pressing = [entry for entry in unplanned if _last_ns(entry.tracker.due) < at]
             if not pressing:
                 return True
             moments = [sum(entry.tracker.due) // 2 for entry in pressing]

@@ -137,9 +137,9 @@ class Source:
         if self._troubled is not None:
             try:
                 trouble = self._troubled.trouble
-            except Exception:  # noqa: BLE001 - a plug-in may do anything
-                return
-            self._tell_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
+            except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+                trouble = f"{type(error).__name__}: {error}"
+            self._report_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
 
     def _read(self) -> bool:
         before = self.clock.monotonic_ns()
@@ -259,10 +259,10 @@ class Source:
         if not reads[-1][2]:
             tracker.lost(last_ns, last_ns + self.asked_ns())
         self.count(0, tracker.absent - absent)
-        self._tell_trouble(tracker.trouble, last_ns)
+        self._report_trouble(tracker.trouble, last_ns)
         return found
 
-    def _tell_trouble(self, trouble: str | None, at_ns: int, kind: str = "slow-sensor") -> None:
+    def _report_trouble(self, trouble: str | None, at_ns: int, kind: str = "slow-sensor") -> None:
         if trouble != self._trouble:
             self._trouble = trouble
             if trouble:
@@ -318,7 +318,7 @@ class Source:
         }
 
     def count(self, late: int, missed: int) -> None:
-        """Tell the tapes of ticks that were late or are missing."""
+        """Report to the tapes ticks that were late or are missing."""
         if late or missed:
             for listener in self.listeners:
                 listener.ticks(self, late, missed)

@@ -1,4 +1,4 @@
-"""Gain and offset of devices that were compared with a meter, kept by their UUID and used ever after.
+"""Gain and offset of devices that were compared with a meter, kept by their UUID and used from then on.
 
 They are in `calibrations.json` of the user's state folder: for each UUID, watts = gain × reading + bias_w, the 95 %
 half-widths that are left, when it was found, on which host and in which slot. One that is older than a year, or of a

@@ -1,6 +1,6 @@
-"""One nvidia-smi child: started, read without ever blocking, ended by its process group.
+"""Programs that print what they measure: run once, or as a child whose lines are read while it runs.
 
-The child writes into a pipe. If its parent is killed, the pipe breaks and the next line it writes ends it; so a looping
+A child writes into a pipe. If its parent is killed, the pipe breaks and the next line it writes ends it; so a looping
 child lives at most one period longer than we do, and no code has to run between fork and exec.
 """
 
@@ -9,88 +9,140 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
+from everywatt.core.clocks import NS, Clock
 from everywatt.core.foreign import text_lines
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
+BACKOFF_S = 1.0  # from the end of a child that failed to the start of the next
+POLL_S = 5.0  # how long a single poll may take
 _CHUNK = 1 << 16
+Parsed = TypeVar("Parsed")
 
 
-def _start(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A child in a process group of its own, with one pipe for what it prints and complains."""
-    return subprocess.Popen(
-        list(command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        start_new_session=True,
-    )
+class Child(subprocess.Popen[bytes]):
+    """A program in a process group of its own, with one pipe for what it prints and complains.
 
+    `lines` gives what has arrived; `finished` says that no more will.
+    """
 
-class Child:
-    """A running nvidia-smi. `lines` gives what has arrived; `finished` says that no more will."""
-
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], started_ns: int) -> None:
-        self.started_ns = started_ns
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        super().__init__(
+            list(command),
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            start_new_session=True,
+        )
         self.finished = False
         self._rest = b""
-        self._process = _start(command, environ)
-        assert self._process.stdout is not None
-        self._pipe = self._process.stdout.fileno()
-        os.set_blocking(self._pipe, False)
-
-    @property
-    def pid(self) -> int:
-        """The child's process id, which is its process group's too."""
-        return self._process.pid
 
     def lines(self) -> list[str]:
         """Whole lines that have arrived since the last call."""
-        chunks = []
-        while not self.finished:
-            try:
-                chunk = os.read(self._pipe, _CHUNK)
-            except BlockingIOError:
-                break
-            except OSError:
-                chunk = b""
-            if not chunk:
-                self.finished = True
-            chunks.append(chunk)
-        whole, newline, self._rest = (self._rest + b"".join(chunks)).rpartition(b"\n")
-        if self.finished and self._rest:
-            whole, newline, self._rest = whole + newline + self._rest, b"\n", b""
+        assert self.stdout is not None
+        if not self.finished:
+            os.set_blocking(self.stdout.fileno(), False)
+        while not self.finished and (chunk := self.stdout.read(_CHUNK)) is not None:
+            self._rest += chunk or b"\n"  # a last line may lack its end
+            self.finished = not chunk
+        whole, newline, self._rest = self._rest.rpartition(b"\n")
         return text_lines(whole.decode(errors="replace")) if newline else []
 
     def end(self) -> None:
-        """Kill the child and what it started. A child stuck in the driver cannot be waited for, and is not."""
+        """Kill it and what it started. A program that is stuck in the driver cannot be waited for, and is not."""
         self.finished = True
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # it has ended already
-        try:
-            self._process.wait(timeout=0.2)
-        except subprocess.TimeoutExpired:
-            pass  # stuck in the driver
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait(timeout=0.2)
+        except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
+            self.poll()  # it has ended already, or is stuck
+        if self.stdout is not None:
+            self.stdout.close()
 
 
 def run_once(command: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> tuple[list[str], int | None]:
-    """Output lines and exit code of one short nvidia-smi; the code is None where it hung and was killed."""
-    process = _start(command, environ)
+    """Output lines and exit code of a short program; the code is None where it hung and was killed."""
+    child = Child(command, environ)
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        try:
-            process.communicate(timeout=1.0)
-        except subprocess.TimeoutExpired:
-            pass  # stuck in the driver: it cannot be killed, and must not hold us
+        child.end()
         return [], None
-    return text_lines(output.decode(errors="replace")), process.returncode
+    return text_lines(output.decode(errors="replace")), child.returncode
+
+
+@dataclass(slots=True)
+class LoopingChild:
+    """A program that prints rows for as long as it lives, started again when it exits or goes silent.
+
+    `command` gives its command line at each start. With the option `loop` it repeats itself; where that fails, single
+    polls replace it, and `trouble` says so. It may be silent for `silence_s`. `failure` is why no row can come now.
+    """
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    environ: Mapping[str, str]
+    clock: Clock
+    period_s: float
+    silence_s: float
+    loop: str = ""
+    start: Callable[[Sequence[str], Mapping[str, str]], Child] = Child
+    failure: str | None = None
+    trouble: str | None = None
+    _child: Child | None = None
+    _start_ns: int = 0  # no child is started before
+    _heard_ns: int = 0  # when the last row came, or the child was started
+    _spoke: bool = False  # whether this child has printed a row
+
+    def rows(self, parse: Callable[[str], Parsed | None]) -> list[Parsed]:
+        """What `parse` makes of the lines that have arrived since the last call, without None."""
+        now_ns = self.clock.monotonic_ns()
+        if self._child is None and now_ns >= self._start_ns:
+            self._launch(now_ns)
+        child = self._child
+        if child is None:
+            return []
+        found = [row for row in map(parse, child.lines()) if row is not None]
+        if found:
+            self._heard_ns, self._spoke, self.failure = now_ns, True, None
+        if self._child is child:  # else `parse` has ended it
+            self._watch(child, now_ns)
+        return found
+
+    def end(self, again_ns: int = 0) -> None:
+        """End the child; another one is not started before `again_ns`."""
+        self._start_ns = max(self._start_ns, again_ns)
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _launch(self, now_ns: int) -> None:
+        self._start_ns, self._heard_ns, self._spoke = now_ns + round(self.period_s * NS), now_ns, False
+        looping = [self.loop] if self.loop and self.trouble is None else []
+        try:
+            self._child = self.start([*self.command(), *looping], self.environ)
+        except OSError as error:
+            self.failure = f"{self.name} cannot be run: {error.strerror}."
+            self.end(now_ns + round(BACKOFF_S * NS))
+
+    def _watch(self, child: Child, now_ns: int) -> None:
+        """Replace a child that has exited or prints nothing; one that was to loop, by single polls."""
+        exited, silent_s = child.finished, (now_ns - self._heard_ns) / NS
+        if exited and self._spoke and self.loop:
+            self.end()
+        elif exited or silent_s > self.silence_s:
+            why = "exited" if exited else f"printed no line for {silent_s:.1f} s"
+            self.failure = self.failure or f"{self.name} {why}."
+            if self.loop and self.trouble is None:
+                self.trouble = (
+                    f"{self.name} {self.loop}, requested to print every {self.period_s:g} s, {why}; "
+                    "single polls are used instead."
+                )
+                self.silence_s = max(self.silence_s, POLL_S)
+                self.end()
+            else:
+                self.end(now_ns + round(BACKOFF_S * NS))

@@ -129,20 +129,21 @@ class Digest:
     def of(cls, login: Login, header: str | None) -> Digest | None:
         """By a WWW-Authenticate header; None where that wants something else."""
         scheme, _, rest = (header or "").partition(" ")
-        told = {name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain for name, quoted, plain in _PART.findall(rest)}
-        known = told.get("algorithm", "MD5").upper() in _HASHES and "auth" in told.get("qop", "").split(",")
-        return cls(login, told) if scheme.lower() == "digest" and known and {"realm", "nonce"} <= told.keys() else None
+        asked = {name.lower(): re.sub(r"\\(.)", r"\1", quoted) or plain for name, quoted, plain in _PART.findall(rest)}
+        known = asked.get("algorithm", "MD5").upper() in _HASHES and "auth" in asked.get("qop", "").split(",")
+        whole = scheme.lower() == "digest" and {"realm", "nonce"} <= asked.keys()
+        return cls(login, asked) if whole and known else None
 
     def answer(self, method: str, target: str) -> str:
         """The value of an Authorization header for one request."""
         self._count += 1
-        told, count, own = self._challenge, f"{self._count:08x}", secrets.token_hex(8)
-        secret = self._digest(self._login.user, told["realm"], self._login.password)
-        response = self._digest(secret, told["nonce"], count, own, "auth", self._digest(method, target))
-        quoted = {"username": self._login.user, "realm": told["realm"], "nonce": told["nonce"], "uri": target}
-        quoted |= {"response": response, "cnonce": own} | ({"opaque": told["opaque"]} if "opaque" in told else {})
+        asked, count, own = self._challenge, f"{self._count:08x}", secrets.token_hex(8)
+        secret = self._digest(self._login.user, asked["realm"], self._login.password)
+        response = self._digest(secret, asked["nonce"], count, own, "auth", self._digest(method, target))
+        quoted = {"username": self._login.user, "realm": asked["realm"], "nonce": asked["nonce"], "uri": target}
+        quoted |= {"response": response, "cnonce": own} | ({"opaque": asked["opaque"]} if "opaque" in asked else {})
         words = [f'{name}="{_escaped(value)}"' for name, value in quoted.items()]
-        return f"Digest {', '.join(words)}, algorithm={told.get('algorithm', 'MD5')}, qop=auth, nc={count}"
+        return f"Digest {', '.join(words)}, algorithm={asked.get('algorithm', 'MD5')}, qop=auth, nc={count}"
 
     def _digest(self, *parts: str) -> str:
         return hashlib.new(self._hash, ":".join(parts).encode(), usedforsecurity=False).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +178,7 @@ class SlowMeters(SimpleSensor):
         if not self.configured():
             self._usable = []
             return Report(self.name, State.ABSENT, f"not configured: [sensor.{self.name}] {self.needs}", power=False)
-        try:
-            report = super().probe()
-        except (EverywattError, OSError) as error:
-            return Report(self.name, State.UNUSABLE, str(error), getattr(error, "cure", None))
-        named = [{"device": group.info.device, "name": group.info.label} for group in self._usable or ()]
-        return replace(report, devices=named)
+        return super().probe()
 
     def find(self) -> list[PolledGroup]:
         """One group for each meter."""
@@ -220,11 +215,11 @@ class SlowMeters(SimpleSensor):
 
     def facts(self, **known: Any) -> Facts:
         """What is known of the meter: what the options say over what the caller knows."""
-        told = {key: self.options[key] for key in KNOWN if key in self.options}
-        odd = next((key for key, value in told.items() if not isinstance(value, int | float)), None)
+        given = {key: self.options[key] for key in KNOWN if key in self.options}
+        odd = next((key for key, value in given.items() if not isinstance(value, int | float)), None)
         if odd:
-            raise SensorError(f"[sensor.{self.name}] {odd} = {told[odd]!r} is not a number.")
-        return Facts(**{**known, **{key: float(value) for key, value in told.items()}})
+            raise SensorError(f"[sensor.{self.name}] {odd} = {given[odd]!r} is not a number.")
+        return Facts(**{**known, **{key: float(value) for key, value in given.items()}})
 
     def login(self) -> Login | None:
         """Credentials: `user` and `password_file` of the options, else two variables of the environment."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import Clock
@@ -55,7 +55,8 @@ class SimpleSensor:
     """A sensor by the groups it finds. A subclass sets `name` and gives `find`.
 
     `absent` says what is not here where nothing is found, `cure` what to do where nothing that was found can be read;
-    `missing` is why channels are not there, which `find` may add to.
+    `missing` is why channels are not there, `how` is how the others are read, and `devices` what is listed of each
+    device where that is more than its name; `find` may add to them.
     """
 
     name = ""
@@ -67,10 +68,13 @@ class SimpleSensor:
         self.request = request
         self.machine = request.machine
         self.missing: dict[str, str] = {}
+        self.how = ""
+        self.devices: list[dict[str, Any]] = []
         self._usable: list[Sampled] | None = None
+        self._open = 0  # groups that are not closed
 
     def find(self) -> Iterable[Sampled]:
-        """The groups that exist here, whether they can be read or not."""
+        """The groups that exist here, whether they can be read or not. SensorError where that cannot be found out."""
         raise NotImplementedError
 
     def group(self, *channels: Channel, read: Callable[[], float | tuple[float, ...]], label: str = "") -> SimpleGroup:
@@ -88,7 +92,13 @@ class SimpleSensor:
         self._usable = []
         samples: dict[str, float | None] = {}
         missing = self.missing = {}
-        for group in self.find():
+        try:
+            found = list(self.find())
+        except EverywattError as error:
+            return Report(self.name, State.UNUSABLE, error.message, error.cure, {}, missing, self.devices)
+        except OSError as error:
+            return Report(self.name, State.UNUSABLE, str(error))
+        for group in found:
             channels = group.info.channels
             try:
                 values = group.sample()
@@ -103,14 +113,25 @@ class SimpleSensor:
                 else:
                     missing[channel.name] = "cannot be read"
         if samples:
-            devices = [{"device": name} for name in dict.fromkeys(group.info.device for group in self._usable)]
-            return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
+            infos = {group.info.device: group.info for group in self._usable}
+            named = [{"device": name} | ({"name": info.label} if info.label else {}) for name, info in infos.items()]
+            return Report(self.name, State.USABLE, self.how, None, samples, missing, self.devices or named)
         if missing:
-            return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, missing=missing)
-        return Report(self.name, State.ABSENT, self.absent)
+            return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, {}, missing, self.devices)
+        return Report(self.name, State.ABSENT, self.absent, devices=self.devices)
 
     def groups(self) -> Sequence[Sampled]:
         """The groups that could be read."""
         if self._usable is None:
             self.probe()
+        self._open = len(self._usable or ())
         return self._usable or ()
+
+    def one_closed(self) -> None:
+        """A group that shares something with the others is closed: with the last of them, all is let go."""
+        self._open -= 1
+        if self._open == 0:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of what the groups share."""

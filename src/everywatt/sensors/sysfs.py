@@ -1,9 +1,9 @@
 """Reading small kernel files: once for facts, over and over with `pread` for values that move.
 
-Nothing here raises for what a file says or fails to say. A value that is not there is NaN or None, and `trouble` tells
+Nothing here raises for what a file says or fails to say. A value that is not there is NaN or None, and `trouble` says
 why, so that one broken file never takes its neighbours with it.
 
-Graphics cards are told apart by PCI address: AMD's and Intel's have one device name each, whichever sensor reads them.
+A graphics card is its PCI address: AMD's and Intel's have one device name each, whichever sensor reads them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -183,6 +184,20 @@ class ValueGroup(Generic[Read]):
         """Let go of all of them."""
         for value in self._values:
             value.close()
+
+
+def value_groups(found: Iterable[tuple[GroupInfo, Channel, Read]], clock: Clock) -> list[ValueGroup[Read]]:
+    """Values by the name of their group, whose info (that of its first value) gets the channels."""
+    groups: dict[str, list[tuple[GroupInfo, Channel, Read]]] = {}
+    for one in found:
+        groups.setdefault(one[0].name, []).append(one)
+    made = []
+    for members in groups.values():
+        channels = tuple(channel for _, channel, _ in members)
+        age_s = max(channel.facts.period_s or channel.facts.window_s or 0.0 for channel in channels)
+        info = replace(members[0][0], channels=channels)
+        made.append(ValueGroup(info, [value for _, _, value in members], clock, age_s=age_s))
+    return made
 
 
 def in_unit(channel: Channel, raw: float) -> float | None:

@@ -165,8 +165,8 @@ class Sine:
             if math.sin(omega * (start + end) / 2) > level:
                 total += limit_w * (end - start)
             else:
-                swing = math.cos(omega * start) - math.cos(omega * end)
-                total += self.mean_w * (end - start) + self.amplitude_w / omega * swing
+                change = math.cos(omega * start) - math.cos(omega * end)
+                total += self.mean_w * (end - start) + self.amplitude_w / omega * change
         return total
 
 

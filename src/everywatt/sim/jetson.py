@@ -110,8 +110,8 @@ class Board:
         programs.mkdir()
         facts = self.folder / "board.json"
         texts = {label: curve.text for label, curve in self._curves.items()}
-        told = {"t0_ns": self.t0_ns, "period_s": self.period_s, "fault": self.fault, "rails": texts}
-        facts.write_text(json.dumps(told))
+        board = {"t0_ns": self.t0_ns, "period_s": self.period_s, "fault": self.fault, "rails": texts}
+        facts.write_text(json.dumps(board))
         if self.layout == "tegrastats":
             source = Path(__file__).resolve().parents[2]
             script = programs / "tegrastats"

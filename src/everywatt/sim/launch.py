@@ -63,7 +63,7 @@ class _Relay:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         if number in (signal.SIGINT, signal.SIGQUIT) and _at_terminal():
-            return  # the terminal has told the command already
+            return  # the terminal has sent it to the command already
         if self._child is None:
             self._early.append(number)
         else:

@@ -189,7 +189,7 @@ class Follower:
         self._folder = folder
         t0_ns, loads = read_loads(folder)
         if any(Device.parse(name).is_cpu for name in loads):
-            HostStat(folder / HOST_STAT, t0_ns).close()  # before anybody can open the real one
+            HostStat(folder / HOST_STAT, t0_ns).close()  # before a program can open the real one
         source = str(Path(__file__).parents[2])
         env = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, (source, env.get("PYTHONPATH"))))

@@ -60,6 +60,7 @@ def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
         absent = [number for number in absent if number != "83" or not counts_module]
         calls = ["nvmlDeviceGetTotalEnergyConsumption"] if "83" in absent else []
         period_s = power.get("period_s") or 0.1
+        memory_w = _measured(document, f"{device}.memory.power").get("mean_w")
         found.append(
             Gpu(
                 parse_curve(f"constant:{watts:.6g}W"),
@@ -71,6 +72,7 @@ def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
                 quantum_j=counter.get("quantum") or 0.001,
                 power_quantum_w=power.get("quantum") or 0.001,
                 module_w=max(of_module - watts, 0.0) if module is not None else None,
+                memory_share=None if memory_w is None else min(memory_w / watts, 1.0),
                 counter_module=counts_module,
                 unsupported=(*(f"field:{number}" for number in absent), *calls),
                 seed=len(found),
@@ -159,13 +161,13 @@ class SimMachine:
             curves = curves or [parse_curve("constant:100W")]
             curves = [curves[i % len(curves)] for i in range(max(replicate, len(curves)))]
         boxes = [parse_curve(item) if isinstance(item, str) else item for item in packages]
-        for kind, number in settings.single:
-            if not 0 <= number < len(curves if kind == "gpu" else boxes):
+        for kind, number in settings.said:
+            if number is not None and not 0 <= number < len(curves if kind == "gpu" else boxes):
                 raise UsageError(f"A sensor option names a {kind} that the machine does not have.")
         return cls(
             gpus=tuple(settings.gpu_at(i, Gpu(curve, seed=i)) for i, curve in enumerate(curves)),
             packages=tuple(settings.package_at(i, Package(curve)) for i, curve in enumerate(boxes)),
-            **settings.machine,
+            **settings.of("machine"),
         )
 
     @classmethod

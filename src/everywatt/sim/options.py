@@ -218,22 +218,26 @@ GPU_KEYS, PACKAGE_KEYS, MACHINE_KEYS = tuple(_GPU), tuple(_PACKAGE), tuple(_MACH
 GPU_FIELDS = {key: name for key, (name, _) in _GPU.items()}
 
 
+Where = tuple[str, int | None]  # "gpu", "package" or "machine", and a number, None for all
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Parsed `--sensor` texts: for all cards, single cards, all packages, single packages, and the machine."""
+    """Parsed `--sensor` texts: what was said of the machine, of all cards or packages, and of single ones."""
 
-    gpu: Mapping[str, Any] = field(default_factory=dict)
-    package: Mapping[str, Any] = field(default_factory=dict)
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    single: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    said: Mapping[Where, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, kind: str, index: int | None = None) -> dict[str, Any]:
+        """What was said of all of a kind and of this one."""
+        return {**self.said.get((kind, None), {}), **self.said.get((kind, index), {})}
 
     def gpu_at(self, index: int, gpu: Gpu) -> Gpu:
         """The card with what was said of all cards and of this one."""
-        return _checked(replace(gpu, **{**self.gpu, **self.single.get(("gpu", index), {})}))
+        return _checked(replace(gpu, **self.of("gpu", index)))
 
     def package_at(self, index: int, package: Package) -> Package:
         """The package with what was said of all packages and of this one."""
-        return replace(package, **{**self.package, **self.single.get(("package", index), {})})
+        return replace(package, **self.of("package", index))
 
 
 def _checked(gpu: Gpu) -> Gpu:
@@ -246,30 +250,20 @@ def _checked(gpu: Gpu) -> Gpu:
 
 def parse_settings(texts: Iterable[str]) -> Settings:
     """`period=100ms,gpu.1.lost_at=5s,package.wrap=300J,…`: a plain key is about every card."""
-    gpu: dict[str, Any] = {}
-    package: dict[str, Any] = {}
-    machine: dict[str, Any] = {}
-    single: dict[tuple[str, int], dict[str, Any]] = {}
+    said: dict[Where, dict[str, Any]] = {}
     for item in (part for text in texts for part in _split(text)):
         key, equals, value = item.partition("=")
         *where, plain = key.strip().split(".")
         if not equals:
             raise UsageError(f"'{item}' is not of the form key=value.", cure=_known())
-        if not where and plain in _MACHINE:
-            name, parse = _MACHINE[plain]
-            machine[name] = _value(item, parse, value)
-            continue
-        kind = where[0] if where else "gpu"
-        table = {"gpu": _GPU, "package": _PACKAGE}.get(kind, {})
+        kind = where[0] if where else "machine" if plain in _MACHINE else "gpu"
+        table = {"gpu": _GPU, "package": _PACKAGE, "machine": {} if where else _MACHINE}.get(kind, {})
         if plain not in table or len(where) > 2:
             raise UsageError(f"'{key}' is not a property of a simulated device.", cure=_known())
         name, parse = table[plain]
-        if len(where) == 2:
-            target = single.setdefault((kind, int(where[1]) if where[1].isdecimal() else -1), {})
-        else:
-            target = gpu if kind == "gpu" else package
-        target[name] = _value(item, parse, value)
-    return Settings(gpu, package, machine, single)
+        number = None if len(where) < 2 else int(where[1]) if where[1].isdecimal() else -1
+        said.setdefault((kind, number), {})[name] = _value(item, parse, value)
+    return Settings(said)
 
 
 def _split(text: str) -> list[str]:

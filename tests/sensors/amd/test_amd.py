@@ -132,6 +132,20 @@ def test_amdsmi_counts_joules(tree):
     assert library.open == 0
 
 
+def test_the_reasons_of_the_library_are_reported(tree):
+    library = Library({"0000:84:00.0": {"power": {"average_socket_power": 36}}})
+    sensor = AmdSmi(tree.request(), load=lambda: library)
+    assert "AMDSMI_STATUS_NOT_SUPPORTED" in sensor.probe().missing["amdgpu.0.energy"]
+    (group,) = sensor.groups()
+
+    def lost(handle):
+        raise RuntimeError("AMDSMI_STATUS_DRIVER_NOT_LOADED")
+
+    library.amdsmi_get_power_info = lost
+    with pytest.raises(SensorError, match="DRIVER_NOT_LOADED"):
+        group.read()
+
+
 def test_amdsmi_shares_the_name_of_hwmon(tree):
     hwmon_card(tree)
     sensor = AmdSmi(tree.request(), load=lambda: Library({"0000:83:00.0": counted()}))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from everywatt.sensors.nvidia.smi_csv import Parser, parse_csv, rejected_field
+from everywatt.sensors.nvidia.smi_csv import Parser, parse_csv
 from everywatt.sensors.sysfs import short_pci
 
 LINES = (Path(__file__).parent / "data" / "nvidia_smi_csv.txt").read_text().splitlines()
@@ -92,7 +92,6 @@ def test_failures_are_told_from_rows():
     assert parser.failures == [lost]
     assert short_pci(lost) == "0000:0b:00.0"
     assert short_pci("Unable to determine the device handle for GPU0: 00000000:0B:00.0: GPU is lost") == "0000:0b:00.0"
-    assert rejected_field('Field "power.draw.instant" is not a valid field to query.') == "power.draw.instant"
 
 
 @pytest.mark.parametrize(

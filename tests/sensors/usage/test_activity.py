@@ -137,3 +137,12 @@ def test_each_cpu_has_a_utilisation_and_a_clock(machine):
     assert again["host.cpu0.utilisation"] == pytest.approx(30.0), "no tick has passed"
     for one in (*others, group):
         one.close()
+
+
+def test_the_probe_lists_channels_that_settings_ask_for(machine):
+    (machine.sys / "devices/system/cpu/present").write_text("0-1\n")
+    report = Use(Request(machine=machine, options={"use": {"cpus": True, "features": True}})).probe()
+    assert report.samples["host.cpu0.clock"] == 2000.0
+    assert {"host.cpu0.utilisation", "host.cpu1.clock", "host.user_time"} <= set(report.samples)
+    for name, value in report.samples.items():
+        assert value is not None or report.missing[name], name

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.clocks import NS
@@ -15,7 +16,7 @@ from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.meters import power_channel
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.simple import Sampled, SimpleGroup, SimpleSensor
+from everywatt.sensors.simple import SimpleGroup, SimpleSensor
 from everywatt.sensors.sysfs import short_pci, socket_of
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
@@ -23,6 +24,7 @@ FACTS = Facts(quantum=1.0)
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
 MOVES_NS = NS // 5  # drivers refresh their metrics at least every 100 ms, and an idle card draws several watts
 COUNT = ("energy_accumulator", "power")  # the second by early versions
+Value = TypeVar("Value")
 
 
 def hwmon_cards(machine: Machine) -> dict[str, str]:
@@ -53,11 +55,13 @@ def counted(info: Any) -> tuple[float, float] | None:
     return (count, step_uj) if count is not None and step_uj and step_uj > 0 and count > 0 else None
 
 
-def _quiet(ask: Callable[[], float | None]) -> float | None:
+def _tried(ask: Callable[[], Value | None]) -> tuple[Value | None, str]:
+    """What `ask` gives, and why it gives nothing."""
     try:
-        return ask()
-    except Exception:  # noqa: BLE001 - the library raises its own kinds, and a card may be lost
-        return None
+        found = ask()
+    except Exception as error:  # noqa: BLE001 - the library raises its own kinds, and a card may be lost
+        return None, f"{type(error).__name__}: {error}"
+    return found, "" if found is not None else "no value"
 
 
 class AmdSmi(SimpleSensor):
@@ -73,7 +77,6 @@ class AmdSmi(SimpleSensor):
         self._load = load
         self._library: Any = None
         self._handles: list[Any] = []
-        self._open = 0
 
     def probe(self) -> Report:
         """What the library says of each card."""
@@ -91,16 +94,15 @@ class AmdSmi(SimpleSensor):
             return Report(self.name, State.UNUSABLE, f"amdsmi finds no driver: {error}", "modprobe amdgpu")
         report = super().probe()
         if not report.usable:
-            self._shut()
-        sockets = len(self._sockets())
-        if not report.usable or len(self._handles) == sockets:
-            return report
-        return replace(report, why=f"{len(self._handles)} partitions of {sockets} socket(s), each socket counted once")
+            self.close()
+        return report
 
     def find(self) -> Iterator[SimpleGroup]:
         """One group for each socket, by the first of its partitions that gives something."""
-        known = hwmon_cards(self.machine)
-        for index, (pci, parts) in enumerate(self._sockets()):
+        known, sockets = hwmon_cards(self.machine), self._sockets()
+        if len(self._handles) > len(sockets):
+            self.how = f"{len(self._handles)} partitions of {len(sockets)} socket(s), each socket counted once"
+        for index, (pci, parts) in enumerate(sockets):
             device = device_of(pci, index, known)
             found = next(filter(None, (self._card(handle, device) for handle in parts)), None)
             if found is None:
@@ -112,10 +114,10 @@ class AmdSmi(SimpleSensor):
         """PCI address and handles of each socket: partitions repeat its power, so they belong together."""
         found: dict[Any, tuple[str | None, list[Any]]] = {}
         for place, handle in enumerate(self._handles):
-            try:
-                pci = short_pci(str(self._library.amdsmi_get_gpu_device_bdf(handle)))
-            except Exception:  # noqa: BLE001 - the library raises its own kinds
-                pci = None
+            address, why = _tried(partial(self._library.amdsmi_get_gpu_device_bdf, handle))
+            pci = short_pci(str(address))
+            if why:
+                self.missing[f"PCI address of card {place}"] = why
             found.setdefault(socket_of(pci) or place, (pci, []))[1].append(handle)
         return list(found.values())
 
@@ -124,57 +126,50 @@ class AmdSmi(SimpleSensor):
         library = self._library
         channels: list[Channel] = []
         asks: list[Callable[[], float | None]] = []
-        energy: Any = _quiet(lambda: counted(library.amdsmi_get_energy_count(handle)))  # type: ignore[return-value,arg-type]
 
-        def count() -> float | None:
-            return (counted(library.amdsmi_get_energy_count(handle)) or (None,))[0]
+        def count() -> tuple[float, float] | None:
+            return counted(library.amdsmi_get_energy_count(handle))
 
         def watts() -> float | None:
             return socket_w(library.amdsmi_get_power_info(handle))
 
         def values() -> tuple[float, ...]:
-            found = [_quiet(ask) for ask in asks]
-            if found[0] is None:
-                raise SensorError(f"{device} delivers no {channels[0].name.rpartition('.')[2]}.")
-            return tuple(NAN if value is None else value for value in found)
+            found = [_tried(ask) for ask in asks]
+            if found[0][0] is None:
+                raise SensorError(f"{device} delivers no {channels[0].name.rpartition('.')[2]}: {found[0][1]}.")
+            return tuple(NAN if value is None else value for value, _ in found)
 
-        if energy is not None and not self._moves(count, energy[0]):
-            self.missing[f"{device}.energy"] = f"the counter did not move in {MOVES_NS / NS:g} s"
+        energy, why = _tried(count)
+        if energy is not None and not self._moves(count, energy):
+            why = f"the counter did not move in {MOVES_NS / NS:g} s"
+        if why:
+            self.missing[f"{device}.energy"] = why
         elif energy is not None:
             scale = energy[1] * 1e-6
             facts = Facts(quantum=scale)
             channels.append(
                 Channel(f"{device}.energy", "J", Kind.COUNTER, device, Domain.GPU, scale, facts=facts, in_slot=True)
             )
-            asks.append(count)
-        if _quiet(watts) is not None:
+            asks.append(lambda: (count() or (None,))[0])
+            self.missing.pop(f"{device}.energy", None)  # of another partition
+        if _tried(watts)[0] is not None:
             channels.append(replace(power_channel(device, Domain.GPU, FACTS), in_slot=True))
             asks.append(watts)
         info = GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels))
-        return SimpleGroup(info, values, self.machine.clock, end=self._one_closed) if channels else None
+        return SimpleGroup(info, values, self.machine.clock, end=self.one_closed) if channels else None
 
-    def _moves(self, count: Callable[[], float | None], first: float) -> bool:
+    def _moves(self, count: Callable[[], tuple[float, float] | None], first: tuple[float, float]) -> bool:
         """Whether a counter moves: some cards have one that never does."""
         clock = self.machine.clock
         deadline_ns = clock.monotonic_ns() + MOVES_NS
-        while _quiet(count) in (first, None):  # a failure is no movement
+        while _tried(count)[0] in (first, None):  # a failure is no movement
             now_ns = clock.monotonic_ns()
             if now_ns >= deadline_ns:
                 return False
             clock.sleep_until(min(now_ns + 5_000_000, deadline_ns))
         return True
 
-    def groups(self) -> Sequence[Sampled]:
-        """One group for each card; the library is let go with the last of them."""
-        found = super().groups()
-        self._open = len(found)
-        return found
-
-    def _one_closed(self) -> None:
-        self._open -= 1
-        if self._open == 0:
-            self._shut()
-
-    def _shut(self) -> None:
+    def close(self) -> None:
+        """Let go of the library."""
         if self._library is not None:
-            _quiet(self._library.amdsmi_shut_down)
+            _tried(self._library.amdsmi_shut_down)  # it fails where the driver has gone, which reads have reported

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo
 from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of, socket_name
-from everywatt.sensors.sysfs import ValueGroup, in_unit, parse_cpus, read_count, read_text, watch
+from everywatt.sensors.cpu.rapl import Cpu, Rapl, energy_channel, name_of, socket_name
+from everywatt.sensors.sysfs import ValueGroup, in_unit, parse_cpus, read_count, read_text, value_groups, watch
 
 EventOpener = Callable[[int, int, int], int]
 EventReader = Callable[[int], int]
@@ -253,19 +253,14 @@ class PerfRapl:
         """One group for each socket, one for psys, and one for all single cores."""
         if self._found is None:
             self.probe()
-        buckets: dict[str, list[tuple[Channel, Event]]] = {}
-        for channel, event in self._found or ():
-            bucket = "cores" if event.single else channel.device.replace("dram.", "cpu.")
-            buckets.setdefault(bucket, []).append((channel, event))
-        groups = []
-        for device, members in buckets.items():
-            channels = tuple(channel for channel, _ in members)
-            info = GroupInfo(f"perf.{device}", self.name, device, channels, inline=True, label="RAPL by perf_events")
-            if device == "cores":
-                info = replace(info, device="host", cadence=Cadence.SLOW, inline=False)
-            counters = self._counters([event for _, event in members])
-            groups.append(ValueGroup(info, counters, self._machine.clock, age_s=PERIOD_S))
-        return groups
+        counters = self._counters([event for _, event in self._found or ()])
+        found = [(self._info(*one), one[0], counter) for one, counter in zip(self._found or (), counters, strict=True)]
+        return value_groups(found, self._machine.clock)
+
+    def _info(self, channel: Channel, event: Event) -> GroupInfo:
+        device = "cores" if event.single else channel.device.replace("dram.", "cpu.")
+        info = GroupInfo(f"perf.{device}", self.name, device, (), inline=True, label="RAPL by perf_events")
+        return replace(info, device="host", cadence=Cadence.SLOW, inline=False) if event.single else info
 
     def _counters(self, events: Sequence[Event]) -> list[Counter]:
         opener = self._opener or open_event

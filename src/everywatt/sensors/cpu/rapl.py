@@ -27,6 +27,7 @@ from everywatt.sensors.sysfs import (
     in_unit,
     read_count,
     read_text,
+    value_groups,
     watch,
 )
 
@@ -270,16 +271,13 @@ class Rapl:
         """One group for each package or die with all that is read beside it, and one for psys."""
         if self._found is None:
             self.probe()
-        buckets: dict[str, list[tuple[Zone, Channel, NumberFile]]] = {}
-        for entry in sorted(self._found or (), key=_reading_order):
-            buckets.setdefault(entry[1].device.replace("dram.", "cpu."), []).append(entry)
-        groups = []
-        for device, members in buckets.items():
-            channels = tuple(channel for _, channel, _ in members)
-            label = members[0][0].name
-            info = GroupInfo(f"rapl.{device}", self.name, device, channels, inline=True, label=label)
-            groups.append(ValueGroup(info, [file for _, _, file in members], self._machine.clock, age_s=PERIOD_S))
-        return groups
+        ordered = sorted(self._found or (), key=_reading_order)
+        found = [(self._info(zone, channel), channel, file) for zone, channel, file in ordered]
+        return value_groups(found, self._machine.clock)
+
+    def _info(self, zone: Zone, channel: Channel) -> GroupInfo:
+        device = channel.device.replace("dram.", "cpu.")
+        return GroupInfo(f"rapl.{device}", self.name, device, (), inline=True, label=zone.name)
 
     def _file(self, zone: Zone, missing: dict[str, str]) -> NumberFile:
         top = read_count(zone.folder / "max_energy_range_uj")

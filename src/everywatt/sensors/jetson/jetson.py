@@ -19,9 +19,9 @@ from everywatt.sensors.sysfs import (
     SignedFile,
     ValueGroup,
     entries,
-    in_unit,
     read_count,
     read_text,
+    value_groups,
 )
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     period_s = period_ms / 1e3 if period_ms else None if total else PERIOD_S
     # Channels 4 to 6 of an INA3221 are its shunts' voltages and 7 is their sum: no rails.
     for index in (1,) if total else (1, 2, 3):
-        told = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
-        label = next(filter(None, told), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
+        labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
+        label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
         power = _there(folder / f"power{index}_input")
         volts, amps = _there(folder / f"in{index}_input"), _there(folder / f"curr{index}_input")
         if power is None and (volts is None or amps is None):
@@ -321,11 +321,8 @@ class Jetson:
         device = self._device(samples)
         state = self._state()
         if state.info.channels:
-            (row,) = state.read()
-            found = zip(state.info.channels, row.values, strict=True)
-            samples |= {channel.name: in_unit(channel, raw) for channel, raw in found}
+            samples |= state.sample()
             missing |= state.missing
-        state.close()
         return Report(self.name, State.USABLE, "", None, samples, missing, [device])
 
     def _state(self) -> StateGroup:
@@ -351,21 +348,11 @@ class Jetson:
         """One group for each chip, which publish by clocks of their own, and what the board does beside."""
         if self._found is None:
             self.probe()
-        chips: dict[str, list[tuple[Channel, RailReader]]] = {}
-        for channel, reader in self._found or ():
-            chips.setdefault(reader.rail.chip, []).append((channel, reader))
-        groups: list[ValueGroup[RailReader] | StateGroup] = []
-        for chip, members in chips.items():
-            channels = tuple(channel for channel, _ in members)
-            info = GroupInfo(
-                f"jetson.{chip}",
-                self.name,
-                "jetson",
-                channels,
-                tracked=channels[0].facts.period_s is not None,
-                label=self._model(),
-            )
-            age_s = channels[0].facts.period_s or 0.0
-            groups.append(ValueGroup(info, [reader for _, reader in members], self._machine.clock, age_s=age_s))
+        found = [(self._info(channel, reader), channel, reader) for channel, reader in self._found or ()]
+        groups: list[ValueGroup[RailReader] | StateGroup] = [*value_groups(found, self._machine.clock)]
         state = self._state() if groups else None
         return [*groups, state] if state is not None and state.info.channels else groups
+
+    def _info(self, channel: Channel, reader: RailReader) -> GroupInfo:
+        tracked = channel.facts.period_s is not None
+        return GroupInfo(f"jetson.{reader.rail.chip}", self.name, "jetson", (), tracked=tracked, label=self._model())

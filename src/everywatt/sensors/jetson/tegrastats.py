@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from everywatt.core.channels import NAN, Channel, Facts, GroupInfo, Row
-from everywatt.core.clocks import NS, Clock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, Request, State
-from everywatt.sensors.child import Child
+from everywatt.sensors.base import Request
+from everywatt.sensors.child import Child, LoopingChild
 from everywatt.sensors.jetson.board_state import gauge
 from everywatt.sensors.jetson.jetson import (
     GAIN_PCT,
@@ -30,6 +30,7 @@ from everywatt.sensors.jetson.jetson import (
     total_note,
     word,
 )
+from everywatt.sensors.simple import SimpleSensor
 
 MIB = 2**20
 # Real lines have some 1,000 characters.
@@ -206,12 +207,11 @@ def _milliwatts(text: str, unit: str | None) -> float:
 INTERVAL_MS = 430
 PROBE_S = 4.0
 SILENCE_S = 5.0
-BACKOFF_S = 1.0
 # tegrastats does not print a rail's voltage: 5 V and 20 V occur, and the offset is that of the larger.
 _FACTS = Facts(
     period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * OFFSET_V / SHUNT_OHM
 )
-Start = Callable[[Sequence[str], Mapping[str, str], int], Child]
+Start = Callable[[Sequence[str], Mapping[str, str]], Child]
 Take = Callable[[TegraLine], float | None]
 Pick = Callable[[TegraLine], Engine | None]
 
@@ -286,133 +286,87 @@ def values_of(line: TegraLine, takes: Sequence[Take]) -> tuple[float, ...]:
 class TegraGroup:
     """The child's lines as rows. Silence, an end and lines without power are a SensorError, and a new child."""
 
-    def __init__(self, info: GroupInfo, takes: Sequence[Take], start: Callable[[int], Child], clock: Clock) -> None:
+    rows_every_s = PERIOD_S
+
+    def __init__(self, info: GroupInfo, takes: Sequence[Take], child: LoopingChild, first: TegraLine) -> None:
         self.info = info
-        self.rows_every_s = PERIOD_S
         self._takes = tuple(takes)
-        self._start = start
-        self._clock = clock
-        self._child: Child | None = None
+        self._child = child
+        self._first = first
         self._line_ns = 0
-        self._again_ns = 0
-        self._failure: str | None = None
+
+    def sample(self) -> tuple[float, ...]:
+        """The values of the probe's line."""
+        return values_of(self._first, self._takes)
 
     def read(self) -> list[Row]:
         """The lines that have arrived since the last read."""
-        now_ns = self._clock.monotonic_ns()
-        if self._child is None and now_ns >= self._again_ns:
-            self._launch(now_ns)
-        rows = self._rows(now_ns) if self._child is not None else []
-        if rows:
-            self._failure = None
-        elif self._child is not None:
-            self._watch(now_ns)
-        if self._failure is not None:
-            raise SensorError(self._failure)
-        return rows
-
-    def _launch(self, now_ns: int) -> None:
-        try:
-            self._child = self._start(now_ns)
-            self._line_ns = now_ns
-        except OSError as error:
-            self._lost(f"tegrastats cannot be run: {error.strerror}.", now_ns)
-
-    def _rows(self, now_ns: int) -> list[Row]:
-        assert self._child is not None
-        lines = [line for line in map(parse_line, self._child.lines()) if line is not None]
-        values = [values_of(line, self._takes) for line in lines]
-        values = [found for found in values if found[0] == found[0]]  # without the first rail it is no reading
-        step_ns = round(PERIOD_S * NS)
-        # Lines that were kept back and come together are a period apart; none is older than the last one seen.
-        times = [now_ns - step_ns * back for back in range(len(values) - 1, -1, -1)]
+        found = self._child.rows(self._values)
+        if self._child.failure is not None:
+            raise SensorError(self._child.failure)
+        now_ns, step_ns = self._child.clock.monotonic_ns(), round(PERIOD_S * NS)
         rows = []
-        for read_ns, found in zip(times, values, strict=True):
+        # Lines that were kept back and come together are a period apart; none is older than the last one seen.
+        for back, values in zip(reversed(range(len(found))), found, strict=True):
+            read_ns = now_ns - step_ns * back
             if read_ns > self._line_ns:
-                rows.append(Row(read_ns, max(read_ns - step_ns, self._line_ns), read_ns, found))
+                rows.append(Row(read_ns, max(read_ns - step_ns, self._line_ns), read_ns, values))
                 self._line_ns = read_ns
         return rows
 
-    def _watch(self, now_ns: int) -> None:
-        assert self._child is not None
-        silent_s = (now_ns - self._line_ns) / NS
-        if self._child.finished:
-            self._lost("tegrastats exited.", now_ns)
-        elif silent_s > SILENCE_S:
-            self._lost(f"tegrastats printed no line with power for {silent_s:.1f} s; restarting it.", now_ns)
-
-    def _lost(self, why: str, now_ns: int) -> None:
-        self.close()
-        self._failure = why
-        self._again_ns = now_ns + round(BACKOFF_S * NS)
+    def _values(self, text: str) -> tuple[float, ...] | None:
+        line = parse_line(text)
+        values = (NAN,) if line is None else values_of(line, self._takes)
+        return values if values[0] == values[0] else None  # without the first rail it is no reading
 
     def close(self) -> None:
         """End the child."""
-        if self._child is not None:
-            child, self._child = self._child, None
-            child.end()
+        self._child.end()
 
 
-class Tegrastats:
+class Tegrastats(SimpleSensor):
     """The sensor."""
 
     name = "tegrastats"
     after: Sequence[str] = ("jetson",)
+    absent = "tegrastats was not found on the PATH."
 
     def __init__(self, request: Request, *, start: Start = Child) -> None:
-        self._machine = request.machine
+        super().__init__(request)
         self._start = start
-        self._command: list[str] = []
-        self._channels: list[tuple[Channel, Take]] = []
+        self.how = "one tegrastats, power integrated"
 
-    def probe(self) -> Report:
-        """What the first line of a short run of it says."""
-        self._channels = []
-        binary = shutil.which("tegrastats", path=self._machine.environ.get("PATH", ""))
+    def find(self) -> list[TegraGroup]:
+        """One group, by the first line of a short run of it."""
+        environ, clock = self.machine.environ, self.machine.clock
+        binary = shutil.which("tegrastats", path=environ.get("PATH", ""))
         if binary is None:
-            return Report(self.name, State.ABSENT, "tegrastats was not found on the PATH.")
-        self._command = [binary, "--interval", str(INTERVAL_MS)]
-        line, said = self._first_line()
-        if line is None:
-            return Report(self.name, State.UNUSABLE, said)
-        self._channels = line_channels(line)
-        watts = [channel.name for channel, _ in self._channels if channel.unit == "W"]
-        samples: dict[str, float | None] = {channel.name: take(line) for channel, take in self._channels}
-        if not watts:
-            why = "tegrastats runs, but its lines contain no power."
-            return Report(self.name, State.UNUSABLE, why, "sudo everywatt doctor", samples, power=False)
+            return []
+        command = [binary, "--interval", str(INTERVAL_MS)]
+        line = self._first_line(command)
+        channels = line_channels(line)
+        if not any(channel.unit == "W" for channel, _ in channels):
+            raise SensorError("tegrastats runs, but its lines contain no power.", cure="sudo everywatt doctor")
         note = total_note([rail.label for rail in line.rails])
-        device = {"device": "jetson", **({"note": note} if note else {})}
-        return Report(self.name, State.USABLE, "one tegrastats, power integrated", None, samples, {}, [device])
+        self.devices = [{"device": "jetson", **({"note": note} if note else {})}]
+        info = GroupInfo("tegrastats", self.name, "jetson", tuple(c for c, _ in channels), label="tegrastats")
+        child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S, start=self._start)
+        return [TegraGroup(info, [take for _, take in channels], child, line)]
 
-    def _first_line(self) -> tuple[TegraLine | None, str]:
-        clock = self._machine.clock
+    def _first_line(self, command: Sequence[str]) -> TegraLine:
+        clock = self.machine.clock
         start_ns = clock.monotonic_ns()
-        try:
-            child = self._start(self._command, self._machine.environ, start_ns)
-        except OSError as error:
-            return None, f"tegrastats cannot be run: {error.strerror}."
+        child = self._start(command, self.machine.environ)
         said = ""
         try:
             while (now_ns := clock.monotonic_ns()) - start_ns < PROBE_S * NS:
                 for text in child.lines():
-                    line = parse_line(text)
-                    if line is not None:
-                        return line, ""
+                    if (line := parse_line(text)) is not None:
+                        return line
                     said = said or text.strip()
                 if child.finished:
-                    return None, f"tegrastats exited without printing a line{f': {said[:200]}' if said else '.'}"
+                    raise SensorError(f"tegrastats exited without printing a line{f': {said[:200]}' if said else '.'}")
                 clock.sleep_until(now_ns + 20_000_000)
         finally:
             child.end()
-        return None, f"tegrastats printed no line within {PROBE_S:g} s."
-
-    def groups(self) -> list[TegraGroup]:
-        """One group, fed by one child."""
-        if not self._channels and not self.probe().usable:
-            return []
-        channels = tuple(channel for channel, _ in self._channels)
-        takes = [take for _, take in self._channels]
-        info = GroupInfo("tegrastats", self.name, "jetson", channels, label="tegrastats")
-        command, environ = self._command, self._machine.environ
-        return [TegraGroup(info, takes, lambda now: self._start(command, environ, now), self._machine.clock)]
+        raise SensorError(f"tegrastats printed no line within {PROBE_S:g} s.")

@@ -25,6 +25,7 @@ from everywatt.sensors.sysfs import (
     read_count,
     read_text,
     socket_of,
+    value_groups,
     watch,
 )
 
@@ -185,25 +186,20 @@ class Hwmon:
         """One group for each chip, cores of a CPU apart and slow: there may be hundreds of them."""
         if self._found is None:
             self.probe()
-        buckets: dict[tuple[str, bool], list[tuple[Value, Channel, NumberFile]]] = {}
-        for entry in self._found or ():
-            buckets.setdefault((entry[0].device, entry[1].device.startswith("core.")), []).append(entry)
-        groups = []
-        for (device, cores), members in buckets.items():
-            channels = tuple(channel for _, channel, _ in members)
-            counters = members[0][0].chip in _CPU_COUNTERS
-            info = GroupInfo(
-                f"{device}.cores" if cores else device,
-                self.name,
-                device,
-                channels,
-                cadence=Cadence.SLOW if cores else Cadence.FAST,
-                inline=counters and not cores,
-                label=members[0][0].chip,
-            )
-            age_s = max((c.facts.period_s or c.facts.window_s or 0.0 for c in channels), default=0.0)
-            groups.append(ValueGroup(info, [file for _, _, file in members], self._machine.clock, age_s=age_s))
-        return groups
+        found = self._found or ()
+        return value_groups([(self._info(value, c), c, file) for value, c, file in found], self._machine.clock)
+
+    def _info(self, value: Value, channel: Channel) -> GroupInfo:
+        cores = channel.device.startswith("core.")
+        return GroupInfo(
+            f"{value.device}.cores" if cores else value.device,
+            self.name,
+            value.device,
+            (),
+            cadence=Cadence.SLOW if cores else Cadence.FAST,
+            inline=value.chip in _CPU_COUNTERS and not cores,
+            label=value.chip,
+        )
 
     def _not_of_others(self, values: list[Value]) -> list[Value]:
         """Without the chips that the `jetson` sensor of the same run reads."""

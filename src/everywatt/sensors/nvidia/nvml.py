@@ -121,8 +121,8 @@ class Nvml:
         for card in self._cards:
             fields = Fields(self._nvml, asked)
             why = tried(fields.read, card.handle)[1]
-            told = dict.fromkeys(asked, why) if why else {key: words_for(code) for key, code in fields.errors.items()}
-            found[f"gpu.{card.device.index}"] = {f"{f}/{s}": told.get((f, s), "ok") for f, s in asked}
+            errors = {key: why or words_for(fields.errors[key]) for key in (asked if why else fields.errors)}
+            found[f"gpu.{card.device.index}"] = {f"{f}/{s}": errors.get((f, s), "ok") for f, s in asked}
         self.close()
         return found
 

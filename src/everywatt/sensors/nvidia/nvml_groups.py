@@ -72,6 +72,13 @@ class Found:
         self.missing[name] = why
 
 
+def _info(device: Device, what: str, channels: Sequence[Channel], cadence: Cadence) -> GroupInfo:
+    """A group of one GPU; fast ones are read when the driver publishes."""
+    gpu, name, fast = device.identity.gpu, f"gpu.{device.index}", cadence is Cadence.FAST
+    full = f"nvml.{name}.{what}"
+    return GroupInfo(full, "nvml", name, tuple(channels), cadence, tracked=fast, label=gpu.name, uuid=gpu.uuid)
+
+
 class PowerGroup:
     """Energy and power of one GPU: fields in one call, single calls only where they have to be."""
 
@@ -84,17 +91,7 @@ class PowerGroup:
     ) -> None:
         self._device = device
         self._closed = closed
-        index = device.index
-        self.info = GroupInfo(
-            f"nvml.gpu.{index}.power",
-            "nvml",
-            f"gpu.{index}",
-            tuple(source.channel for source in sources),
-            Cadence.FAST,
-            tracked=True,
-            label=device.identity.gpu.name,
-            uuid=device.identity.gpu.uuid,
-        )
+        self.info = _info(device, "power", [source.channel for source in sources], Cadence.FAST)
         self._batch = [place for place, source in enumerate(sources) if source.field_id is not None]
         self._fields = Fields(device.nvml, [sources[place].field_id or 0 for place in self._batch])
         self._first = len(self._batch) if self._batch == list(range(len(self._batch))) else 0
@@ -217,20 +214,11 @@ class StateGroup:
         self._gpm = gpm
         self._closed = closed
         self._last: dict[str, _Asked] = {}
-        index = device.index
-        self._memory = f"gpu.{index}.memory"
+        self._memory = f"gpu.{device.index}.memory"
         # Memory first: where it changed the others are asked.
         self._order = sorted(range(len(sources)), key=lambda place: sources[place].channel.name != self._memory)
         channels = [source.channel for source in sources] + (gpm.channels if gpm else [])
-        self.info = GroupInfo(
-            f"nvml.gpu.{index}.state",
-            "nvml",
-            f"gpu.{index}",
-            tuple(channels),
-            Cadence.SLOW,
-            label=device.identity.gpu.name,
-            uuid=device.identity.gpu.uuid,
-        )
+        self.info = _info(device, "state", channels, Cadence.SLOW)
 
     def read(self) -> list[Row]:
         """One row, NaN for metrics that failed this time. Raises SensorError where the GPU is lost."""

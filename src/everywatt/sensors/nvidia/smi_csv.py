@@ -20,22 +20,11 @@ if TYPE_CHECKING:
 # Words for "no value" that drivers 390 to 610 print without brackets; whatever stands in brackets is such a word too.
 _NO_VALUE = ("", "n/a", "not supported", "not available", "no data", "unknown", "unknown error", "err!")
 _TEXT_FIELDS = ("timestamp", "name", "uuid", "pci.bus_id", "driver_version", "pstate")
-_ALIASES = {
-    "clocks_event_reasons.active": "clocks_throttle_reasons.active",
-    "gpu_name": "name",
-    "gpu_uuid": "uuid",
-    "gpu_bus_id": "pci.bus_id",
-}
+_ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}
 _HEADER = re.compile(r"([a-z][a-z0-9_.]*)\s*(?:\[([^\]]*)\])?")
-_NUMBER = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(%|[A-Za-z]\S*)?$")
+_NUMBER = re.compile(r"(0x[0-9a-fA-F]+|[-+]?\d+(?:\.\d+)?)\s*(%|[A-Za-z]\S*)?$")
 _TIME = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?", re.ASCII)
 _SCALE = {"MiB": 2.0**20, "KiB": 2.0**10, "GiB": 2.0**30, "mW": 1e-3, "GHz": 1e3}
-_FAILURE = re.compile(
-    "unable to determine the device handle|failed to initialize nvml|nvidia-smi has failed|no devices (were )?found|"
-    "gpu is lost|not a valid field to query|invalid combination of input arguments|is not recognized|"
-    "insufficient permissions|unknown error",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +37,7 @@ class SmiRow:
     time: datetime | None
     numbers: Mapping[str, float | None]
     texts: Mapping[str, str]
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str]
 
 
 @dataclass(slots=True)
@@ -65,7 +54,7 @@ class Parser:
         header = _header(cells)
         if header:
             self.columns = header
-        elif len(cells) == 1 and _FAILURE.search(line) and not _no_value(line):
+        elif len(cells) == 1 and len(line.split()) > 2 and not _no_value(line):  # a sentence
             self.failures.append(line)
         elif line and len(cells) == len(self.columns):  # else it was cut in half, or is no CSV at all
             return _row(self.columns, cells)
@@ -77,21 +66,10 @@ def parse_csv(lines: Iterable[str]) -> list[SmiRow]:
     return [row for row in map(Parser().feed, lines) if row is not None]
 
 
-def canonical(name: str) -> str:
-    """The one name of a field that drivers print under several."""
-    return _ALIASES.get(name, name)
-
-
-def rejected_field(text: str) -> str | None:
-    """The name in `Field "power.draw.instant" is not a valid field to query.`"""
-    match = re.search(r"[Ff]ield \"?([A-Za-z0-9_.]+)\"? is not a valid field", text)
-    return match.group(1) if match else None
-
-
 def _header(cells: Sequence[str]) -> list[tuple[str, str]] | None:
     """Names and units, where every cell looks like a field's name and one of them surely is one."""
     matches = [_HEADER.fullmatch(cell) for cell in cells]
-    columns = [(canonical(match[1]), match[2] or "") for match in matches if match]
+    columns = [(_ALIASES.get(match[1], match[1]), match[2] or "") for match in matches if match]
     sure = any("." in name or name in (*_TEXT_FIELDS, "index") or unit for name, unit in columns)
     return columns if sure and len(columns) == len(cells) else None
 
@@ -119,13 +97,11 @@ def _row(columns: Sequence[tuple[str, str]], cells: Sequence[str]) -> SmiRow:
 
 
 def _number(cell: str, unit: str) -> float | None:
-    if cell.startswith("0x"):
-        try:
-            return float(int(cell, 16))
-        except ValueError:
-            return None
     match = _NUMBER.match(cell)
-    return None if match is None else float(match[1]) * _SCALE.get(match[2] or unit, 1.0)
+    if match is None:
+        return None
+    value = float.fromhex(match[1]) if cell.startswith("0x") else float(match[1])
+    return value * _SCALE.get(match[2] or unit, 1.0)
 
 
 def _time(cell: str) -> datetime | None:

@@ -22,7 +22,7 @@ from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kin
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, parse_cpu_times, slurp
-from everywatt.sensors.sysfs import NumberFile, parse_cpus, read_text
+from everywatt.sensors.sysfs import NumberFile, in_unit, parse_cpus, read_text
 
 if TYPE_CHECKING:
     from everywatt.core.machine import Machine
@@ -226,7 +226,7 @@ class StateGroup:
             try:
                 self._parts.append(make(machine))
             except (OSError, ValueError) as error:
-                self.missing[part] = str(getattr(error, "strerror", None) or error)
+                self.missing[part] = (error.strerror if isinstance(error, OSError) else None) or str(error)
         channels = tuple(channel for part in self._parts for channel in part[0])
         self.info = GroupInfo(name, name.partition(".")[0], device, channels, Cadence.SLOW, label=label)
 
@@ -243,6 +243,14 @@ class StateGroup:
         if failures == len(self._parts):
             raise SensorError(f"Nothing of {self.info.name} can be read.")
         return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
+
+    def sample(self) -> dict[str, float | None]:
+        """The first value of each channel, None where there is none yet, with the reason in `missing`; then closed."""
+        values = self.read()[0].values if self.info.channels else ()
+        self.close()
+        found = {c.name: in_unit(c, raw) for c, raw in zip(self.info.channels, values, strict=True)}
+        self.missing |= {name: "no value in the first reading" for name, value in found.items() if value is None}
+        return found
 
     def close(self) -> None:
         """Close all files and events."""

@@ -56,25 +56,25 @@ def parse_place(data: bytes) -> Place:
         own = unified or None
         return Place(unified or "/", 2, own, own, own, own)
     by_controller = {name: (joint, without_made(own)) for name, (joint, own) in by_controller.items()}
-    # Slurm's own process tracking has a group of the freezer and, unless told to limit jobs, no other.
+    # Slurm's own process tracking has a group of the freezer and, unless it is set to limit jobs, no other.
     names = ("cpuacct", "memory", "cpu", "pids", "name=systemd", "freezer", "cpuset", "devices")
     paths = [by_controller[name][1] for name in names if name in by_controller] + [unified]
-    path = _telling(frozenset(text.rstrip("/") for text in paths) - {""})
+    path = _best_named(frozenset(text.rstrip("/") for text in paths) - {""})
     return Place(path, 1, *(_folder(by_controller, name, path) for name in ("cpuacct", "memory", "cpu", "cpuset")))
 
 
 @lru_cache(maxsize=1024)
-def _telling(paths: frozenset[str]) -> str:
+def _best_named(paths: frozenset[str]) -> str:
     """Hierarchies may differ: the path that names a job, a container or a unit, else the deepest one.
 
     A job comes first: only root can make its path, while a user may make groups of any name in other hierarchies.
     """
     if len(paths) < 2:
         return next(iter(paths), "/")
-    return max(paths, key=lambda text: (_tells(text), text.count("/"), text))
+    return max(paths, key=lambda text: (_name_rank(text), text.count("/"), text))
 
 
-def _tells(path: str) -> int:
+def _name_rank(path: str) -> int:
     from everywatt.core.cgroup_names import PlaceKind, places
 
     found = places(path)

@@ -39,8 +39,8 @@ class Member:
     place: cgroups.Place | None = None
     file: procfs.KeptFile | None = None
     reads: int = 0
-    told: tuple[Any, ...] = ()
-    said: dict[str, Any] = field(default_factory=dict)
+    reported: tuple[Any, ...] = ()
+    fixed: dict[str, Any] = field(default_factory=dict)
     hidden: bool = False
     clock_ns: int = -1
     cpu_s: float = 0.0
@@ -54,7 +54,7 @@ class Member:
 
     @property
     def start(self) -> int | None:
-        """Ticks since boot, None where /proc never told."""
+        """Ticks since boot, None where /proc does not show it."""
         return self.stat.start if self.stat is not None else None
 
 
@@ -100,7 +100,7 @@ class Reader:
             member.base_s = stat.children_cpu_s
         # Whatever a kernel or a hypervisor does, CPU time never decreases.
         member.cpu_s = max(member.cpu_s, clock_ns / 1e9 if clock_ns >= 0 else stat.cpu_s)
-        return self._told(member, stat, renamed=before is not None and before.name != stat.name)
+        return self._changed_row(member, stat, renamed=before is not None and before.name != stat.name)
 
     def close(self, member: Member) -> None:
         """Let go of its file."""
@@ -135,22 +135,22 @@ class Reader:
         member.hidden = True
         return row
 
-    def _told(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
+    def _changed_row(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
         member.reads += 1
         zombie = stat.state in "ZX"
-        if zombie and member.said:
-            fixed = member.said  # it has left its cgroup and forgotten its arguments
-        elif renamed or not member.said or member.reads <= _SETTLING:
+        if zombie and member.fixed:
+            fixed = member.fixed  # it has left its cgroup and forgotten its arguments
+        elif renamed or not member.fixed or member.reads <= _SETTLING:
             fixed = self._fixed(member)
         elif member.reads % _RECHECK == 0:
-            fixed = self._placed(member, dict(member.said))
+            fixed = self._placed(member, dict(member.fixed))
         else:
-            fixed = member.said
+            fixed = member.fixed
         numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
-        changed = {key: value for key, value in fixed.items() if member.said.get(key, member) != value}
-        if numbers == member.told and not changed:
+        changed = {key: value for key, value in fixed.items() if member.fixed.get(key, member) != value}
+        if numbers == member.reported and not changed:
             return None
-        member.told, member.said = numbers, fixed
+        member.reported, member.fixed = numbers, fixed
         row: dict[str, Any] = {
             "pid": stat.pid,
             "start": stat.start,
@@ -185,7 +185,7 @@ class Reader:
     def _fixed(self, member: Member) -> dict[str, Any]:
         """What seldom changes. A file that cannot be read leaves its entry out or as it was."""
         folder = f"{self.proc}/{member.pid}"
-        fixed = dict(member.said)
+        fixed = dict(member.fixed)
         try:
             fixed["uid"] = procfs.parse_uid(procfs.slurp(f"{folder}/status", 4096))
             if fixed["uid"] in self._users:
@@ -195,8 +195,8 @@ class Reader:
         except (OSError, ValueError):
             pass  # it has ended: its entry stays as it was
         try:
-            told = procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT)
-            cmdline = mask_text(procfs.parse_cmdline(told, CMDLINE_LIMIT))
+            data = procfs.slurp(f"{folder}/cmdline", 4 * CMDLINE_LIMIT)
+            cmdline = mask_text(procfs.parse_cmdline(data, CMDLINE_LIMIT))
             if cmdline or "cmdline" not in fixed:  # a zombie has none any more
                 fixed["cmdline"] = cmdline
         except OSError:

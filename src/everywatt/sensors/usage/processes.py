@@ -160,7 +160,7 @@ class Trees:
             member.meter = member.reaper = False
             member.root = True
         for member in self._members.values():
-            member.told, member.said, member.hidden, member.clock_ns = (), {}, False, -1
+            member.reported, member.fixed, member.hidden, member.clock_ns = (), {}, False, -1
             if not member.root:
                 root = self._root_of(member)
                 member.meter = root.meter and not root.reaper

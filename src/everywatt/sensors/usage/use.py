@@ -102,32 +102,30 @@ def _memory(meminfo: bytes) -> float:
     return NAN if used is None else used
 
 
-class ProcessUse:
-    """The trees under the followed processes, as a table."""
+class ProcessUse(Trees):
+    """The trees under the followed processes, as a table. The process that makes it is the meter."""
 
-    def __init__(self, machine: Machine, trees: Trees) -> None:
+    def __init__(self, request: Request) -> None:
         label = "the followed processes and everywatt itself"
         self.info = GroupInfo("use.processes", "use", "host", (), Cadence.SLOW, table=True, label=label)
-        self._clock = machine.clock
-        self._trees = trees
+        self._clock = request.machine.clock
+        below, beside = _below(request.machine)
+        super().__init__(
+            request.machine.proc,
+            request.pids,
+            meter=os.getpid(),
+            reaper=request.reaper,
+            everything=request.everything,
+            below=below,
+            beside=beside,
+            memory=request.memory,
+            exits=True,
+        )
 
     def read_table(self) -> tuple[int, list[dict[str, Any]]]:
         """When, and the rows that are new or changed."""
-        rows = self._trees.read()
+        rows = self.read()
         return self._clock.monotonic_ns(), rows
-
-    @property
-    def exits(self) -> bool:
-        """Whether the end of every process is reported."""
-        return self._trees.exits
-
-    def follow(self, pids: Sequence[int]) -> None:
-        """Follow these root processes too; the next read reports everything in full."""
-        self._trees.follow(pids)
-
-    def close(self) -> None:
-        """Close the files of all processes."""
-        self._trees.close()
 
 
 class CgroupUse:
@@ -139,7 +137,7 @@ class CgroupUse:
         self._clock = machine.clock
         self._root = machine.sys / "fs" / "cgroup"
         self._trees = trees
-        self._told: dict[cgroups.Place, dict[str, Any]] = {}
+        self._reported: dict[cgroups.Place, dict[str, Any]] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
         self._present: frozenset[cgroups.Place] = frozenset()
@@ -153,23 +151,23 @@ class CgroupUse:
             try:
                 used = self._used(place)
             except FileNotFoundError:
-                if self._told.pop(place, None) is not None:
+                if self._reported.pop(place, None) is not None:
                     rows.append({"cgroup": place.path, "version": place.version, "gone": True})
                 continue
-            if self._told.get(place) != used:
-                self._told[place] = used
+            if self._reported.get(place) != used:
+                self._reported[place] = used
                 rows.append({"cgroup": place.path, "version": place.version, **used})
         for folder in list(self._made):
             rows += self._made_row(folder)
-        rows += self._names.rows(place.path for place in self._told)
+        rows += self._names.rows(place.path for place in self._reported)
         return self._clock.monotonic_ns(), rows
 
     def _in_order(self) -> list[cgroups.Place]:
         """Groups to read, by path. Most of the time they are those of the last read: comparing them costs little."""
         now = self._trees.places
-        if now != self._present or self._told.keys() - now:
+        if now != self._present or self._reported.keys() - now:
             self._present = now
-            places = now | self._told.keys()
+            places = now | self._reported.keys()
             self._order = sorted(places, key=lambda place: (place.path, str(place.cpu), str(place.memory)))
         return self._order
 
@@ -208,7 +206,7 @@ class CgroupUse:
 
     def follow(self, pids: Sequence[int]) -> None:
         """Say everything again at the next read; which processes are followed is up to `use.processes`."""
-        self._told.clear()
+        self._reported.clear()
         self._names.forget()
         self._made = dict.fromkeys(self._made)
 
@@ -246,7 +244,7 @@ class Use:
         }
         missing = {name: "/proc/meminfo does not report it" for name, value in samples.items() if value is None}
         for group in self._optional():
-            group.close()
+            samples |= group.sample()
             missing |= group.missing
         hidden = _hidepid(machine)
         if hidden:
@@ -254,25 +252,9 @@ class Use:
         return Report(self.name, State.USABLE, samples=samples, missing=missing, power=False)
 
     def groups(self) -> Sequence[Group | TableGroup]:
-        """`use.host`, `use.processes` and `use.cgroups`; `use.activity` and `use.cpus` where settings ask for them.
-
-        The process that calls this is the meter.
-        """
-        request = self._request
-        machine = request.machine
-        below, beside = _below(machine)
-        trees = Trees(
-            machine.proc,
-            request.pids,
-            meter=os.getpid(),
-            reaper=request.reaper,
-            everything=request.everything,
-            below=below,
-            beside=beside,
-            memory=request.memory,
-            exits=True,
-        )
-        groups: list[Group | TableGroup] = [HostUse(machine), ProcessUse(machine, trees), CgroupUse(machine, trees)]
+        """`use.host`, `use.processes` and `use.cgroups`; `use.activity` and `use.cpus` where settings ask for them."""
+        machine, processes = self._request.machine, ProcessUse(self._request)
+        groups: list[Group | TableGroup] = [HostUse(machine), processes, CgroupUse(machine, processes)]
         return groups + [group for group in self._optional() if group.info.channels]
 
     def _optional(self) -> list[StateGroup]:

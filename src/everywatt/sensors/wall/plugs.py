@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from everywatt.core.channels import Channel, Domain, Kind
+from everywatt.core.channels import NAN, Channel, Domain, Kind
 from everywatt.core.errors import SensorError
 from everywatt.core.jsonio import number
 from everywatt.net.url import Login
@@ -53,36 +53,46 @@ def _add(
         found[key] = (watts, None if total is None else total * unit_j)
 
 
-class Shelly(SlowMeters):
+class Plugs(SlowMeters):
+    """Plugs of one maker, one or several addresses in `url`."""
+
+    def meters(self) -> list[Meter]:
+        """One meter for each address."""
+        urls, login = self.several("url"), self.login()
+        return [self.plug(url, f"wall.{self.name}{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
+
+    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+        """The meter at one address."""
+        raise NotImplementedError
+
+    def meter(self, device: str, label: str, quantum_w: float, read: Callable[[], tuple[float, float | None]]) -> Meter:
+        """A meter of watts and of the joules counted so far, which `read` gives."""
+
+        def ask() -> tuple[float, ...]:
+            watts, joules = read()
+            return (watts, NAN if joules is None else joules)
+
+        power = power_channel(device, Domain.WALL, self.facts(quantum=quantum_w))
+        # Its own count moves once a minute: kept as a witness, too coarse for a window.
+        energy = Channel(f"{device}.energy", "J", Kind.COUNTER, device)
+        return Meter(device, (power, energy), ask, label)
+
+
+class Shelly(Plugs):
     """The sensor. Options: url (one or several), channel (`switch:0`, `em1:1`, `meter:0`, … where there are more)."""
 
     name = "shelly"
 
-    def meters(self) -> list[Meter]:
-        """One meter for each address."""
-        urls = self.several("url")
-        login = self.login()
-        return [self._meter(url, f"wall.shelly{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
-
-    def _meter(self, url: str, device: str, login: Login | None) -> Meter:
+    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+        """One that says what it is, by its generation."""
         site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
-        told = site.get("/shelly")
-        if not isinstance(told, Mapping):
+        about = site.get("/shelly")
+        if not isinstance(about, Mapping):
             raise SensorError(f"{site.host} is not a Shelly.")
-        later = "gen" in told
-        path = "/rpc/Shelly.GetStatus" if later else "/status"
+        path, quantum_w = ("/rpc/Shelly.GetStatus", 0.1) if "gen" in about else ("/status", 0.01)
         wanted = self.options.get("channel")
-
-        def ask() -> tuple[float, ...]:
-            found = channels_of(site.get(path))
-            watts, joules = _one(found, wanted, site.host)
-            return (watts, float("nan") if joules is None else joules)
-
-        power = power_channel(device, Domain.WALL, self.facts(quantum=0.1 if later else 0.01))
-        # Its own count moves once a minute: kept as a witness, too coarse for a window.
-        energy = Channel(f"{device}.energy", "J", Kind.COUNTER, device)
-        label = str(told.get("name") or told.get("model") or told.get("type") or "Shelly")
-        return Meter(device, (power, energy), ask, label)
+        label = str(about.get("name") or about.get("model") or about.get("type") or "Shelly")
+        return self.meter(device, label, quantum_w, lambda: _one(channels_of(site.get(path)), wanted, site.host))
 
 
 def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str) -> tuple[float, float | None]:
@@ -118,25 +128,19 @@ def energy_of(status: Any) -> tuple[list[float], float | None]:
     return good_ones, None if total is None else total * KWH_J
 
 
-class Tasmota(SlowMeters):
+class Tasmota(Plugs):
     """The sensor. Options: url (one or several), channel (a number from 0, where a plug has more than one)."""
 
     name = "tasmota"
 
-    def meters(self) -> list[Meter]:
-        """One meter for each address."""
-        login = self.login()
-        urls = self.several("url")
-        return [self._meter(url, f"wall.tasmota{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
-
-    def _meter(self, url: str, device: str, login: Login | None) -> Meter:
+    def plug(self, url: str, device: str, login: Login | None) -> Meter:
+        """One plug. It takes credentials as arguments only; messages name its host, never the whole address."""
         site = JsonDevice(url, timeout_s=self.timeout_s)
-        # The device takes credentials as arguments only. Messages name its host, never the whole address.
         who = {"user": login.user, "password": login.password} if login else {}
         path = "/cm?" + urlencode({**who, "cmnd": "Status 8"})
         channel = self.options.get("channel")
 
-        def ask() -> tuple[float, ...]:
+        def read() -> tuple[float, float | None]:
             watts, joules = energy_of(site.get(path))
             if not watts:
                 raise SensorError(f"{site.host} reports no power.")
@@ -144,8 +148,6 @@ class Tasmota(SlowMeters):
                 raise SensorError(f"{site.host} has {len(watts)} channels.", cure="[sensor.tasmota] channel")
             if channel is not None and (not isinstance(channel, int) or not 0 <= channel < len(watts)):
                 raise SensorError(f"{site.host} has no channel {channel!r}; it has {len(watts)}.")
-            return (watts[channel or 0], float("nan") if joules is None else joules)
+            return watts[channel or 0], joules
 
-        power = power_channel(device, Domain.WALL, self.facts(quantum=1.0))
-        energy = Channel(f"{device}.energy", "J", Kind.COUNTER, device)
-        return Meter(device, (power, energy), ask, "Tasmota")
+        return self.meter(device, "Tasmota", 1.0, read)
