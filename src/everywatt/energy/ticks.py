@@ -214,13 +214,14 @@ class Ticks:
         unloaded = lengths / np.maximum(lengths - hole_ns, 1.0)
         modelled, most_w = self.channel.pedigree is Pedigree.MODELLED, self.most_w()
         nothing = np.zeros(len(starts_ns))
+        below, above = (nothing if side is None else side * unloaded for side in (found.below_j, found.above_j))
         columns = (
             found.left_j,
             found.right_j,
             found.inner_j * unloaded,
             np.maximum(found.quantum_j, ROUNDING * np.abs(joules)),
-            nothing if found.below_j is None else found.below_j * unloaded,
-            nothing if found.above_j is None else found.above_j * unloaded,
+            below,
+            above + self._unread_j(starts_ns, ends_ns, found),
         )
         readings = []
         for joule, share, left, right, inner, quantum, below, above in zip(
@@ -248,7 +249,20 @@ class Ticks:
         if self.channel.pedigree is Pedigree.MODELLED:
             return nothing, nothing, lost_j
         below, above = (nothing if side is None else side for side in (sampled.below_j, sampled.above_j))
-        return sampled.inner_j, below, above + lost_j
+        return sampled.inner_j, below, above + lost_j + self._unread_j(starts_ns, ends_ns, sampled)
+
+    def _unread_j(self, starts_ns: Ints, ends_ns: Ints, sampled: Sampled) -> Floats:
+        """How much more than their edges allow windows may hold that begin before a counter's first read.
+
+        A read speaks for the counter's own period. Before it the power after it is only taken to have been the same:
+        the device may have drawn all that it can.
+        """
+        if self.channel.kind is not Kind.COUNTER or self.real[0]:
+            return np.zeros(len(starts_ns))
+        own_s = min(self.channel.facts.period_s or self.expected_s, self.expected_s)
+        unread_ns = np.minimum(ends_ns, self.at_ns[1] - int(own_s * NS)) - np.maximum(starts_ns, self.at_ns[0])
+        more_w = (self.channel.facts.max_w or self.most_w() or 0.0) - self.watts[0]
+        return np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0)
 
     def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
@@ -302,7 +316,7 @@ class Ticks:
             float(np.sqrt(np.sum(sampled.quantum_j**2))),
             self.most_w(),
             below_j=_sum(sampled.below_j),
-            above_j=_sum(sampled.above_j),
+            above_j=_sum(sampled.above_j) + float(self._unread_j(starts_ns, ends_ns, sampled)[known].sum()),
         )
 
     def most_w(self) -> float | None:
