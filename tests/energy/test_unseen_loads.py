@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from everywatt.core.channels import Facts
+from everywatt.report.text import causes
 
 # The least that a true 95 % may show in a few hundred windows, which share their load and so count as fewer.
 HONEST_FEW = 0.90
@@ -86,3 +87,13 @@ def test_readings_in_turns_that_fall_on_the_changes_of_a_load(product, tmp_path)
 def test_short_pulses_of_which_a_sensor_misses_one_now_and_then(product, tmp_path):
     make = product.pulses(0.0143, 0.119, 66.0, 209.0)
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.08), seeds=range(4), count=15))
+
+
+def test_why_names_what_readings_that_are_all_alike_may_hide(product, tmp_path):
+    """A busy device in step with a sensor that looks at a part of each period: it adds nothing to the interval."""
+    rng = np.random.default_rng(1)
+    recorded = product.record(product.steady(rng), product.Sensor(window_s=0.025), tmp_path / "a.tape", rng)
+    found = {cause.source: cause for cause in causes(recorded.run.energy(between=(10.0, 20.0)), 10.0)}
+    assert found["aliasing"].half_width_j == 0 and "pulses of the sensor's period" in found["aliasing"].cure
+    whole = product.record(product.steady(rng), product.Sensor(), tmp_path / "b.tape", rng)
+    assert "aliasing" not in {cause.source for cause in causes(whole.run.energy(between=(10.0, 20.0)), 10.0)}

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.averaging import possible_windows
@@ -332,7 +332,12 @@ def part_time(channel: Channel) -> bool:
         return False
     if facts.window_s is None:
         return facts.period_s is None and bool(facts.cards) and facts.gain_pct != 0.0
-    return facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
+    return sees_a_part(facts)
+
+
+def sees_a_part(facts: Facts) -> bool:
+    """True where a sensor is known to look at a part of each period."""
+    return facts.window_s is not None and facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
 
 
 def _sum(amounts: Floats | None) -> float:
