@@ -47,6 +47,8 @@ PULSE_EDGE = 10.0
 UNRESOLVED = 0.15
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
+# And where none within a slow beat do, the load is faster than that.
+STILL_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
 MOVED = 0.05
 
@@ -289,7 +291,7 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
     Utilisation shows a load that is slower than its own 0.2 s: where it stands still, slow readings are of a beat.
     """
     found = np.zeros(len(y), dtype=bool)
-    moves = sliding(np.maximum, state.change, max(1, round(SLOW_BEAT_S / period))) > STEADY_SHARE
+    moves = sliding(np.maximum, state.change, max(1, round(SLOW_BEAT_S / period))) > STILL_SHARE
     for part, rows, weight in _surroundings(y, state.sure, np.flatnonzero(state.maybe), period):
         _, _, beats = _plain(rows, weight)
         low, size = _range(rows, weight)
