@@ -286,7 +286,7 @@ class Ticks:
         own_s = min(self.channel.facts.period_s or self.expected_s, self.expected_s)
         unread_ns = np.minimum(ends_ns, self.at_ns[1] - int(own_s * NS)) - np.maximum(starts_ns, self.at_ns[0])
         more_w = (self.channel.facts.max_w or self.most_w() or 0.0) - self.watts[0]
-        return np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0)
+        return np.asarray(np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0))
 
     def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
