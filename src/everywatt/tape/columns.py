@@ -402,4 +402,4 @@ def _joined(first: Columns, then: Columns) -> Columns:
         {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
         for name in ("values", "accumulated", "observed_ns")
     ]
-    return Columns(*times, *more, first.carried)
+    return Columns(times[0], times[1], times[2], times[3], more[0], more[1], more[2], first.carried)
