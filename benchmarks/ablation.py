@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks import product_lab as product
-from everywatt.energy import averaging, building, sampling, unseen_power
+from everywatt.energy import building, sampling, unseen_power
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "energy" / "data"
 WORTH = 1.02
@@ -61,9 +61,9 @@ def _as_read(read: Any, early: Any, late: Any) -> Any:
 # What is put in the place of each part.
 PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "steps": [(sampling, "place_steps", lambda cells: cells)],
-    "restlessness": [(sampling, "restlessness", _zeros), (averaging, "restlessness", _zeros)],
+    "restlessness": [(sampling, "restlessness", _zeros)],
     "publication times": [(building, "retime", _as_read)],
-    "moving average": [(averaging, "DEEPEST", -1)],
+    "moving average": [(sampling, "DEEPEST", -1)],
     "levels": [(sampling, "toggling", lambda witness, end_s: None)],
     "recurrence": [(sampling, "recurring", lambda y, sd: np.zeros(len(y)))],
     "pulses": [(unseen_power, "PULSED", 0.0), (unseen_power, "PULSED_APART", 0.0)],

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 from everywatt.core.channels import Facts
+from everywatt.report.text import causes
 
 # The least that a true 95 % may show in a few hundred windows, which share their load and so count as fewer.
 HONEST_FEW = 0.90
 LENGTHS_S = (0.25, 1.0, 3.0)
 
 
-def asked(product, folder, make, sensor, runs=6, count=30):
+def asked(product, folder, make, sensor, seeds=range(6), count=30):
     """Answers of `Run.energy` by length of window, over recordings with random phases."""
     found = {}
-    for seed in range(runs):
+    for seed in seeds:
         rng = np.random.default_rng(seed)
         recorded = product.record(make(rng), sensor, folder / f"{seed}.tape", rng)
         for length in LENGTHS_S:
@@ -73,4 +74,26 @@ def test_a_counter_of_a_card_that_is_not_in_the_table(product, tmp_path, load):
 def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
     """An average over a second does not show a square of one, or hardly; where utilisation does not move, a ripple."""
     make = product.pulses(every_s / 2, every_s, 90.0, 330.0, always_busy=busy)
-    assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), runs=4))
+    assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), seeds=range(4)))
+
+
+def test_readings_in_turns_that_fall_on_the_changes_of_a_load(product, tmp_path):
+    """On and off for one period each: both readings may be between its levels every time, and never show either."""
+    make, sensor = product.pulses(0.0251, 0.062, 68.0, 292.0), product.Sensor(period_s=0.031, window_s=0.014)
+    seeds = (9, 15, 16, 17, 31)  # of phases at which they are
+    assert not hold(asked(product, tmp_path, make, sensor, seeds, count=12))
+
+
+def test_short_pulses_of_which_a_sensor_misses_one_now_and_then(product, tmp_path):
+    make = product.pulses(0.0143, 0.119, 66.0, 209.0)
+    assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.08), seeds=range(4), count=15))
+
+
+def test_why_names_what_readings_that_are_all_alike_may_hide(product, tmp_path):
+    """A busy device in step with a sensor that looks at a part of each period: it adds nothing to the interval."""
+    rng = np.random.default_rng(1)
+    recorded = product.record(product.steady(rng), product.Sensor(window_s=0.025), tmp_path / "a.tape", rng)
+    found = {cause.source: cause for cause in causes(recorded.run.energy(between=(10.0, 20.0)), 10.0)}
+    assert found["aliasing"].half_width_j == 0 and "pulses of the sensor's period" in found["aliasing"].cure
+    whole = product.record(product.steady(rng), product.Sensor(), tmp_path / "b.tape", rng)
+    assert "aliasing" not in {cause.source for cause in causes(whole.run.energy(between=(10.0, 20.0)), 10.0)}

@@ -14,7 +14,7 @@ from everywatt.tape.writer import TapeWriter
 
 
 def same(one: Columns, other: Columns) -> None:
-    for name in ("read", "early", "late", "published", "breaks"):
+    for name in ("read", "early", "late", "published"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     for name in ("values", "accumulated", "observed_ns"):
         assert getattr(one, name).keys() == getattr(other, name).keys()

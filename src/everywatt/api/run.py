@@ -115,10 +115,8 @@ class Run:
             if windows:
                 energy = self._asked(found, windows, device)
                 seconds.append(length_s(windows))
-                lacking = device is None and self._lacks_devices(tape, found)
-                unseen_s = seconds[-1] if lacking else self._before_it_began(tape, windows) / NS
-                if unseen_s:  # what a segment should have reported and has no reading of
-                    energy = replace(energy, coverage=energy.coverage * (1 - unseen_s / seconds[-1]))
+                if device is None and self._lacks_devices(tape, found):
+                    energy = replace(energy, coverage=0.0)
                 figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
@@ -134,17 +132,6 @@ class Run:
         recording = self._recording_of(tape)
         everything = {source.label for one in recording if one is not tape for source in sources(one)}
         return not everything <= {source.label for source in found}
-
-    def _before_it_began(self, tape: Tape, windows: Sequence[tuple[int, int]]) -> int:
-        """Nanoseconds of windows before the first row of a tape without a recorder that goes on from another tape.
-
-        Its rows may lie an hour apart, so the time before the first of them is not told from that between two.
-        """
-        if not tape.meta.get("in_process") or self._before(tape) is None:
-            return 0
-        firsts = [frame.first_ns for group in tape.groups for frame in tape.frames(group.id)]
-        began_ns = min(firsts, default=windows[-1][1])
-        return sum(max(0, min(end, began_ns) - start) for start, end in windows)
 
     def _asked(self, found: list[Source], windows: Sequence[tuple[int, int]], device: str | None) -> Energy:
         if device is None:

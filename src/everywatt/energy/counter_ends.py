@@ -300,5 +300,4 @@ def _own(sampled: Sampled, place: int, quantum_j: float) -> Sampled:
         sampled.right_j[one],
         sampled.inner_j[one],
         np.array([quantum_j]),
-        sampled.coverage[one],
     )

@@ -42,7 +42,6 @@ class Sampled:
     left_j, right_j   the edges: unknown distribution inside the cell in which the window starts or ends
     inner_j           the part of each period at which the sensor does not look (correlated over windows of one load)
     quantum_j         steps of the value, and jitter that is common to all publications
-    coverage          share of the window that was observed
     below_j, above_j  what readings that keep pace with the load cannot exclude: bounds, not half-widths (None: nothing)
     """
 
@@ -51,7 +50,6 @@ class Sampled:
     right_j: Array
     inner_j: Array
     quantum_j: Array
-    coverage: Array
     below_j: Array | None = None
     above_j: Array | None = None
 
@@ -137,7 +135,6 @@ class Curve:
             *self._edges(a, b),
             inner,
             np.hypot(quantum, shift),
-            np.where(b > a, observed / np.where(b > a, b - a, 1.0), 0.0),
             *self._bounds(a, b, inner),
         )
 

@@ -1,4 +1,7 @@
-"""The ticks of one channel around a window: publications with what had accumulated at each, and joules from them."""
+"""The ticks of one channel around a window: publications with what had accumulated at each, and joules from them.
+
+Where it is not known what a GPU's gauge averages over, its readings say which windows are possible.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Channel, Domain, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.averaging import possible_windows
-from everywatt.energy.curve import AnyOf, Curve, PartTime, Sampled
+from everywatt.energy.curve import LEVEL, AnyOf, Curve, PartTime, Sampled
 from everywatt.energy.medians import publishing_s, spacing_s
-from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve
-from everywatt.energy.unseen_power import Witness, toggling
+from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, calm
+from everywatt.energy.unseen_power import MOVED, PULSED, Array, Toggling, Witness, toggling
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -27,6 +29,28 @@ FAST_S = 0.002
 FEW_STEPS = 4
 # What adding up many numbers leaves open.
 ROUNDING = 1e-12
+# The largest step between two readings of an average over ten periods is a tenth of a change of load; a share of the
+# whole range that is well above, and the range (of the highest reading) that it takes to say so.
+CLIMB = 0.3
+MOVED_RANGE = 0.2
+# A sensor that looks at a part of its period: the part that is known of such (25 of 100 ms), and how many cells of a
+# toggling load it takes to find it out.
+PARTIAL = 0.25
+# And the most that is known of one that does not see all of it (80 of 100 ms).
+MOST = 0.8
+FEWEST_TOGGLING = 20
+# The share of isolated steps without a reading in between: within 5 % of either level for a whole period, 78 % for a
+# quarter of it; and the odds from which one of the two is ruled out (natural logarithm of 20 to 1).
+SUDDEN_WHOLE, SUDDEN_PART = 0.1, 0.78
+CLEAR_ODDS = 3.0
+# What an averaging sensor averages (NVML's documentation of power usage).
+AVERAGE_S = 1.0
+# What most sensors average, by the table of known cards.
+SHORT_AVERAGE_S = 0.1
+# Readings that climb are averages of steps where this share of them stands still; else they may be of a ramp.
+SOME_CALM = 0.05
+# A step of less than this share of all readings says nothing.
+LARGE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +238,14 @@ class Ticks:
         unloaded = lengths / np.maximum(lengths - hole_ns, 1.0)
         modelled, most_w = self.channel.pedigree is Pedigree.MODELLED, self.most_w()
         nothing = np.zeros(len(starts_ns))
+        below, above = (nothing if side is None else side * unloaded for side in (found.below_j, found.above_j))
         columns = (
             found.left_j,
             found.right_j,
             found.inner_j * unloaded,
             np.maximum(found.quantum_j, ROUNDING * np.abs(joules)),
-            nothing if found.below_j is None else found.below_j * unloaded,
-            nothing if found.above_j is None else found.above_j * unloaded,
+            below,
+            above + self._unread_j(starts_ns, ends_ns, found),
         )
         readings = []
         for joule, share, left, right, inner, quantum, below, above in zip(
@@ -248,7 +273,20 @@ class Ticks:
         if self.channel.pedigree is Pedigree.MODELLED:
             return nothing, nothing, lost_j
         below, above = (nothing if side is None else side for side in (sampled.below_j, sampled.above_j))
-        return sampled.inner_j, below, above + lost_j
+        return sampled.inner_j, below, above + lost_j + self._unread_j(starts_ns, ends_ns, sampled)
+
+    def _unread_j(self, starts_ns: Ints, ends_ns: Ints, sampled: Sampled) -> Floats:
+        """How much more than their edges allow windows may hold that begin before a counter's first read.
+
+        A read speaks for the counter's own period. Before it the power after it is only taken to have been the same:
+        the device may have drawn all that it can.
+        """
+        if self.channel.kind is not Kind.COUNTER or self.real[0]:
+            return np.zeros(len(starts_ns))
+        own_s = min(self.channel.facts.period_s or self.expected_s, self.expected_s)
+        unread_ns = np.minimum(ends_ns, self.at_ns[1] - int(own_s * NS)) - np.maximum(starts_ns, self.at_ns[0])
+        more_w = (self.channel.facts.max_w or self.most_w() or 0.0) - self.watts[0]
+        return np.asarray(np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0))
 
     def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
@@ -302,7 +340,7 @@ class Ticks:
             float(np.sqrt(np.sum(sampled.quantum_j**2))),
             self.most_w(),
             below_j=_sum(sampled.below_j),
-            above_j=_sum(sampled.above_j),
+            above_j=_sum(sampled.above_j) + float(self._unread_j(starts_ns, ends_ns, sampled)[known].sum()),
         )
 
     def most_w(self) -> float | None:
@@ -318,8 +356,80 @@ def part_time(channel: Channel) -> bool:
         return False
     if facts.window_s is None:
         return facts.period_s is None and bool(facts.cards) and facts.gain_pct != 0.0
-    return facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
+    return sees_a_part(facts)
+
+
+def sees_a_part(facts: Facts) -> bool:
+    """True where a sensor is known to look at a part of each period."""
+    return facts.window_s is not None and facts.period_s is not None and facts.window_s < (1 - WHOLE) * facts.period_s
 
 
 def _sum(amounts: Floats | None) -> float:
     return 0.0 if amounts is None else float(amounts.sum())
+
+
+def possible_windows(
+    y: Array, period: float, state: Toggling | None, apart_s: Array | None = None
+) -> tuple[float, ...]:
+    """The averaging windows of a GPU's sensor that readings do not rule out, the likeliest first.
+
+    `apart_s` is the time from each reading to the next: from one side of a gap to the other even an average steps.
+
+    Between two levels a sensor that sees its whole period shows a reading in between, one that looks at a part of it
+    mostly does not. A load that toggles faster moves the readings of the first little and those of the second much,
+    while it is busy the same share of the time. An average over a second never steps. Readings that stand still are
+    taken for steady power.
+    """
+    if state is None and np.ptp(y) < MOVED * float(np.abs(y).max()):
+        return (period,)
+    sudden, blurred = _transitions(y)
+    odds = sudden * np.log(SUDDEN_PART / SUDDEN_WHOLE) + blurred * np.log((1 - SUDDEN_PART) / (1 - SUDDEN_WHOLE))
+    # Rare pulses are swings for either sensor.
+    toggles = np.zeros(len(y), dtype=bool) if state is None else state.sure & (state.share > PULSED)
+    if abs(odds) < CLEAR_ODDS and toggles.sum() >= FEWEST_TOGGLING:
+        seen = y[toggles]
+        if float(np.std(seen)) > np.ptp(seen) / 4 and np.ptp(seen) > np.ptp(y) / 2:
+            odds = CLEAR_ODDS
+    found: tuple[float, ...] = (period, MOST * period, PARTIAL * period)
+    if odds >= CLEAR_ODDS:
+        found = (PARTIAL * period,)
+    elif odds <= -CLEAR_ODDS:
+        found = (period, MOST * period)
+    steps = np.diff(y) if apart_s is None else np.diff(y)[apart_s < 1.5 * period]
+    # A sensor that publishes more often than others averages as long as those do.
+    if 1.2 * period < SHORT_AVERAGE_S and climbs(y, steps, max(CLIMB, 1.5 * period / SHORT_AVERAGE_S)):
+        found = (*found, SHORT_AVERAGE_S)
+    if 1.2 * period >= AVERAGE_S or not climbs(y, steps):
+        return found
+    moved = np.ptp(y) >= MOVED_RANGE * float(y.max()) and calm(y, round(AVERAGE_S / period)).mean() > SOME_CALM
+    return (AVERAGE_S, *found) if moved else (*found, AVERAGE_S)
+
+
+def _transitions(y: Array) -> tuple[int, int]:
+    """How many isolated steps go from level to level at once, and how many over one reading in between."""
+    if len(y) < 5:
+        return 0, 0
+    a2, a, m, b, b2 = y[:-4], y[1:-3], y[2:-2], y[3:-1], y[4:]
+    step = np.abs(b - a)
+    level = LEVEL * step
+    large = step > LARGE * np.ptp(y)
+    flat = (np.abs(a - a2) <= level) & (np.abs(b2 - b) <= level) & large
+    # A step from a to b with nothing in between: m already is b.
+    sudden = flat & ((np.abs(m - b) <= level) | (np.abs(m - a) <= level))
+    blurred = flat & ~sudden & ((m - a) * (b - m) > 0)
+    # Two windows of five readings see each sudden step: one with m before it, one with m after it.
+    return int(sudden.sum()) // 2, int(blurred.sum())
+
+
+def climbs(watts: npt.ArrayLike, steps: npt.ArrayLike | None = None, most: float = CLIMB) -> bool:
+    """True where readings never step as a load does: they are averages over many periods, or power hardly changed.
+
+    `steps` are those between readings that follow one another (default: all), `most` the share of the whole range
+    that none of them reaches.
+    """
+    y = np.asarray(watts, dtype=np.float64)
+    y = y[np.isfinite(y)]
+    if len(y) < 2 or np.ptp(y) < MOVED_RANGE * float(y.max()):
+        return True
+    own = np.diff(y) if steps is None else np.asarray(steps, dtype=np.float64)
+    return bool(np.abs(own).max(initial=0.0) < most * np.ptp(y))

@@ -47,6 +47,8 @@ PULSE_EDGE = 10.0
 UNRESOLVED = 0.15
 # Looks that differ by more are of a load that toggles about as fast as they come.
 STEADY_SHARE = 0.2
+# And where none within a slow beat do, the load is faster than that.
+STILL_SHARE = 0.2
 # A witness that has moved less than this has not shown that it can tell busy from idle.
 MOVED = 0.05
 
@@ -286,8 +288,10 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
     Several readings a beat are of a slow load, or of a fast one that beats with them. From level to level a slow one
     shows a reading in between as often as the sensor's look falls on the change, for a share `seen` of its changes. A
     beat comes as slowly through the look as it passes the levels: with `seen` times its length in readings, or more.
+    Utilisation shows a load that is slower than its own 0.2 s: where it stands still, slow readings are of a beat.
     """
     found = np.zeros(len(y), dtype=bool)
+    moves = sliding(np.maximum, state.change, max(1, round(SLOW_BEAT_S / period))) > STILL_SHARE
     for part, rows, weight in _surroundings(y, state.sure, np.flatnonzero(state.maybe), period):
         _, _, beats = _plain(rows, weight)
         low, size = _range(rows, weight)
@@ -295,6 +299,7 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
         flags = (off > BETWEEN) & (off < 1 - BETWEEN), off > 0.5, off <= 0.5
         between, above, below = ((flag & (weight > 0)).sum(axis=1) for flag in flags)
         clear = (between <= SHARP * seen * 2 * beats) & (size > LONE * np.ptp(y))
+        clear &= moves[part] | (weight.sum(axis=1) * period < 2 * WITNESS_S * beats)
         found[part] = clear & (beats >= FEWEST_BEATS) & (np.minimum(above, below) >= FOLLOWED * beats)
     return found
 
@@ -367,9 +372,11 @@ def hidden_levels(
     flags = state.sure.astype(np.float64)
     among = around(flags, reach, "constant")
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
-    inner = around(sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period))), reach, "constant")
+    within = sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period)))
+    inner = around(within, reach, "constant")
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
+    in_turns = sliding(np.maximum, _change_after_two(y, within > 0), reach)
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
     parts = np.array_split(cells, max(1, len(cells) // CHUNK))
     lows, highs = y.copy(), y.copy()
@@ -417,22 +424,35 @@ def hidden_levels(
         beat = np.minimum(among[part].sum(axis=1) / np.maximum(beats, 1.0), WITNESS_S / period)
         slower = np.where(beat >= RESOLVED, beat / SLOWER, 1.0)
         # Of a short pulse readings show its joules over the averaging window: the longer that is, the less.
-        rare = state.pulsed[part] | state.paused[part]
+        rare = (state.pulsed[part] | state.paused[part]) & ~lone
         blunt = np.where(rare, max(seen / PULSE_SEEN, 1.0), 1.0)
         found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
-        # what they show to the board's limit. Readings that keep missing short pauses show the upper level.
+        # what they show to the board's limit. So do two in turns that both fall on its changes and never show it idle.
+        # Readings that keep missing short pauses show the upper level.
         enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
-        within = np.where(enough, inner[part], among[part]) > 0
-        top = np.where(within, wide[part], -np.inf).max(axis=1)
-        bottom = np.where(within, wide[part], np.inf).min(axis=1)
-        locked = sure & (top - bottom < LONE * np.maximum(most - least, LONE * most))
+        counts = np.where(enough, inner[part], among[part]) > 0
+        top = np.where(counts, wide[part], -np.inf).max(axis=1)
+        bottom = np.where(counts, wide[part], np.inf).min(axis=1)
+        alike = top - bottom < LONE * np.maximum(most - least, LONE * most)
+        two = (in_turns[part] < BETWEEN * (top - bottom)) & (bottom - least > BETWEEN * (top - least))
+        locked = sure & (alike | two)
         shown = least + share * (top - least)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
         found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
         found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
     return found
+
+
+def _change_after_two(y: Array, flags: Flags) -> Array:
+    """How much each reading differs from the next but one, where both are flagged; else 0.
+
+    The last one does not count: it may be a mean that was put in after the last reading (`Ticks.real`).
+    """
+    change = np.zeros(len(y))
+    change[:-3] = np.where(flags[:-3] & flags[2:-1], np.abs(y[2:-1] - y[:-3]), 0.0)
+    return change
 
 
 def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:

@@ -19,7 +19,7 @@ from everywatt.energy.loading import checked_by, load_joules, load_readings, rou
 from everywatt.energy.loading import source_ticks as source_ticks
 from everywatt.energy.loading import stretch_joules as stretch_joules
 from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
-from everywatt.energy.ticks import Floats, Ints, Reading, Ticks
+from everywatt.energy.ticks import Floats, Ints, Reading, Ticks, sees_a_part
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import Gap
 
@@ -240,7 +240,7 @@ def _budget(
     for at_ns, width_j, sign in ((start_ns, reading.start_width_j, -1.0), (end_ns, reading.end_width_j, 1.0)):
         if width_j:
             terms.append(Term("edges", edge_key(source, at_ns), sign * width_j))
-    if reading.aliasing_j:
+    if reading.aliasing_j or sees_a_part(facts):  # 0 where readings are alike: `why` says what that may hide
         # Cards of one model look at the same part of each period, and often work in step: they miss the same, as may a
         # sensor in two windows of one load.
         terms.append(Term("aliasing", f"aliasing:{facts.cards or device}|{window}", reading.aliasing_j))

@@ -21,8 +21,8 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
-from everywatt.energy.averaging import climbs
 from everywatt.energy.publications import publications
+from everywatt.energy.ticks import climbs
 from everywatt.energy.tolerance import likely_limit_w
 from everywatt.meters.series import (
     Part,

@@ -445,6 +445,8 @@ def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str
         return (
             f"calibrate the sensor against a meter (both to about {CALIBRATED_PCT} %): ± {format_percent(after / 100)}"
         )
+    if source == "aliasing" and width_j == 0:
+        return "compare with a meter: busy all the time in pulses of the sensor's period looks the same"
     if source in ("edges", "aliasing"):
         after = _without(energy, **{source: width_j / (10 if source == "edges" else math.sqrt(10))})
         return f"measure ten times as long ({format_duration(10 * duration_s)}): ± {format_percent(after / 100)}"

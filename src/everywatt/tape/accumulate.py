@@ -241,9 +241,13 @@ def pack_cum(cums: Sequence[Cum], first_ns: int) -> bytes:
     return b"".join(parts)
 
 
-def unpack_cum(data: bytes, channels: int) -> list[tuple[float, int, float | None, int]]:
-    """The inverse: (total, observed ns, last value or None where it is the first row's own, its publication)."""
-    cums: list[tuple[float, int, float | None, int]] = []
+# Of one channel: total, observed ns, the last value or None where it is the first row's own, its publication.
+FrameSum = tuple[float, int, float | None, int]
+
+
+def unpack_cum(data: bytes, channels: int) -> list[FrameSum]:
+    """The inverse."""
+    cums: list[FrameSum] = []
     at = 0
     try:
         for _ in range(channels):

@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import codec
-from everywatt.tape.accumulate import GAP_PERIODS, energy_channels, expected_ns, least_jump, most_per_s
+from everywatt.tape.accumulate import GAP_PERIODS, FrameSum, energy_channels, expected_ns, least_jump, most_per_s
 from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,6 @@ class Columns:
     values       raw, NaN where a channel gave nothing
     accumulated  raw counts (counter) or raw value × ns (gauge) since the tape's start, for energy-carrying channels
     observed_ns  nanoseconds really observed since then
-    breaks       True for a row before which rows were lost
     carried      the last finite value before the first row (None: the first row's own) and its publication
     """
 
@@ -44,7 +43,6 @@ class Columns:
     early: Ints
     late: Ints
     published: Ints
-    breaks: NDArray[np.bool_]
     values: dict[str, Floats] = field(default_factory=dict)
     accumulated: dict[str, Floats] = field(default_factory=dict)
     observed_ns: dict[str, Ints] = field(default_factory=dict)
@@ -65,7 +63,6 @@ class Columns:
             self.early[cut],
             self.late[cut],
             self.published[cut],
-            self.breaks[cut],
             {name: column[cut] for name, column in self.values.items()},
             {name: column[cut] for name, column in self.accumulated.items()},
             {name: column[cut] for name, column in self.observed_ns.items()},
@@ -97,21 +94,22 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
             raise UsageError(f"Group {group.info.name} has no channel {name}.")
     wanted = list(dict.fromkeys(channels))
     indexes = [names.index(name) for name in wanted]
-    heads: list[_Head] = []
+    sums: list[tuple[FrameSum, ...]] = []  # of the first row of each frame
     pieces: list[list[NDArray[np.generic]]] = []
     for frame in frames:
-        heads.append(_Head(frame.n, frame.breaks, frame.cum))
+        sums.append(frame.cum)
         pieces.append(_decode(tape, frame, indexes))
+    starts = np.cumsum([0, *(len(piece[0]) for piece in pieces)], dtype=np.int64)[:-1]
     # The rows of one frame are taken as they are: copying them would take as long as decoding.
     joined = pieces[0] if len(pieces) == 1 else [np.concatenate(column) for column in zip(*pieces, strict=True)]
     if not joined:
         joined = [np.empty(0, np.int64)] * 3 + [np.empty(0, np.float64)] * len(indexes)
-    columns, starts = _times(joined, heads)
+    columns = _times(joined)
     energy = energy_channels(group.info)
     for name, index, values in zip(wanted, indexes, joined[3:], strict=True):
         columns.values[name] = values.astype(np.float64, copy=False)
         if index in energy:
-            cums = [head.cum[energy.index(index)] for head in heads]
+            cums = [one[energy.index(index)] for one in sums]
             columns.accumulated[name], columns.observed_ns[name] = accumulate_columns(
                 group.info.channels[index],
                 expected_ns(group.expected_period_s),
@@ -188,23 +186,12 @@ def _counts(values: Floats, start: float, channel: Channel) -> Floats | None:
     return np.cumsum(steps, out=steps) if np.isfinite(values[0]) and rising else None
 
 
-def _times(joined: Sequence[NDArray[np.generic]], heads: Sequence[_Head]) -> tuple[Columns, Ints]:
+def _times(joined: Sequence[NDArray[np.generic]]) -> Columns:
     read = joined[0].astype(np.int64, copy=False)
     late = read - joined[1].astype(np.int64, copy=False)
     early = late - joined[2].astype(np.int64, copy=False)
     # Half of the sum, without the overflow that a sum may have.
-    published = early + (late - early) // 2
-    starts = np.cumsum([0, *(head.n for head in heads)], dtype=np.int64)[:-1]
-    breaks = np.zeros(len(read), np.bool_)
-    breaks[starts] = [head.breaks for head in heads]
-    return Columns(read, early, late, published, breaks), starts
-
-
-@dataclass(slots=True)
-class _Head:
-    n: int
-    breaks: bool
-    cum: tuple[tuple[float, int, float | None, int], ...]
+    return Columns(read, early, late, early + (late - early) // 2)
 
 
 def _decode(tape: Tape, frame: Frame, indexes: Sequence[int]) -> list[NDArray[np.generic]]:
@@ -249,7 +236,7 @@ def accumulate_columns(
     values: Floats,
     published: Ints,
     starts: Ints,
-    cums: Sequence[tuple[float, int, float | None, int]],
+    cums: Sequence[FrameSum],
     jumps: Callable[[], Sequence[int]] = tuple,
 ) -> tuple[Floats, Ints]:
     """The rule of `accumulate` for whole columns; `starts` are the first rows of frames, `cums` their own sums.
@@ -289,7 +276,7 @@ def _counter_steps(
     values: Floats,
     published: Ints,
     starts: Ints,
-    cums: Sequence[tuple[float, int, float | None, int]],
+    cums: Sequence[FrameSum],
     jumps: Callable[[], Sequence[int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
@@ -326,7 +313,7 @@ def _last_finite(
     published: Ints,
     finite: NDArray[np.bool_],
     starts: Ints,
-    cums: Sequence[tuple[float, int, float | None, int]],
+    cums: Sequence[FrameSum],
 ) -> tuple[Floats, Ints]:
     """For each row the last finite value before it in its frame, else what the frame carried over.
 
@@ -409,11 +396,10 @@ def _joined(first: Columns, then: Columns) -> Columns:
     if not len(first):
         return then
     times = [
-        np.concatenate((getattr(first, name), getattr(then, name)))
-        for name in ("read", "early", "late", "published", "breaks")
+        np.concatenate((getattr(first, name), getattr(then, name))) for name in ("read", "early", "late", "published")
     ]
     more = [
         {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
         for name in ("values", "accumulated", "observed_ns")
     ]
-    return Columns(times[0], times[1], times[2], times[3], times[4], more[0], more[1], more[2], first.carried)
+    return Columns(times[0], times[1], times[2], times[3], more[0], more[1], more[2], first.carried)

@@ -15,7 +15,7 @@ from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, schema
-from everywatt.tape.accumulate import energy_channels, unpack_cum
+from everywatt.tape.accumulate import FrameSum, energy_channels, unpack_cum
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
@@ -66,7 +66,7 @@ class Frame:
     first_ns: int
     last_ns: int
     n: int
-    cum: tuple[tuple[float, int, float | None, int], ...]
+    cum: tuple[FrameSum, ...]
     breaks: bool
     parts: tuple[tuple[int, memoryview], ...]
 
