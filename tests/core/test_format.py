@@ -232,3 +232,8 @@ def test_values_have_the_digits_that_their_interval_leaves():
     assert fmt.format_rounded("W", 2.6, 6.02, 6.23) == "6.0 … 6.2 W"
     assert fmt.format_rounded("W", 0.0009, 35.0) == "35.00 W"
     assert fmt.format_rounded("W", 11_000.0, 12_500.0, 44_000.0) == "12 … 44 kW"
+
+
+def test_every_sign_of_a_printed_quantity_has_an_ascii_form():
+    shown = "≈ 43 J (9 … 128 J) · 12.41 kJ −0.20/+0.91 · 5 µJ ± 1 · 41 °C"
+    assert fmt.in_ascii(shown) == "~ 43 J (9 ... 128 J) | 12.41 kJ -0.20/+0.91 | 5 uJ +/- 1 | 41 C"

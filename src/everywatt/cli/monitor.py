@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -101,6 +101,7 @@ def command(
             "--token-file and --ca require an agent as SOURCE.", cure="everywatt monitor https://host:port"
         )
     plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail, token_file, ca)
+    output = replace(output, ascii_only=ascii_only)
     face = _face(plan, record, output)
     if face == "screen":
         need_textual()
@@ -287,7 +288,7 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
             if table is not None:
                 table.write(snapshot)
             if plan.once and lines is None and table is None:
-                _print_once(snapshot, output, plan.ascii)
+                _print_once(snapshot, output)
             if face == "quiet":
                 progress(f"everywatt: {_so_far(snapshot)}")
             if stopped or plan.once or not snapshot.live or (end_s is not None and time.monotonic() >= end_s - 0.01):
@@ -330,11 +331,11 @@ def _print_line(stream: TextIO, snapshot: Snapshot) -> None:
     stream.flush()
 
 
-def _print_once(snapshot: Snapshot, output: Output, ascii_only: bool) -> None:
+def _print_once(snapshot: Snapshot, output: Output) -> None:
     from everywatt.report.live import faces
 
     output.text(faces.heading(snapshot))
-    output.table(*faces.tables(snapshot, ascii_only=ascii_only))
+    output.table(*faces.tables(snapshot))
     if snapshot.owners is not None and snapshot.owners.refused:
         output.text(f"owners: {snapshot.owners.refused}")
     for line in snapshot.tail if snapshot.work else ():

@@ -41,6 +41,34 @@ _PREFIXED = {"J", "W", "Wh", "J·s", "g", "Hz", "FLOP", "V", "A", "VA"}
 # From this size on (in the unit itself) the prefix is used: 1234 J stays, 12345 J is 12.35 kJ.
 _PREFIXES = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"), (1e-1, 1.0, ""), (1e-4, 1e-3, "m"), (0.0, 1e-6, "µ"))
 
+# Signs of printed quantities and tables, for terminals and files that have ASCII alone.
+_ASCII = str.maketrans(
+    {
+        "±": "+/-",
+        "−": "-",
+        "–": "-",
+        "—": "-",
+        "µ": "u",
+        "μ": "u",
+        "·": "|",
+        "°": "",
+        "×": "x",
+        "→": "->",
+        "≥": ">=",
+        "≤": "<=",
+        "…": "...",
+        "≈": "~",
+        "∞": "inf",
+        "²": "2",
+        "³": "3",
+    }
+)
+
+
+def in_ascii(text: str) -> str:
+    """The text in ASCII: `±` as `+/-`, `µ` as `u`, and `?` for what has no such form."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
 
 class Printed(NamedTuple):
     """The words of a printed quantity, for faces that set them apart.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.files import replace_text
+from everywatt.core.format import in_ascii
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.lazy_dataclass import dataclass
 
@@ -33,27 +34,6 @@ MOST_CARDS = 12  # rows that are cards on a wide terminal where they do not fit 
 MOST_STACKED = 40  # a longer table is not cut in two: the other half of a row would be off the screen
 UNITS = r"(?:[GMkmµ]?(?:J|Wh?|s|g)|[KMGT]i?B|B|min|h|%|±)(?!\w)"  # words that belong to the number before them
 _CONTROLS = {code: None for code in (*range(0x20), 0x7F, *range(0x80, 0xA0)) if chr(code) not in "\n\t"}
-_ASCII = str.maketrans(
-    {
-        "±": "+/-",
-        "−": "-",
-        "–": "-",
-        "—": "-",
-        "µ": "u",
-        "μ": "u",
-        "·": "|",
-        "°": "deg ",
-        "×": "x",
-        "→": "->",
-        "≥": ">=",
-        "≤": "<=",
-        "…": "...",
-        "≈": "~",
-        "∞": "inf",
-        "²": "2",
-        "³": "3",
-    }
-)
 
 
 class Result(Protocol):
@@ -118,7 +98,7 @@ def fitting(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
-        return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return in_ascii(text)
     return text
 
 
@@ -126,9 +106,10 @@ def fitting(text: str, encoding: str) -> str:
 class Output:
     """Where and how one command prints.
 
-    json_to   None: for people; "-": one object on stdout; else the file that gets the object
-    quiet     no messages on stderr except errors
-    verbose   details and progress on stderr
+    json_to     None: for people; "-": one object on stdout; else the file that gets the object
+    quiet       no messages on stderr except errors
+    verbose     details and progress on stderr
+    ascii_only  no other signs, whatever the streams can show
     """
 
     quiet: bool = False
@@ -137,6 +118,7 @@ class Output:
     stdout: TextIO = field(default_factory=lambda: sys.stdout)
     stderr: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    ascii_only: bool = False
     _open: list[str] = field(default_factory=list)  # the line of progress that is on the terminal
     _above: list[str] = field(default_factory=list)  # "text", or "free": a free line is due before the next text
 
@@ -165,7 +147,7 @@ class Output:
         """Tables on stdout, one below the other."""
         if self.json_to == STDOUT:
             return
-        style = style_of(self.stdout, self.environ)
+        style = self._style(self.stdout)
         self.clear()
         for table in tables:
             fitted = _fitted(table, style.encoding)
@@ -179,6 +161,10 @@ class Output:
                 self._print("", self.stdout)
             for note in fitted.notes:
                 self._print(note, self.stdout)
+
+    def _style(self, stream: TextIO) -> Style:
+        style = style_of(stream, self.environ)
+        return replace(style, encoding="ascii") if self.ascii_only else style
 
     def _free_line(self) -> None:
         """Print the free line that was asked for, now that something follows it; two are never wanted."""
@@ -222,7 +208,7 @@ class Output:
         On a terminal it rewrites one line. Elsewhere --verbose gives one plain line every ten seconds; `log_every_s`
         gives one so often without it too, for what takes many minutes.
         """
-        live = style_of(self.stderr, self.environ).rich
+        live = self._style(self.stderr).rich
         every_s = PROGRESS_EVERY_S if self.verbose else log_every_s
         last: list[float] = [] if self.verbose else [clock()]
 
@@ -234,7 +220,7 @@ class Output:
                 return
             last[:] = [now]
             if live:
-                line = fitting(text, style_of(self.stderr, self.environ).encoding)
+                line = fitting(text, self._style(self.stderr).encoding)
                 columns = _columns(self.stderr, self.environ)
                 self._open[:] = [line if columns is None else line[: columns - 1]]  # a folded line could not be cleared
                 self.stderr.write(f"\r\x1b[K{self._open[0]}")
@@ -256,7 +242,7 @@ class Output:
 
     def _print(self, text: str, stream: TextIO) -> None:
         self.clear()
-        style = style_of(stream, self.environ)
+        style = self._style(stream)
         shown = fitting(as_called(text), style.encoding)
         if not style.rich:
             print(shown, file=stream)

@@ -132,7 +132,7 @@ OF_THE_SCREEN = ("label", "sure", "updated")
 """Columns of the screen that a table of now has no room for; its energies have their interval beside them."""
 
 
-def tables(snapshot: Snapshot, *, ascii_only: bool = False) -> list[Table]:
+def tables(snapshot: Snapshot) -> list[Table]:
     """Devices, then what a batch says of its workers or the owners, in the columns of the screen."""
     found = [_table(DEVICE_COLUMNS, snapshot.devices, energy=lambda device: energy_text(device.energy))]
     if snapshot.owners is not None and snapshot.owners.refused is None:
@@ -141,17 +141,11 @@ def tables(snapshot: Snapshot, *, ascii_only: bool = False) -> list[Table]:
     found.append(_table(MODEL_COLUMNS, snapshot.models))
     if snapshot.work:
         found.append(_table(WORK_COLUMNS, snapshot.work))
-    return [_in_ascii(table) if ascii_only else table for table in found if table.rows]
+    return [table for table in found if table.rows]
 
 
 def _owner_energy(owner: OwnerNow) -> str:
     return energy_text(Amount(owner.joules, owner.low, owner.high))
-
-
-def _in_ascii(table: Table) -> Table:
-    cells = [[cell.replace("±", "+/-") for cell in row] for row in table.cells()]
-    rows = tuple(tuple(show.cut(cell, len(cell), ascii_only=True) for cell in row) for row in cells)
-    return replace(table, rows=rows)
 
 
 def _table(columns: Sequence[Column], rows: Iterable[Any], **other: Callable[[Any], str]) -> Table:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everywatt.core.format import format_joules, format_number, format_percent, format_watts
+from everywatt.core.format import format_joules, format_number, format_percent, format_watts, in_ascii
 from everywatt.core.tables import display_width
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
+_ASCII = str.maketrans(BLOCKS + "░", ASCII_BLOCKS + ".")
 UNITS = ("J", "Wh", "kWh")
 _PER_UNIT = {"Wh": 3600.0, "kWh": 3.6e6}
 NOTHING = "-"
@@ -104,7 +105,7 @@ def cut(text: str, width: int, *, ascii_only: bool = False) -> str:
         return text
     clean = "".join(char if char.isprintable() else "?" for char in text)
     if ascii_only:
-        clean = clean.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        clean = in_ascii(clean.translate(_ASCII))
     if display_width(clean) <= width:
         return clean
     mark = "~" if ascii_only else "…"
@@ -122,18 +123,3 @@ def fitting(text: str, width: int) -> str:
             break
         end += 1
     return text[:end]
-
-
-_ASCII = str.maketrans(
-    {
-        "±": "~",
-        "·": "|",
-        "…": "...",
-        "°": "",
-        "—": "-",
-        "–": "-",
-        "µ": "u",
-        "░": ".",
-        **dict(zip(BLOCKS, ASCII_BLOCKS, strict=True)),
-    }
-)
