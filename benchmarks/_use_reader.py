@@ -48,7 +48,7 @@ def opened(what: str, pid: str = "0") -> Read:
         host.read()
         for table in tables if what == "sensor" else ():
             table.read_table()
-        return len(tables[0]._trees) if what == "sensor" else 0
+        return len(getattr(tables[0], "_trees", tables[0])) if what == "sensor" else 0  # `_trees`: the base commit
 
     return read
 

@@ -355,3 +355,14 @@ def test_a_short_table_that_does_not_fit_a_wide_terminal_becomes_cards(rows, hea
     made = Table.of("run", *(Column(name, "J") for name in names), rows=[[f"r{n}", *[1.5] * 6] for n in range(rows)])
     shown = on_screen(made, columns=120, monkeypatch=monkeypatch)
     assert sum(line.startswith("run ") for line in shown) == heads and max(map(len, shown)) <= 120
+
+
+def test_a_document_is_printed_as_it_is(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/opt/elsewhere/everywatt"])
+    script = "exec python -m everywatt batch --resume r\neverywatt run -- " + 40 * "word "
+    screen = Screen()
+    out = Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "80"})
+    out.document(script)
+    assert screen.getvalue() == script + "\n"
+    out.text("Next: everywatt show last, or python -m everywatt show last")
+    assert screen.getvalue().endswith("Next: /opt/elsewhere/everywatt show last, or python -m everywatt show last\n")

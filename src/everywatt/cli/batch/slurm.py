@@ -110,7 +110,7 @@ def run_array(
         journal.close()
     part = array.prepare(run, command, work.todo, job_array, pace, Path.cwd())
     if options.print_script:
-        output.text((part / array.SCRIPT).read_text(encoding="utf-8").rstrip("\n"))
+        output.document((part / array.SCRIPT).read_text(encoding="utf-8"))
         output.say(f"Submit it with: sbatch {part / array.SCRIPT}")
         output.say(f"Then collect with: everywatt batch --resume {run.name}")
         return 0

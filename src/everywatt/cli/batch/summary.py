@@ -59,11 +59,11 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
     lines = [*map(str, told), *notes]
     more = {"drift": [one.to_dict() for one in told]} if baseline is not None else {}
     if form == "json":
-        output.text(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
+        output.document(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
     elif form == "md":
-        output.text(found.to_markdown(lines).rstrip("\n"))
+        output.document(found.to_markdown(lines))
     elif form == "csv":
-        output.text(found.to_csv().rstrip("\n"))
+        output.document(found.to_csv())
     else:
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
@@ -82,11 +82,11 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
         found.append(figures_of)
     data = {"batches": [{k: v for k, v in one.to_dict().items() if k != "items"} for one in found]}
     if form == "json":
-        output.text(dumps(document("batches", data), indent=2))
+        output.document(dumps(document("batches", data), indent=2))
     elif form == "md":
-        output.text(scaling_table(found).markdown().rstrip("\n"))
+        output.document(scaling_table(found).markdown())
     elif form == "csv":
-        output.text(scaling_csv(found).rstrip("\n"))
+        output.document(scaling_csv(found))
     else:
         output.json("batches", data)
         output.table(scaling_table(found))
@@ -96,11 +96,11 @@ def _several(names: Sequence[str], form: str | None, output: Output) -> int:
 def _telemetry(path: Path, output: Output, form: str | None) -> int:
     found: Summary = read_summary(path) if path.suffix == ".json" else summarise(read_telemetry(path), str(path))
     if form == "json":
-        output.text(dumps(found.to_dict(), indent=2))
+        output.document(dumps(found.to_dict(), indent=2))
     elif form == "md":
-        output.text(_workers(found).markdown().rstrip("\n"))
+        output.document(_workers(found).markdown())
     elif form == "csv":
-        output.text(found.workers_csv().rstrip("\n"))
+        output.document(found.workers_csv())
     else:
         output.json("telemetry", found.to_dict())
         output.table(_workers(found))

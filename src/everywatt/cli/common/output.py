@@ -82,7 +82,7 @@ def as_called(text: str) -> str:
 
     from everywatt.cli.main import COMMANDS
 
-    return re.sub(rf"(?<![\w/.-])everywatt(?= (?:{'|'.join(COMMANDS)})\b)", program(), text)
+    return re.sub(rf"(?<![\w/.-])(?<!-m )everywatt(?= (?:{'|'.join(COMMANDS)})\b)", program(), text)
 
 
 def _on_path(path: str) -> bool:
@@ -126,6 +126,12 @@ class Output:
         """A line of data on stdout; nothing where stdout belongs to the JSON object."""
         if self.json_to != STDOUT:
             self._print(line, self.stdout)
+
+    def document(self, text: str) -> None:
+        """A whole text on stdout that a program or a file takes, as it is: CSV, Markdown, JSON, a script."""
+        if self.json_to != STDOUT:
+            self.clear()
+            print(fitting(text.rstrip("\n"), self._style(self.stdout).encoding), file=self.stdout)
 
     def result(self, kind: str, found: Result, **more: Any) -> None:
         """Print what a verb found: its tables, or one JSON object of this kind where `--json` asked for it.

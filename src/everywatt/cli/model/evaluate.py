@@ -98,7 +98,7 @@ def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
     if out is not None:
         write_text(out, text.getvalue())
     elif output.json_to is None:
-        output.text(text.getvalue().rstrip("\n"))
+        output.document(text.getvalue())
     elapsed_s = float(found.times_s[-1] - found.times_s[0]) + fitted.period_s
     output.json(
         "model-prediction",
