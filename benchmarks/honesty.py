@@ -45,6 +45,7 @@ DATA, SUPPORT = TESTS / "energy" / "data", TESTS / "support"
 LENGTHS_S = (0.25, 1.0, 3.0)
 LEAST, LEAST_UNKNOWN, MOST, NARROW_PCT = 0.93, 0.90, 0.98, 1.0
 CARDS = 16 * len(lab.CASES)
+CARDS_A_LOAD = 60
 CPUS = {"broadwell": "6/79", "icelake": "6/106"}  # family and model of the recorded servers
 CURVES = ("constant:200W", "square:90W,330W,0.7s", "square:90W,330W,7.3s", "sine:210W,120W,11s")  # of an agent's cards
 SHORTEST_HALF_S = 6.5  # shorter halves are too little to calibrate on
@@ -100,10 +101,9 @@ def _add(rows: Rows, name: str, answers: lab.Answers, units: float, least: float
         rows[name] = Row(answers, units, least)
 
 
-def over_devices(cards: int = CARDS, windows: int = 3, kind: str = "", seed: int = 1) -> tuple[Rows, Rows]:
-    """By path, and by load for `Run.energy`; drawn cards, one load each in turn."""
+def over_devices(cards: int = CARDS, windows: int = 3, kind: str = "", seed: int = 1) -> Rows:
+    """By path: drawn cards, one load each in turn."""
     paths: Rows = {}
-    loads: Rows = {}
     least = LEAST_UNKNOWN if kind == UNKNOWN else LEAST
     spans = [(a, a + length) for a, length in zip(np.arange(5.0, 56.0, 2.5), [0.2, 0.5, 2.0] * 7, strict=True)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -113,13 +113,29 @@ def over_devices(cards: int = CARDS, windows: int = 3, kind: str = "", seed: int
             folder = Path(scratch) / str(number)
             folder.mkdir()
             recorded = lab.recorded_case(case, lab.drawn_card(rng, KINDS[kind]), folder / "run.tape", rng, spans)
-            found = [lab.by_windows(recorded, length, windows, rng) for length in LENGTHS_S]
-            asked = found[0] + found[1] + found[2]
-            _add(paths, f"Run.energy{kind}", asked, 1, least)
-            _add(loads, f"{case}{kind}", asked, 1, least)
+            _add(paths, f"Run.energy{kind}", _at_random(recorded, windows, rng), 1, least)
             for path, ask in SPAN_PATHS.items():
                 _add(paths, f"{path}{kind}", ask(recorded), 1, least)
-    return paths, loads
+    return paths
+
+
+def by_load(cards: int = CARDS_A_LOAD, kind: str = "", seed: int = 2) -> Rows:
+    """`Run.energy` under every load, each by so many drawn cards: of a few, single gains would decide."""
+    loads: Rows = {}
+    for place, case in enumerate(lab.CASES):
+        for number in range(cards):
+            rng = np.random.default_rng((seed, place, number, list(KINDS).index(kind)))
+            with tempfile.TemporaryDirectory() as scratch:
+                recorded = lab.recorded_case(case, lab.drawn_card(rng, KINDS[kind]), Path(scratch) / "run.tape", rng)
+                least = LEAST_UNKNOWN if kind == UNKNOWN else LEAST
+                _add(loads, f"{case}{kind}", _at_random(recorded, 3, rng), 1, least)
+    return loads
+
+
+def _at_random(recorded: lab.Recorded, windows: int, rng: np.random.Generator) -> lab.Answers:
+    """So many windows of each length."""
+    first, *others = (lab.by_windows(recorded, length, windows, rng) for length in LENGTHS_S)
+    return sum(others, start=first)
 
 
 SPAN_PATHS: Mapping[str, Callable[[lab.Recorded], lab.Answers]] = {
@@ -419,10 +435,12 @@ def main(quick: bool = False) -> None:
     if "BENCH_SOURCE" in os.environ:
         widths(data, 40 if quick else 200)
         return
-    paths, loads = over_devices(2 * len(lab.CASES) if quick else CARDS)
+    paths = over_devices(2 * len(lab.CASES) if quick else CARDS)
     for kind in (UNKNOWN, PART_TIME):
-        more, more_loads = over_devices(len(lab.CASES) if quick else 4 * len(lab.CASES), kind=kind)
-        paths, loads = paths | more, loads | more_loads
+        paths |= over_devices(len(lab.CASES) if quick else 4 * len(lab.CASES), kind=kind)
+    loads: Rows = {}
+    for kind in KINDS:
+        loads |= by_load(2 if quick else CARDS_A_LOAD, kind)
     paths["agent's series, read back"] = series_read_back(30.0 if quick else 90.0)
     paths["Slurm job"] = slurm_jobs(10 if quick else 60)
     paths["modelled"] = modelled(6 if quick else 24)

@@ -22,11 +22,9 @@ def parts(honesty):  # noqa: F811
     """Coverage by path, over a card of every load (in CI over two): each part is computed when its first path asks."""
     cases = len(honesty.lab.CASES)
     return {
-        "": lambda: honesty.over_devices(ROUNDS * cases, windows=2)[0],
-        ", card unknown": lambda: honesty.over_devices(cases, windows=2, kind=honesty.UNKNOWN)[0],
-        ", counter of a part-time sensor": lambda: honesty.over_devices(cases // 2, windows=2, kind=honesty.PART_TIME)[
-            0
-        ],
+        "": lambda: honesty.over_devices(ROUNDS * cases, windows=2),
+        ", card unknown": lambda: honesty.over_devices(cases, windows=2, kind=honesty.UNKNOWN),
+        ", counter of a part-time sensor": lambda: honesty.over_devices(cases // 2, windows=2, kind=honesty.PART_TIME),
         "agent's series, read back": lambda: {
             "agent's series, read back": honesty.series_read_back(
                 15.0, curves=("square:90W,330W,0.7s", "sine:210W,120W,11s")
