@@ -9,7 +9,8 @@ T0 = 1_794_700_800  # 2026-11-15T00:00Z
 JOB_ENERGY = "everywatt_owner_energy_joules_total"
 
 STEP_S, ROWS = 5, 240
-BOARD_START_S = int(time.time()) - 2 * STEP_S * ROWS
+# On whole steps: workers that share an engine were imported seconds apart, and its series have the first one's times.
+BOARD_START_S = int(time.time()) // STEP_S * STEP_S - 2 * STEP_S * ROWS
 POWER, SPENT, USE = "tegra_wattage_current_milliwatts", "container_cpu_usage_seconds_total", "tegra_cpu_util_percentage"
 
 
