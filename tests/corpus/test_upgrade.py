@@ -122,7 +122,11 @@ def test_a_client_with_the_recorder_of_another_version(sources, place, client, r
     (meter,) = told["quality"]["meter"]
     if str(sources[recorder]) not in source_of(meter["pid"]):  # not compatible: it has to have one of its own
         assert str(sources[client]) in source_of(meter["pid"])
-    holds(json.loads(call(sources[client], place, "-c", MEASURE).stdout))
+    block = json.loads(call(sources[client], place, "-c", MEASURE).stdout)
+    if client == "present":
+        holds(block)
+    else:  # that version's interval of a block does not allow for a program that waits for a CPU: 330 J for 258
+        assert (block["low"] + block["high"]) / 2 == pytest.approx(WATTS * block["duration_s"], rel=0.5), block
     try:
         for run in ("last", told["name"]):
             figures = [shown(sources[version], place, run) for version in ("base", "present")]
