@@ -104,8 +104,15 @@ def test_cpu_time_of_jobs_that_have_ended(slurm) -> None:
     work = "import os, time\nwhile time.process_time() < 0.5 + 0.5 * int(os.environ['SLURM_ARRAY_TASK_ID']): pass"
     array = slurm.sbatch(f'#!/bin/sh\nexec {sys.executable} -c "{work}"\n', "--array=0-1")
     slurm.wait(array)
-    rows = slurm.sacct(array, columns="JobIDRaw,JobID")
-    ids = {row["JobID"]: int(row["JobIDRaw"]) for row in rows if "." not in row["JobIDRaw"]}
+
+    def ended() -> dict[str, int]:
+        """Tasks that the database says have ended: it is behind the controller."""
+        rows = slurm.sacct(array, columns="JobIDRaw,JobID,State")
+        return {r["JobID"]: int(r["JobIDRaw"]) for r in rows if r["JobIDRaw"].isdigit() and r["State"] == "COMPLETED"}
+
+    deadline_s = time.monotonic() + 60
+    while len(ids := ended()) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.2)  # between two questions
     now_s = time.time()
     for task in (0, 1):
         used_s = total_cpu_s(ids[f"{array}_{task}"], now_s - 60, now_s, slurm.environ["SLURM_CONF"])
