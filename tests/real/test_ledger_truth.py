@@ -16,6 +16,9 @@ import pytest
 import everywatt
 from everywatt.ledger.owners import OwnerKind
 
+# What a process used is known up to its last look: beside other tests it lives longer, and its end is seen later.
+pytestmark = pytest.mark.serial
+
 SOURCE = Path(everywatt.__file__).parents[1]
 IDLE_W, MAX_W = 10.0, 50.0
 GPU_W = 200.0
@@ -144,7 +147,6 @@ def conserved(ledger):
     assert sum(entry.microjoules for entry in ledger.entries) == round(ledger.total.joules * 1e6)
 
 
-@pytest.mark.serial
 def test_spinners_owe_what_their_rusage_says_while_others_come_and_go(machine):
     """Fourteen seconds; two packages of which one draws twice as much, so each owner owes twice as much of it."""
     run, document = machine.run(
@@ -178,7 +180,6 @@ def _churned(ledger):
     return [e for e in ledger.entries if "churn.py" in e.owner.label or "children of" in e.owner.label]
 
 
-@pytest.mark.serial
 def test_short_turns_on_a_gpu_are_owed_by_who_had_them(machine):
     """A few seconds in all: who came and went is read often enough that no second is charged to the wrong one."""
     run, _ = machine.run(

@@ -266,8 +266,9 @@ def test_the_recorder_inherits_no_mask_no_session_and_never_imports_main(lab) ->
     assert done.stderr == ""
 
 
+@pytest.mark.serial
 def test_ticks_keep_their_deadlines_beside_a_busy_loop(lab) -> None:
-    """Half of them within 5 ms, on a machine that may do ten other things: the median does not see those."""
+    """Half of them within 2.5 ms: the median does not see other things that the machine may do."""
     recording = start(lab, period_s=0.01)
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
