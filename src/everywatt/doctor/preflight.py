@@ -117,14 +117,12 @@ def sentences(
     samples: Mapping[str, float | None],
     *,
     hot: bool = False,
-    own: Iterable[int] = (),
 ) -> tuple[str, ...]:
     """What disturbs, from the share of the CPUs that others use, rows of `nvml.processes`, and values of channels."""
     found = []
     if cpu_share is not None and cpu_share > BUSY_SHARE:
         found.append(f"Other programs kept {format_percent(cpu_share)} of the CPUs busy just before the start.")
-    mine = {os.getpid(), *own}
-    others = [row for row in tenants if not row.get("gone") and row["pid"] not in mine]
+    others = [row for row in tenants if not row.get("gone") and row["pid"] != os.getpid()]
     if others:
         shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""

@@ -60,8 +60,7 @@ class Left(Exception):
 class Pipe:
     """stdin, line by line, and as a way to sleep that ends when the parent does."""
 
-    def __init__(self, descriptor: int = 0) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
         self._rest = b""
 
     def line(self) -> dict[str, Any]:
@@ -76,13 +75,13 @@ class Pipe:
         """Sleep until this instant (monotonic)."""
         while True:
             left_ns = until_ns - time.monotonic_ns()
-            if select.select([self._descriptor], [], [], max(0.0, left_ns / 1e9))[0]:
+            if select.select([0], [], [], max(0.0, left_ns / 1e9))[0]:
                 self._fill()
             elif left_ns <= 0 or time.monotonic_ns() >= until_ns:
                 return
 
     def _fill(self) -> None:
-        data = os.read(self._descriptor, 65536)
+        data = os.read(0, 65536)
         if not data:
             raise Left
         self._rest += data

@@ -242,9 +242,9 @@ def shipped() -> Mapping[str, Any]:
     return data
 
 
-def estimate(load: float, facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> tuple[float, float, float]:
+def estimate(load: float, facts: MachineFacts) -> tuple[float, float, float]:
     """Watts of a machine at a load from 0 to 1, and the 95 % interval: (watts, low, high)."""
-    line = curve(facts, fit)
+    line = curve(facts)
     return (line.at(load), *line.interval_w(load))
 
 
@@ -398,9 +398,9 @@ class Modelled:
         return (ModelledPower(machine, curve(identify(machine))),)
 
 
-def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
+def grounds(facts: MachineFacts) -> str:
     """One sentence: what was estimated from what, and what makes it uncertain."""
-    fit = shipped() if fit is None else fit
+    fit = shipped()
     if facts.guest is not None:
         head = (
             f"modelled from CPU utilisation: {facts.threads} vCPUs of a host with {facts.cpu}, of unknown size and load"
