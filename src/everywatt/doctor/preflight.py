@@ -12,7 +12,7 @@ from everywatt.core.format import format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
-from everywatt.sensors.base import Request, TableGroup
+from everywatt.sensors.base import Request, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
 
 BUSY_SHARE = 0.10
@@ -94,7 +94,7 @@ def look(
     """Look at the machine for half a second, before there is a run."""
     machine = machine or Machine.here()
     choice = choose(known(machine.environ), Request(machine, estimate=False, options=options or {}), sensors)
-    tenants: list[dict[str, Any]] = []
+    tenants: Sequence[TableRow] = ()
     try:
         power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)
         for group in choice.groups:
@@ -113,7 +113,7 @@ def look(
 
 def sentences(
     cpu_share: float | None,
-    tenants: Sequence[Mapping[str, Any]],
+    tenants: Sequence[TableRow],
     samples: Mapping[str, float | None],
     *,
     hot: bool = False,

@@ -6,11 +6,30 @@ import contextlib
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.sensors import procfs
 from everywatt.sensors.sysfs import parse_cpus
+
+if TYPE_CHECKING:  # as in base
+    from collections.abc import Mapping
+    from typing import Required, TypedDict
+
+    class CgroupRow(TypedDict, total=False):
+        """A group that is new, changed or gone, or that everywatt `made` for a command; or the `name` that files give
+        it. `why` is why CPU time or memory is None; `cpus` is there where the group was given only so many."""
+
+        cgroup: Required[str]
+        version: int
+        cpu_s: float | None
+        memory_bytes: float | None
+        cpus: float
+        why: str
+        made: bool
+        gone: bool
+        name: Mapping[str, str | int]
+
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
 _LOOK_AT_LIMITS = 30  # reads between two looks at what a group was given
@@ -103,21 +122,20 @@ class Counted:
         self._cpus: float | None = None
         self._outside = place.version == 2 and _inside(self._root, place.path) is None
 
-    def read(self) -> dict[str, Any]:
-        """{"cpu_s", "memory_bytes"}, "why" where one is None because the kernel does not count it, "cpus" where the
-        group was given only so many. FileNotFoundError where the group is gone.
-        """
+    def read(self) -> CgroupRow:
+        """What it used. FileNotFoundError where the group is gone."""
         place = self._place
+        row: CgroupRow = {"cgroup": place.path, "version": place.version, "cpu_s": None, "memory_bytes": None}
         if self._outside:
-            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
+            row["why"] = "the group is outside this cgroup namespace"
+            return row
         reasons: dict[str, str] = {}
         if place.version == 2:
-            cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
-            memory = self._value("memory", place.memory, "memory.current", _whole, reasons)
+            row["cpu_s"] = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
+            row["memory_bytes"] = self._value("memory", place.memory, "memory.current", _whole, reasons)
         else:
-            cpu_s = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
-            memory = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
-        row: dict[str, Any] = {"cpu_s": cpu_s, "memory_bytes": memory}
+            row["cpu_s"] = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
+            row["memory_bytes"] = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
         if self._reads % _LOOK_AT_LIMITS == 0:
             self._cpus = self._given()
         self._reads += 1
