@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.sensors.child import let_go
 
 READY_S = 60.0
 LEAD_NS = 60_000_000
@@ -125,13 +126,7 @@ class Crew:
         self._leave()
         deadline = time.monotonic() + LEAVE_S
         for worker in self.workers:
-            try:
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-            if worker.process.stdout is not None:
-                worker.process.stdout.close()
+            let_go(worker.process, max(0.0, deadline - time.monotonic()))
 
     def _gather(self) -> None:
         deadline = time.monotonic() + READY_S

@@ -6,9 +6,7 @@ Timeouts below a second never end in versions that are widely installed, so it a
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.sensors.child import end_group
 from everywatt.sensors.procfs import cpu_clock
 from everywatt.stress.pacing import Stretch, waited_s
 from everywatt.stress.worker import ask_for_the_end
@@ -92,14 +91,5 @@ class StressNg:
     def close(self) -> None:
         """End it, politely and then by a kill of its whole group."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            pass
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process is not None:
+            end_group(process, LEAVE_S)

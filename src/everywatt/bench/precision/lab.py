@@ -28,7 +28,6 @@ from everywatt.bench.precision.variants import (
     Variant,
     Worker,
     WorkerFailed,
-    available_bytes,
     crowded,
     load_data_without_torch,
     next_isa,
@@ -36,6 +35,8 @@ from everywatt.bench.precision.variants import (
 )
 from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
+from everywatt.core.machine import Machine
+from everywatt.sensors.surroundings import memory_bytes
 
 MOST_BLOCKS = 1_000_000_000  # the end of a range of blocks that has no end
 SENSITIVITY_ITEMS = 64  # scored for each layer alone: a model has dozens of layers, and their order is what is asked
@@ -193,7 +194,7 @@ class PrecisionLab:
         """A worker that holds the model. Where memory would not do for all of them, the others are let go first."""
         while variant.worker is None:
             others = [one for one in self.variants if one is not variant and one.worker is not None]
-            if others and (self._short or crowded(self.variants, available_bytes())):
+            if others and (self._short or crowded(self.variants, memory_bytes(Machine.here())[0])):
                 for one in others:
                     one.rest()
                 others, self._short = [], True

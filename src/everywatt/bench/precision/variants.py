@@ -19,9 +19,9 @@ from everywatt.bench.experiment import read_lines
 from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.plan import LayerTime, LoopReport
-from everywatt.bench.trials import Trial, last_line, let_go
+from everywatt.bench.trials import Trial, last_line
 from everywatt.core.errors import UsageError
-from everywatt.sensors.procfs import parse_meminfo
+from everywatt.sensors.child import let_go
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
@@ -234,14 +234,6 @@ class Variant:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
-
-
-def available_bytes() -> int | None:
-    """Memory that programs can still get; None where the kernel does not say."""
-    try:
-        return parse_meminfo(Path("/proc/meminfo").read_bytes()).get("MemAvailable")
-    except OSError:
-        return None
 
 
 def crowded(variants: list[Variant], available: int | None) -> bool:
