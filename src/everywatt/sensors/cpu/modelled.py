@@ -42,7 +42,7 @@ from everywatt.core.errors import SensorError
 from everywatt.core.stats import TO_95
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
-from everywatt.sensors.surroundings import file_text, find_container, find_guest, parse_cpuinfo
+from everywatt.sensors.surroundings import file_text, find_container, find_guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +136,7 @@ def generation_of(cpu: dict[str, str]) -> str | None:
 
 def identify(machine: Machine) -> MachineFacts:
     """Read /proc/cpuinfo, /proc/meminfo, DMI and the power limits. ValueError where not even a CPU count is there."""
-    cpus = parse_cpuinfo(file_text(machine.proc / "cpuinfo"))
+    cpus = procfs.parse_cpuinfo(file_text(machine.proc / "cpuinfo"))
     if not cpus:
         raise ValueError(f"{machine.proc}/cpuinfo names no CPU")
     first = cpus[0]
