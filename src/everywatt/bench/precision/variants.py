@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from everywatt.bench.experiment import read_lines
-from everywatt.bench.precision.computed import Computed
+from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.plan import LayerTime, LoopReport
 from everywatt.bench.trials import Trial, last_line
@@ -211,6 +211,20 @@ class Variant:
     def usable(self) -> bool:
         """Whether it can be measured."""
         return self.failure is None and not self.stopped and (self.known or self.worker is not None)
+
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """Take in what a worker computed with. WorkerFailed where the label is not true; what is emulated is noted."""
+        self.computed = Computed.of({name: value for name, value in facts.items() if name != "capability"})
+        why = refusal(self.precision, self.computed)
+        if why is not None:
+            raise WorkerFailed(why)
+        flags, capability = cpu_flags(), facts.get("capability")
+        pair = None if capability is None else (int(capability[0]), int(capability[1]))
+        self.emulated = widened(self.precision, self.computed) or emulated(self.precision, flags=flags, capability=pair)
+        if self.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
+            self.notes.append(note)
+        if not self.computed.visible:
+            self.notes.append("a plain callable: its precision is as declared by the caller")
 
     def has(self, block: int) -> bool:
         """Whether its trial of that block is done."""
