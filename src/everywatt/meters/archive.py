@@ -27,11 +27,11 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunExists, UsageError
-from everywatt.core.plugins import ARCHIVE_COPIES, load_plugin
+from everywatt.core.plugins import ARCHIVE_COPIES, arrow, load_plugin
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
 from everywatt.meters.journal import journal_blocks
-from everywatt.meters.parquet import arrow, read_parquet, to_column, writing
+from everywatt.meters.parquet import read_parquet, to_column, writing
 from everywatt.tape.places import sync_file
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
@@ -92,7 +92,7 @@ def _noting(blocks: Iterable[Block], began: list[int]) -> Iterator[Block]:
 
 def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     """A copy as Parquet: `utc_ns` (start), `rows`, `observed_s`, and by plug `j`, `mean`, `min`, `max`."""
-    pa, pq = arrow()
+    pa, pq = arrow("meters")
     temporary = path.with_name(f".{path.name}.part")
     writer: Any = None
     try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import library
+from everywatt.core.plugins import arrow
 from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, join, names_of
 
 
@@ -54,17 +54,12 @@ GROUP_ROWS: Final = 24_000  # four minutes at 100 Hz: what an hour of a long arc
 _TENTH: Final = b"tenths"
 
 
-def arrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet, or MissingExtra."""
-    return library("pyarrow", "meters"), library("pyarrow.parquet", "meters")
-
-
 class BlockWriter:
     """A Parquet file that grows by blocks; `close` makes it whole. Whether values are tenths the first block says."""
 
     def __init__(self, path: Path, plugs: int, *, tenths: bool) -> None:
         self.path, self.plugs, self.tenths, self.rows = path, plugs, tenths, 0
-        pa, pq = arrow()
+        pa, pq = arrow("meters")
         self._pa: ModuleType = pa
         kind = pa.int32() if tenths else pa.float32()
         fields = [("utc_ns", pa.int64()), ("ok", pa.bool_()), *((name, kind) for name in names_of(plugs))]
@@ -184,7 +179,7 @@ def read_parquet(
 
     With `plugs` (from 1) a block has these, in this order.
     """
-    pa, pq = arrow()
+    pa, pq = arrow("meters")
     try:
         with pq.ParquetFile(path) as file:
             meta = file.schema_arrow.metadata or {}

@@ -19,10 +19,10 @@ from everywatt.core.format import (
     format_percent,
     format_quantity,
 )
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table
 from everywatt.slurm.site.store import Store, day_of, days_of
