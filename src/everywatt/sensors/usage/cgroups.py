@@ -16,16 +16,20 @@ if TYPE_CHECKING:  # as in base
     from collections.abc import Mapping
     from typing import Required, TypedDict
 
-    class CgroupRow(TypedDict, total=False):
-        """A group that is new, changed or gone, or that everywatt `made` for a command; or the `name` that files give
-        it. `why` is why CPU time or memory is None; `cpus` is there where the group was given only so many."""
+    class CgroupUsage(TypedDict, total=False):
+        """What a group used. `why` is why one is None: the kernel does not count it; `cpus` is there where the group
+        was given only so many."""
 
-        cgroup: Required[str]
-        version: int
         cpu_s: float | None
         memory_bytes: float | None
         cpus: float
         why: str
+
+    class CgroupRow(CgroupUsage, total=False):
+        """A group that is new, changed or gone, or that everywatt `made` for a command; or the `name` files give it."""
+
+        cgroup: Required[str]
+        version: int
         made: bool
         gone: bool
         name: Mapping[str, str | int]
@@ -122,20 +126,19 @@ class Counted:
         self._cpus: float | None = None
         self._outside = place.version == 2 and _inside(self._root, place.path) is None
 
-    def read(self) -> CgroupRow:
+    def read(self) -> CgroupUsage:
         """What it used. FileNotFoundError where the group is gone."""
         place = self._place
-        row: CgroupRow = {"cgroup": place.path, "version": place.version, "cpu_s": None, "memory_bytes": None}
         if self._outside:
-            row["why"] = "the group is outside this cgroup namespace"
-            return row
+            return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
         reasons: dict[str, str] = {}
         if place.version == 2:
-            row["cpu_s"] = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
-            row["memory_bytes"] = self._value("memory", place.memory, "memory.current", _whole, reasons)
+            cpu_s = self._value("cpu", place.cpu, "cpu.stat", _usage_usec, reasons)
+            memory = self._value("memory", place.memory, "memory.current", _whole, reasons)
         else:
-            row["cpu_s"] = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
-            row["memory_bytes"] = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
+            cpu_s = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
+            memory = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
+        row: CgroupUsage = {"cpu_s": cpu_s, "memory_bytes": memory}
         if self._reads % _LOOK_AT_LIMITS == 0:
             self._cpus = self._given()
         self._reads += 1

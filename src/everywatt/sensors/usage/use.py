@@ -21,7 +21,7 @@ are reported with the group that they were started in. {"cgroup", "name": {…}}
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
@@ -138,7 +138,7 @@ class CgroupUse:
         self._clock = machine.clock
         self._root = machine.sys / "fs" / "cgroup"
         self._trees = trees
-        self._reported: dict[cgroups.Place, cgroups.CgroupRow] = {}
+        self._reported: dict[cgroups.Place, cgroups.CgroupUsage] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
         self._present: frozenset[cgroups.Place] = frozenset()
@@ -157,7 +157,8 @@ class CgroupUse:
                 continue
             if self._reported.get(place) != used:
                 self._reported[place] = used
-                rows.append(used)
+                row = {"cgroup": place.path, "version": place.version, **used}
+                rows.append(cast("cgroups.CgroupRow", row))
         for folder in list(self._made):
             rows += self._made_row(folder)
         rows += self._names.rows(place.path for place in self._reported)
@@ -176,7 +177,7 @@ class CgroupUse:
         """Tell of the group that was made for a command, by its folder, from now on."""
         self._made.setdefault(folder, None)
 
-    def _used(self, place: cgroups.Place) -> cgroups.CgroupRow:
+    def _used(self, place: cgroups.Place) -> cgroups.CgroupUsage:
         counted = self._counted.get(place)
         kept = counted is not None
         if counted is None:
