@@ -15,7 +15,7 @@ from everywatt.core.errors import ScopeError, UsageError
 from everywatt.core.format import format_rounded
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
-from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
+from everywatt.core.units import parse_bytes, parse_duration_s, parse_energy_j, parse_power_w
 
 FEWEST = 3  # trials of each candidate before a question can be answered
 MOST_OF_ONE = 10  # trials of a candidate that there is nothing to compare with
@@ -406,19 +406,11 @@ def _ends(value: Mean | Comparison | float | None) -> tuple[float, float] | None
     return value.low, value.high
 
 
-def _memory(text: str) -> float:
-    found = re.fullmatch(r"([\d.]+)\s*([kMGT]?)(i?)B?", text.strip())
-    if found is None:
-        raise UsageError(f"'{text}' is not an amount of memory such as 500 MB or 2 GiB.")
-    base = 1024 if found[3] else 1000
-    return float(found[1]) * float(base ** " kMGT".index(found[2] or " "))
-
-
 # What is said of each metric: how its amounts are read, where a candidate has it, and where its ratio to the first.
 _METRICS = {
     "energy": (parse_energy_j, "energy", "gross"),
     "net": (parse_energy_j, "net", "above_idle"),
     "time": (parse_duration_s, "seconds", "time"),
     "power": (parse_power_w, "power_w", ""),
-    "memory": (_memory, "max_rss_bytes", ""),
+    "memory": (parse_bytes, "max_rss_bytes", ""),
 }
