@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everywatt.core.platforms import rss_bytes
-from everywatt.stress.pacing import Stretch, pace
+from everywatt.stress.pacing import StepReport, Stretch, pace
 
 BLOCK_BYTES = 8 * 2**20
 TOUCH_EVERY_NS = 1_000_000_000
@@ -41,9 +41,9 @@ class RamWork:
             for block in self._blocks:
                 block[0] = now_ns & 0xFF  # in use, should anybody think of swapping it out
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """How many bytes are resident."""
-        return {"memory_bytes": max(0, (rss_bytes() or 0) - self._own_bytes)}
+        return StepReport(memory_bytes=max(0, (rss_bytes() or 0) - self._own_bytes))
 
     def close(self) -> None:
         """Give everything back."""
@@ -103,9 +103,9 @@ class Transfer(ABC):
         """Move bytes until the end of the stretch."""
         pace(self, stretch, wait)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """Bytes moved in this stretch."""
-        return {"done": self._moved - self._before}
+        return StepReport(done=self._moved - self._before)
 
 
 def block_bytes(bytes_per_s: float, least: int, most: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 from everywatt.core.errors import UsageError
 from everywatt.sensors.child import end_group
 from everywatt.sensors.procfs import cpu_clock
-from everywatt.stress.pacing import Stretch, waited_s
+from everywatt.stress.pacing import StepReport, Stretch, waited_s
 from everywatt.stress.worker import ask_for_the_end
 
 METHODS = {"integer": "int64", "float": "double", "vector": "matrixprod"}
@@ -58,9 +58,9 @@ class StressNg:
             self._spent_s = max(self._spent_s, self._cpu_s())
         self.close()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """The CPU time of all its processes, and how long they waited for a core."""
-        return {"cpu_s": self._spent_s, "waited_s": sum(self._waits_s.values()) if self._waits_s else None}
+        return StepReport(cpu_s=self._spent_s, waited_s=sum(self._waits_s.values()) if self._waits_s else None)
 
     def _start(self, stretch: Stretch) -> None:
         assert self._program is not None

@@ -13,11 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any, Protocol
 
 from everywatt.core.errors import EverywattError
-from everywatt.stress.pacing import Stretch
+from everywatt.stress.pacing import StepReport, Stretch
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +47,7 @@ class Role(Protocol):
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Work until the end of the stretch."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """What was reached, also where the stretch was cut short."""
 
     def close(self) -> None:
@@ -145,7 +146,8 @@ def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
                 role.play(stretch, pipe.wait)
             finally:  # where the parent has ended the program, it still hears what was reached until then
                 spent_s = (time.process_time_ns() - began) / 1e9
-                say({"step": stretch.index, "cpu_s": spent_s, **role.report()})
+                reached = {name: value for name, value in asdict(role.report()).items() if value is not None}
+                say({"step": stretch.index, "cpu_s": spent_s, **reached})
     finally:
         role.close()
 
