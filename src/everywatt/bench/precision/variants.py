@@ -214,7 +214,7 @@ class Variant:
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Take in what a worker computed with. WorkerFailed where the label is not true; what is emulated is noted."""
-        self.computed = Computed.of({name: value for name, value in facts.items() if name != "capability"})
+        self.computed = Computed.of(facts)
         why = refusal(self.precision, self.computed)
         if why is not None:
             raise WorkerFailed(why)
