@@ -89,9 +89,6 @@ def test_an_interval_wider_than_the_figure_ends_at_nothing():
     assert found.figures["accuracy_per_watt"].high is None
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a quotient's interval is as far above the figure as below, whatever the energy's is"
-)
 def test_a_figure_for_each_joule_follows_an_energy_that_may_be_far_less_or_more():
     found = bill(32)
     skewed = Energy(320.0, Budget(bounds=(Bound("model", "m", 300.0, 560.0),)), "machine", "modelled")
