@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         name: str
         cpu_s: float
         children_cpu_s: float
-        rss_bytes: int
+        rss_bytes: float
         threads: int
         uid: int | None
         user: str
