@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunExists, UsageError
+from everywatt.core.files import replacing
 from everywatt.core.plugins import ARCHIVE_COPIES, arrow, load_plugin
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
@@ -93,9 +95,8 @@ def _noting(blocks: Iterable[Block], began: list[int]) -> Iterator[Block]:
 def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     """A copy as Parquet: `utc_ns` (start), `rows`, `observed_s`, and by plug `j`, `mean`, `min`, `max`."""
     pa, pq = arrow("meters")
-    temporary = path.with_name(f".{path.name}.part")
     writer: Any = None
-    try:
+    with ExitStack() as stack:
         for cells in gathered_cells(pieces, CELLS_TOGETHER):
             columns = _columns(cells)
             arrays = [to_column(column) for column in columns.values()]
@@ -103,15 +104,10 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
                 {b"length_ns": str(cells.length_ns).encode()}
             )
             if writer is None:
-                writer = pq.ParquetWriter(temporary, table.schema, compression="zstd", write_statistics=["utc_ns"])
+                part = stack.enter_context(replacing(path))
+                writer = pq.ParquetWriter(part, table.schema, compression="zstd", write_statistics=["utc_ns"])
+                stack.enter_context(writer)
             writer.write_table(table)
-        if writer is not None:
-            writer.close()
-            temporary.replace(path)
-    finally:
-        if writer is not None:
-            writer.close()
-        temporary.unlink(missing_ok=True)
 
 
 def _columns(cells: Cells) -> dict[str, Any]:
