@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import UsageError
@@ -214,11 +214,21 @@ class Follower:
         return rows
 
 
+@dataclass(slots=True)
+class _Spent:
+    """What one process used and caused."""
+
+    command: str = ""
+    cpu_s: float = 0.0
+    active_j: float = 0.0
+    gpu_j: float = 0.0
+
+
 class Account:
     """What each process of the machine used and caused: CPU seconds, joules of the packages, joules of the cards."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[int, int | None, bool], dict[str, Any]] = {}
+        self._rows: dict[tuple[int, int | None, bool], _Spent] = {}
         self._keys: dict[int, tuple[int, int | None, bool]] = {}
         self.busy_s = 0.0
 
@@ -226,15 +236,16 @@ class Account:
         """Learn who is there."""
         for pid, one in tree.live.items():
             self._keys[pid] = (pid, one.start, False)
-            self._row((pid, one.start, False))["command"] = one.name
+            self._row((pid, one.start, False)).command = one.name
 
-    def _row(self, key: tuple[int, int | None, bool]) -> dict[str, Any]:
-        return self._rows.setdefault(key, {"command": "", "cpu_s": 0.0, "active_j": 0.0, "gpu_j": 0.0})
+    def _row(self, key: tuple[int, int | None, bool]) -> _Spent:
+        return self._rows.setdefault(key, _Spent())
 
     def add(self, who: int, what: str, amount: float) -> None:
         """Charge a process; a negative number stands for the children of that process that were never seen."""
         pid, start, _ = self._keys.get(abs(who), (abs(who), None, False))
-        self._row((pid, start, who < 0))[what] += amount
+        row = self._row((pid, start, who < 0))
+        setattr(row, what, getattr(row, what) + amount)
         if what == "cpu_s":
             self.busy_s += amount
 
@@ -244,13 +255,13 @@ class Account:
             {
                 "pid": pid,
                 "start": start,
-                "name": self._rows.get((pid, start, False), row)["command"] if exited else row["command"],
+                "name": self._rows.get((pid, start, False), row).command if exited else row.command,
                 "exited": exited,
-                **row,
-                "joules": row["active_j"] + row["gpu_j"],
+                **asdict(row),
+                "joules": row.active_j + row.gpu_j,
             }
             for (pid, start, exited), row in self._rows.items()
-            if row["cpu_s"] or row["gpu_j"] or not exited
+            if row.cpu_s or row.gpu_j or not exited
         ]
 
 
