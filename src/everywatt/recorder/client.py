@@ -26,7 +26,7 @@ from everywatt.recorder.channel import Inline, Local, Patience, Remote, import_p
 from everywatt.recorder.request import RecordRequest, whole_paths
 from everywatt.recorder.wire import SEALING
 from everywatt.sensors import registry
-from everywatt.sensors.base import Request
+from everywatt.sensors.base import Request, TableRow
 from everywatt.tape.run_store import segment_after
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
@@ -122,7 +122,7 @@ class Recording:
         self.groups: tuple[GroupInfo, ...] = ()
         self.reports: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.tenants: list[dict[str, Any]] = []
+        self.tenants: Sequence[TableRow] = ()
         self.recorder_pid = 0
         self.recorder_is_new = False
         self._order = order
@@ -171,7 +171,7 @@ class Recording:
             self.groups = tuple(GroupInfo.from_dict(group) for group in reply["groups"])
             self.reports = list(reply["reports"])
             self.notes += reply.get("notes", ())
-            self.tenants = list(reply.get("tenants", ()))
+            self.tenants = reply.get("tenants", ())
             self.recorder_pid, self.recorder_is_new = int(reply.get("pid", 0)), int(reply["tape"]) == 1
             self._inline.close()
             self._inline = Inline(self.groups, order.targets, order.request)
