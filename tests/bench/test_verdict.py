@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.bench.experiment import interleaved
-from everywatt.bench.verdict import Verdict, compare, outliers
+from everywatt.bench.verdict import Comparison, Verdict, compare, outliers
 
 
 def noisy(mean, noise, n, seed):
@@ -104,3 +104,10 @@ def test_what_cannot_be_decided_says_so_instead_of_an_endless_interval():
     assert found.text("B").startswith("not decidable with n = 3")
     assert found.to_dict()["ratio"]["high"] is None and found.to_dict()["ratio"]["low"] is None
     assert compare([1.0], [2.0], anytime=False).text("B").startswith("not decidable with n = 1")
+
+
+@pytest.mark.xfail(strict=True, reason="as many digits as the estimate has by chance")
+@pytest.mark.parametrize(("more", "shown"), [(123, "130 more trials"), (8671, "8,700 more trials")])
+def test_a_large_number_of_further_trials_is_rounded(more, shown):
+    undecided = Comparison(1.0, 0.9, 1.1, 5, Verdict.UNDECIDED, 0.02, 0.1, more)
+    assert undecided.text("B") == f"undecided: about {shown} needed"

@@ -221,3 +221,11 @@ def test_a_command_without_quotes_is_explained_before_anything_runs(place):
 def test_no_verdict_is_not_called_modelled(place):
     done = compare(place, "--trials", "1", "--warmup", "0", "--sensors", "modelled", "false", "true", code=3)
     assert "no verdict" in done.stdout and "(modelled)" not in done.stdout
+
+
+@pytest.mark.xfail(strict=True, reason="trials ran before the missing program was reported")
+@pytest.mark.parametrize("command", ["no-such-program", "no-such-program --fast 3"])
+def test_a_program_that_does_not_exist_is_refused_before_any_trial(place, tmp_path, command):
+    done = compare(place, f"touch {tmp_path}/ran", command, code=2)
+    assert "no-such-program" in done.stderr and "Try:" in done.stderr
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "runs").exists()

@@ -237,3 +237,26 @@ def test_values_have_the_digits_that_their_interval_leaves():
 def test_every_sign_of_a_printed_quantity_has_an_ascii_form():
     shown = "≈ 43 J (9 … 128 J) · 12.41 kJ −0.20/+0.91 · 5 µJ ± 1 · 41 °C"
     assert fmt.in_ascii(shown) == "~ 43 J (9 ... 128 J) | 12.41 kJ -0.20/+0.91 | 5 uJ +/- 1 | 41 C"
+
+
+@pytest.mark.xfail(strict=True, reason="a hyphen before numbers, a minus sign before differences")
+def test_negative_numbers_have_a_minus_sign():
+    assert fmt.format_joules(120, 130, 140) == "≈ 120 J (−10 … 260 J)"
+    assert fmt.format_joules(-12.34, 1.5, 1.5) == "−12.3 J ± 1.5"
+    assert fmt.format_percent(-0.123, signed=True) == "−12.3 %"
+    assert fmt.format_number(-3) == "−3"
+    assert fmt.format_duration(-12.3) == "−12.3 s"
+    assert fmt.in_ascii(fmt.format_joules(-12.34)) == "-12.34 J"
+
+
+@pytest.mark.xfail(strict=True, reason="the value is printed in the unit of the interval, as 0")
+@pytest.mark.parametrize(
+    ("value", "below", "above", "text"),
+    [
+        (31_400.0, 31_400.0, 71e9, "≈ 31 kJ (0 … 71 GJ)"),
+        (0.0, 0.0, 71e9, "≈ 0 J (0 … 71 GJ)"),
+        (-12.34, 5e9, 71e9, "≈ −12 J (−5 … 71 GJ)"),
+    ],
+)
+def test_a_value_that_its_interval_rounds_away_has_a_unit_of_its_own(value, below, above, text):
+    assert fmt.format_joules(value, below, above) == text

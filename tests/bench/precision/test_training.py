@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from statistics import stdev
 
 import pytest
 from truths import holds
@@ -108,3 +110,20 @@ def test_wrong_data_and_models_are_found_out_before_anything_is_recorded(wrong):
 def test_a_wrong_request_is_found_out_once(world):
     _, found = trained(world, fails="request")
     assert [one.failure for one in found] == ["'tiny:nothing' cannot be imported at fp32"] * 2
+
+
+def test_the_ratio_of_three_trainings_has_the_interval_of_three(world):
+    """Student's with two degrees of freedom: 4.30 standard errors of the logarithms of the three ratios."""
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    lab = TrainLab(
+        TrainJob(device="cpu", epochs=1, trials=3), meter, cool=False, worker=lambda: VirtualTrainer(world, None)
+    )
+    lab.work()
+    result = lab.result(meter.stop())
+    joules = {name: [one.energy.value for one in result.trained if one.precision == name] for name in STEP_S}
+    logs = [math.log(b / a) for a, b in zip(joules["fp32"], joules["bf16"], strict=True)]
+    found = result.beside[1].gross
+    assert found.trials == 3 and stdev(logs) > 0
+    assert math.log(found.high / found.ratio) >= 4.302 * stdev(logs) / math.sqrt(3)
+    assert math.log(found.high / found.ratio) == pytest.approx(math.log(found.ratio / found.low))
