@@ -129,7 +129,6 @@ def test_the_ratio_of_three_trainings_has_the_interval_of_three(world):
     assert math.log(found.high / found.ratio) == pytest.approx(math.log(found.ratio / found.low))
 
 
-@pytest.mark.xfail(strict=True, reason="half a training is counted as one")
 def test_a_training_that_was_interrupted_is_in_no_mean(world):
     """Half a training has half the joules."""
 
