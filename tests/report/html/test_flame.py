@@ -37,7 +37,6 @@ def test_a_span_has_one_interval_in_phases_and_in_the_graph(tmp_path):
     assert found == {row["name"]: row["energy"]["shown"] for row in phases["rows"]} and not graph["left_out"]
 
 
-@pytest.mark.xfail(strict=True, reason="an open span has no duration")
 def test_a_span_that_is_open_lasts_until_now(tmp_path):
     package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
     path = write_tape(tmp_path / "open.tape", [package], [("run", 2, None, None, {}), ("load", 3, 4, "s0", {})])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,9 +65,11 @@ def phases_of(run: Run) -> dict[str, Any]:
     by_name: dict[str, list[Span]] = {}
     for span in run.spans:
         by_name.setdefault(span.name, []).append(span)
-    longest = sorted(by_name, key=lambda name: -sum(span.duration_s or 0.0 for span in by_name[name]))[:MOST_PHASES]
+    until_ns = {span.id: tape.extent_ns()[1] for tape in run.tapes for span in tape.spans() if span.end_ns is None}
+    lengths = {name: sum(_seconds(span, until_ns) for span in spans) for name, spans in by_name.items()}
+    longest = sorted(by_name, key=lambda name: -lengths[name])[:MOST_PHASES]
     whole = run.energy().joules
-    rows = [_phase(run, name, spans, whole) for name, spans in by_name.items() if name in longest]
+    rows = [_phase(run, name, spans, lengths[name], whole) for name, spans in by_name.items() if name in longest]
     return {"rows": rows, "count": len(by_name), "overlap": overlap(run.spans)}
 
 
@@ -81,12 +83,16 @@ def overlap(spans: Sequence[Span]) -> bool:
     return False
 
 
-def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) -> dict[str, Any]:
+def _seconds(span: Span, until_ns: Mapping[str, int]) -> float:
+    """How long a span lasted; one that is open lasts until the end of its tape."""
+    return (span.duration_s or 0.0) if span.end_ns is not None else max(until_ns[span.id] - span.start_ns, 0) / NS
+
+
+def _phase(run: Run, name: str, spans: Sequence[Span], seconds: float, whole_j: float | None) -> dict[str, Any]:
     try:
         energy = run.energy(span=name)
     except EverywattError as error:  # one of them lies where nothing was read
         energy = Energy.refuse(error.message)
-    seconds = sum(span.duration_s or 0.0 for span in spans)
     row: dict[str, Any] = {
         "name": shown_name(name),
         "count": len(spans),
