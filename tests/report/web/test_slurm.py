@@ -231,7 +231,6 @@ def test_wide_tables_can_be_scrolled_by_keyboard(open_: TestClient) -> None:
         assert len(set(scrolled)) == len(scrolled), "each region has a name of its own"
 
 
-@pytest.mark.xfail(strict=True, reason="0 J where nothing was recorded")
 def test_a_period_without_records_has_no_zeros(open_: TestClient) -> None:
     text = open_.get("/slurm/nodes?since=2020-01-01&until=2020-02-01", headers=BEARER).text
     assert "No node recorded energy in this period." in text and "0 J" not in text
