@@ -142,7 +142,6 @@ def test_a_truth_file_that_is_not_there(tmp_path):
     assert wrong.value.message == f"{tmp_path / 'none.json'} cannot be read: No such file or directory."
 
 
-@pytest.mark.xfail(strict=True, reason="its NVML said that a driver was not loaded")
 def test_a_machine_without_cards_does_not_speak_of_nvml(tmp_path):
     words = [sys.executable, "-m", "everywatt", "run", "--", "true"]
     code, _, err = call("--package", "constant:100W", "--", "env", f"EVERYWATT_HOME={tmp_path}", *words)
