@@ -223,7 +223,6 @@ def test_no_verdict_is_not_called_modelled(place):
     assert "no verdict" in done.stdout and "(modelled)" not in done.stdout
 
 
-@pytest.mark.xfail(strict=True, reason="trials ran before the missing program was reported")
 @pytest.mark.parametrize("command", ["no-such-program", "no-such-program --fast 3"])
 def test_a_program_that_does_not_exist_is_refused_before_any_trial(place, tmp_path, command):
     done = compare(place, f"touch {tmp_path}/ran", command, code=2)
