@@ -45,7 +45,7 @@ everywatt.number = function (value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value), figure = unit && !Number.isInteger(value);
   const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 || (!figure && size >= 1) ? 2 : size >= 1 ? 3 : 4;
-  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits, useGrouping: false }) + (unit ? " " + unit : "");
+  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits, useGrouping: false }).replace("-", "−") + (unit ? " " + unit : "");
 };
 
 // A figure that follows from an energy, with the digits that the interval of the energy leaves it.
@@ -124,8 +124,11 @@ everywatt.Chart = class {
     return theme.palette[place % theme.palette.length];
   }
 
-  // Beyond the palette its colours come again, dashed.
-  dash(i) { return everywatt.dashes[Math.floor(this.colours(this.lines[i].about) / everywatt.palettes.light.length) % everywatt.dashes.length]; }
+  // Further lines of a device have its colour, dashed; so have those beyond the palette, whose colours come again.
+  dash(i) {
+    const place = this.colours(this.lines[i].about), before = this.lines.slice(0, i).filter((line) => this.colours(line.about) === place).length;
+    return everywatt.dashes[(before + Math.floor(place / everywatt.palettes.light.length)) % everywatt.dashes.length];
+  }
 
   width() { return Math.max(260, Math.floor(this.box.clientWidth)); }
 
