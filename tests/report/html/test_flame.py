@@ -43,3 +43,15 @@ def test_a_span_that_is_open_lasts_until_now(tmp_path):
     found = {row["name"]: row for row in phases_of(everywatt.load(path))["rows"]}
     assert found["run"]["seconds"] == pytest.approx(8.0, abs=0.2) and found["load"]["seconds_shown"] == "1.00 s"
     assert found["run"]["mean_shown"] == "40.00 W"
+
+
+@pytest.mark.xfail(strict=True, reason="fp32 and bf16 are added up")
+def test_trainings_of_two_precisions_are_two_phases(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    spans = [("training", 2 * n, 2 * n + 1 + n % 2, None, {"precision": ("fp32", "bf16")[n % 2]}) for n in range(4)]
+    run = everywatt.load(write_tape(tmp_path / "train.tape", [package], spans))
+    found = {row["name"]: row for row in phases_of(run)["rows"]}
+    assert {name: (row["count"], row["seconds"]) for name, row in found.items()} == {
+        "training fp32": (2, pytest.approx(2.0)), "training bf16": (2, pytest.approx(4.0))
+    }  # fmt: skip
+    assert found["training bf16"]["energy"]["joules"] == pytest.approx(160.0, rel=0.01)
