@@ -45,7 +45,6 @@ def test_a_span_that_is_open_lasts_until_now(tmp_path):
     assert found["run"]["mean_shown"] == "40.00 W"
 
 
-@pytest.mark.xfail(strict=True, reason="fp32 and bf16 are added up")
 def test_trainings_of_two_precisions_are_two_phases(tmp_path):
     package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
     spans = [("training", 2 * n, 2 * n + 1 + n % 2, None, {"precision": ("fp32", "bf16")[n % 2]}) for n in range(4)]
