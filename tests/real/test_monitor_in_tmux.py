@@ -64,16 +64,18 @@ def test_it_draws_obeys_and_gives_the_screen_back(screen):
     shown = screen.until("filter: gpu.7")
     assert " gpu.7 " in shown and " gpu.6 " not in shown
     screen("send-keys", "-t", "m", "Escape")
-    screen.until(" gpu.6 ")
-    screen("send-keys", "-t", "m", "u")
-    screen.until(" Wh")
-    screen("resize-window", "-t", "m", "-x", "150", "-y", "40")
-    shown = screen.until("LIMIT").splitlines()
+    shown = screen.until(" gpu.6 ").splitlines()
     row = next(number for number, line in enumerate(shown, 1) if line.split()[:1] == ["▾DEVICE"])
     column = shown[row - 1].index("POWER") + 1
     for end in "Mm":  # the button goes down and up
         screen("send-keys", "-t", "m", "-l", f"\x1b[<0;{column};{row}{end}")
-    screen.until("▾POWER")
+    screen.until(" DEVICE ")  # no longer marked
+    screen("send-keys", "-t", "m", "d", "d", "d", "d")  # by name again
+    screen.until("▾DEVICE")
+    screen("send-keys", "-t", "m", "u")
+    screen.until(" Wh")
+    screen("resize-window", "-t", "m", "-x", "150", "-y", "40")
+    screen.until("LIMIT")
     screen("send-keys", "-t", "m", "q")
     shown = screen.until("ENDED 0")
     assert "BEFORE" in shown and "gpu.0" not in shown
