@@ -63,7 +63,6 @@ def test_memory_is_bounded():
     assert len(finder._watts) <= idle.MOST_CELLS
 
 
-@pytest.mark.xfail(strict=True, reason="joules of a late reading are put where they were not drawn")
 def test_a_reading_that_comes_late_does_not_change_idle_power():
     """A card of 20 W: when its readings after 5 and 10 s were published is not known; then it is read once a second."""
     watcher = Watcher(FakeClock(), 10**9, Places([]), Counters())

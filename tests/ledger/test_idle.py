@@ -118,7 +118,6 @@ def test_twice_the_power_is_twice_the_idle_and_its_spread():
         assert (two.watts, two.spread_w) == (pytest.approx(2 * one.watts), pytest.approx(2 * one.spread_w))
 
 
-@pytest.mark.xfail(strict=True, reason="joules of a late reading are put where they were not drawn")
 @pytest.mark.parametrize("used", [False, True], ids=["use unknown", "no use"])
 def test_a_reading_that_comes_late_does_not_change_idle_power(tmp_path, used):
     """A card of 20 W: its second reading comes after 5 s, and when in them that was published is not known."""

@@ -13,7 +13,7 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device
-from everywatt.energy.sources import addable, part_name, sources, splittable, systematic_terms
+from everywatt.energy.sources import UNEVEN, addable, part_name, sources, splittable, systematic_terms
 from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import UJ, Level
 from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle, kind_of
@@ -31,27 +31,31 @@ class IdleFinder:
         self._kind = kind
         self._known: Level | None = None
         self._watts, self._uses, self._held = array("d"), array("d"), array("b")
-        self._sum_j = self._sum_use = self._seconds = 0.0
+        self._sum_j = self._sum_use = self._seconds = self._half_s = 0.0
         self._holding = False
 
     def know(self, level: Level | None) -> None:
         """What was found before this start: used until idle is observed again."""
         self._known = level
 
-    def add(self, joules: float, seconds: float, use: float | None, held: bool = False) -> None:
-        """One stretch: how busy the device was, from 0 to 1 (None: not known), and whether a process held it."""
+    def add(self, joules: float, seconds: float, use: float | None, held: bool = False, half_s: float = 0.0) -> None:
+        """One stretch: how busy the device was, from 0 to 1 (None: not known), and whether a process held it.
+
+        Its end may be off by `half_s`: no cell ends where that cannot be compared with where it began.
+        """
         if seconds <= 0 or use is None:
             return
         self._sum_j += joules
         self._sum_use += min(max(use, 0.0), 1.0) * seconds
         self._seconds += seconds
         self._holding |= held
-        if self._seconds >= (QUIET_S if len(self._watts) < FEW_CELLS else CELL_S):
+        known = abs(half_s - self._half_s) <= UNEVEN * self._seconds
+        if known and self._seconds >= (QUIET_S if len(self._watts) < FEW_CELLS else CELL_S):
             self._watts.append(self._sum_j / self._seconds)
             self._uses.append(self._sum_use / self._seconds)
             self._held.append(self._holding)
             self._sum_j = self._sum_use = self._seconds = 0.0
-            self._holding = False
+            self._half_s, self._holding = half_s, False
             if len(self._watts) > MOST_CELLS:
                 for column in (self._watts, self._uses, self._held):
                     del column[: MOST_CELLS // 8]
@@ -78,7 +82,6 @@ FACTORS_S = 15.0  # the interval of a counter's increments is found anew after s
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
 PATIENCE_NS = 3 * NS  # how long a better one is waited for
-UNEVEN = 0.2  # as in `api.power`: instants are compared where their doubts differ by so much of the distance
 
 
 def pedigree_word(channel: Channel) -> str:
