@@ -2,14 +2,12 @@
 
 import random
 
-import pytest
 from tapes import at, counter_group
 
 from everywatt.core.channels import Domain, Row
 from everywatt.fleet.device_counters import Lines
 
 
-@pytest.mark.xfail(strict=True, reason="the interval leaves out that the instants of readings are off")
 def test_the_interval_holds_where_it_is_not_known_when_readings_were_published():
     """A card of 100 W and unknown gain, whose readings may be up to a second old: windows of a minute."""
     rng = random.Random(1)

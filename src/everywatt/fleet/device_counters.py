@@ -78,7 +78,8 @@ class IdleFinder:
 STALE_PERIODS = 5
 STALE_S = 5.0
 EXACT = Factors()
-FACTORS_S = 15.0  # the interval of a counter's increments is found anew after so long
+FACTORS_S = 15.0  # the interval of a counter's increments is found again after so long
+WINDOW_S = 60.0  # intervals hold for windows of a minute or more: what instants are off by is in each of them
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
 PATIENCE_NS = 3 * NS  # how long a better one is waited for
@@ -128,6 +129,7 @@ class Line:
     _most_w: float = 0.0
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
+    _vaguest_ns: float = 0.0  # and of those since the interval was found last
     vague_ns: int = 0  # since when rows were passed over, 0 where the newest was not
     resumed_ns: int = 0  # a counter's last row before the start of the agent, 0 where it does not go on from one
     _after_gap: tuple[float, int, int, float] | None = None  # joules, observed, at, half: the first row after the start
@@ -146,6 +148,7 @@ class Line:
         """What its channel has accumulated since the agent started, at `at_ns`, give or take `half_ns`."""
         self.joules = accumulated_joules(self.channel, total, observed_ns)
         self.observed_ns, self.at_ns, self.half_ns = observed_ns, at_ns, half_ns
+        self._vaguest_ns = max(self._vaguest_ns, half_ns)
         self.first_ns = self.first_ns or at_ns
         if self.resumed_ns and at_ns > self.resumed_ns:
             self.resumed_ns, self._after_gap = 0, (self.joules, observed_ns, at_ns, half_ns)
@@ -211,15 +214,22 @@ class Line:
             self._factors = Factors.of(
                 self.budget(joules - before_j, observed_s - max(before_s, 0.0)), joules - before_j
             )
+            self._vaguest_ns = self.half_ns
 
     def budget(self, joules: float, seconds: float) -> Budget:
-        """The error budget of joules that were counted in so many seconds, without the edges of a window."""
+        """The error budget of joules that were counted in so many seconds.
+
+        It has the edges of windows of a minute: at both, the instant of a reading may be off.
+        """
         facts = self.channel.facts
         gain = max((facts.gain_pct or 0.0) / 100, self.widths[0])
         terms = systematic_terms(self.channel, self.device, joules * gain, (facts.offset_w or 0.0) * seconds)
         if self._unseen_power and self.joules > 0:
             width_j = Z95_UNIFORM * math.sqrt(self._unseen_power) * min(joules / self.joules, 1.0)
             terms.append(Term("aliasing", f"aliasing:{self.device}", width_j))
+        if self._vaguest_ns:
+            edges_s = Z95_UNIFORM * math.sqrt(2) * 2 * self._vaguest_ns / NS
+            terms.append(Term("edges", f"edges:{self.device}", joules * min(edges_s / WINDOW_S, 1.0)))
         above = max(self.widths[1] - gain, 0.0)
         return Budget(tuple(terms), (Bound("model", self.device, 0.0, joules * above),) if above else ())
 
