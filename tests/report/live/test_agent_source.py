@@ -79,7 +79,6 @@ def test_devices_owners_and_the_total(server):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the total has no interval")
 def test_the_total_has_an_interval_where_its_devices_have(server):
     ends = [
         f'everywatt_energy_{side}_joules_total{{device="{device}",domain="{domain}"}} {value}\n'

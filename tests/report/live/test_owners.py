@@ -121,12 +121,12 @@ def test_owners_say_how_much_older_than_the_total_they_are(machine):
     assert later.entries == first.entries
 
 
-@pytest.mark.xfail(strict=True, reason="an owner has no interval until intervals are found again")
 def test_an_owner_that_came_after_intervals_were_found_has_one(tmp_path):
     """Intervals are found now and then; the clock stands still, so that they are found once."""
     late = Process(300, [0.0] * 9 + [1.0] * (SECONDS - 9), began=9, name="late")
     path = write_machine(
-        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, [*processes(), late], seconds=SECONDS, everything=True, seal=False,
+        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, [*processes(), late], seconds=SECONDS, everything=True,
+        seal=False,
     )  # fmt: skip
     with Tape.open(path, verify=False) as tape:
         gatherer = Gatherer(1.0)
