@@ -49,7 +49,7 @@ def run(steps, *, size=(120, 40), source=None, **more):
     return app
 
 
-async def until(pilot, condition, tries=200):
+async def until(pilot, condition, tries=3000):
     for _ in range(tries):
         if condition():
             return
