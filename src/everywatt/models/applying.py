@@ -97,6 +97,16 @@ def _unit_check(model: Model, table: Table) -> list[str]:
     return warnings
 
 
+def scale_warnings(model: Model) -> list[str]:
+    """One sentence for each column that may be scaled where the model is used without the interval allowing for it."""
+    return [
+        f"the interval does not allow for a scaled {name}: a quarter higher or a fifth lower, it holds "
+        f"{100 * share:.0f} instead of {100 * model.widths.level:.0f} % of the truths; compare its values where the "
+        "model is used with those of training"
+        for name, share in model.about.get("scale_unseen", {}).items()
+    ]
+
+
 def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:
     """How far off a model is on a table with the truth: errors, coverage, rows out of range."""
     truth = table.column(target)

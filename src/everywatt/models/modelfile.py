@@ -26,7 +26,7 @@ ABOUT_NUMBERS = (
     *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
     *("worst_error_pct", "least_coverage", "widened", "looks"),
 )
-ABOUT_TABLES = ("watts", "importance")
+ABOUT_TABLES = ("watts", "importance", "scale_unseen")
 
 
 def to_dict(model: Model) -> dict[str, Any]:

@@ -226,6 +226,11 @@ def _faults(features: Sequence[Feature], train: Floats, x: Floats) -> Iterator[t
         yield name, how, broken
 
 
+def column_of(fault: str) -> str:
+    """The column of a fault by the fault's name, which a column with spaces in its name does not end."""
+    return next(fault.removesuffix(f" {how}") for how, _ in FAULTS if fault.endswith(f" {how}"))
+
+
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
     """The model whose worst error over all folds is least; of those within ALIKE of it the one with the least mean.
 
@@ -369,4 +374,4 @@ def witnesses(found: Score, y: Floats, without: Held | None = None) -> Witnesses
 
 
 def _same_column(one: Held, other: Held) -> bool:
-    return one.kind == other.kind == "column" and one.name.split()[0] == other.name.split()[0]
+    return one.kind == other.kind == "column" and column_of(one.name) == column_of(other.name)
