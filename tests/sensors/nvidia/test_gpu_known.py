@@ -94,6 +94,20 @@ def test_spread_covers_95_percent_of_cards_that_were_left_out():
     assert covered / checked >= 0.95
 
 
+@pytest.mark.xfail(strict=True, reason="offsets are taken to be in proportion to the limit of a board")
+@pytest.mark.parametrize("share", [0.17, 0.3, 0.5, 0.7])
+def test_at_every_level_of_power_one_card_of_19_may_be_further_off_than_other_models_say(share):
+    beyond = []
+    for card in CARDS:
+        facts = facts_for("NVIDIA Z900", "600", card.limit_w, "draw", leave_out=(card.model,))
+        watts = share * card.limit_w
+        gain, offset = facts.gain_pct / 100 * watts, facts.offset_w
+        bound = math.sqrt(gain**2 + offset**2 + 2 * facts.correlation * gain * offset)
+        if abs(card.offset_w + card.gradient_pct / 100 * watts) > bound:
+            beyond.append(card.model)
+    assert len(beyond) <= 1, beyond
+
+
 def test_cards_of_one_model_share_a_key():
     assert model_of("NVIDIA GeForce RTX 3090") == model_of("GeForce RTX 3090") == "RTX 3090"
 
