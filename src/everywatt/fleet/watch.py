@@ -201,7 +201,7 @@ class Watcher:
             if on.number is not None or busy is None:
                 busy = min(sum(uses.values()) / (seconds * on.cpus), 1.0) if seconds > 0 and uses else None
         if line.idle is not None:
-            line.idle.add(whole_uj / UJ, seconds, busy, bool(holders))
+            line.idle.add(whole_uj / UJ, seconds, busy, bool(holders), line.half_ns / NS)
             if line.level is None:
                 line.level = line.idle.level()
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)

@@ -193,16 +193,18 @@ class Recording:
             wanted = tuple(name for name in wanted or order.targets if name not in ours or name in registry.INLINE)
         none = self._late is not None and not wanted  # for `choose` an empty tuple means all of them
         choice = registry.Choice((), ()) if none else registry.choose(order.targets, order.request, wanted)
-        for group in choice.groups:
-            if not group.info.inline:
-                self.notes.append(f"{group.info.name} is not recorded: {why}")
-                group.close()
         kept = [group for group in choice.groups if group.info.inline]
+        left = [group for group in choice.groups if not group.info.inline]
+        for group in left:
+            group.close()
         self.groups = tuple(group.info for group in kept)
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        self.notes.append(f"There is no recorder process, so only counters are read, where spans start and end. {why}")
+        without = f" Not recorded: {', '.join(group.info.name for group in left)}." if left else ""
+        self.notes.append(
+            f"There is no recorder process, so only counters are read, where spans start and end.{without} {why}"
+        )
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
     # Spans and points.

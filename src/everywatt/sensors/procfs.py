@@ -225,9 +225,8 @@ def parse_uid(status: bytes) -> int | None:
 def parse_cmdline(data: bytes, limit: int) -> str:
     """Arguments with a space between them, at most `limit` characters, nothing that would upset a terminal."""
     text = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = text if len(text) <= limit else text[: limit - 1] + "…"  # first: some are very long
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def hidepid(mounts: bytes) -> str | None:

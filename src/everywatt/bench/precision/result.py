@@ -432,7 +432,7 @@ def sensitivity_table(found: Ranking, most: int = MOST_LAYERS) -> Table:
 
 
 def beside_text(beside: Beside, score: Score | None) -> str:
-    """`-0.2 points (-1.9 … +1.4)`, or the ratio of perplexities."""
+    """`−0.2 points (−1.9 … +1.4)`, or the ratio of perplexities."""
     if score is not None and score.metric != "accuracy":
         return f"× {format_ratio(beside.change, beside.low, beside.high)}"
     below, above = beside.change - beside.low, beside.high - beside.change

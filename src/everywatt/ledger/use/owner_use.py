@@ -192,7 +192,7 @@ class OwnerUse(ProcessTable):
         self.taken = [used for used in self._used_now if used[1] > 0]
         for facts, cpu_s, cpu in self.taken:
             owner = self.owner(facts)
-            found.add(owner, cpu_s, cpu, None if owner in (METER, OTHER) else facts.workload)
+            found.add(owner, cpu_s, cpu, None if owner is METER or owner is OTHER else facts.workload)
         beyond_s = self._beyond.take(self._host_used - sum(found.uses.values()))
         if beyond_s > 0:
             found.add(UNATTRIBUTED, beyond_s)
