@@ -25,7 +25,7 @@ import platform
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import pytest
 
@@ -44,6 +44,20 @@ class EnergyWarning(UserWarning):
     """A limit on energy could not be decided: there was no figure, or its interval holds the limit."""
 
 
+class Baseline(TypedDict):
+    """A stored figure. `own` is the half-width of what differs between measurements on its host; files of earlier
+    versions have no `cpu_s`."""
+
+    joules: float | None
+    cpu_s: NotRequired[float | None]
+    own: float
+    low: float | None
+    high: float | None
+    scope: str
+    pedigree: str
+    host: str
+
+
 class Baselines:
     """Stored energies by the test's id, in a JSON file that is replaced as a whole."""
 
@@ -52,10 +66,9 @@ class Baselines:
         self.update = update
         self.strict = strict
 
-    def get(self, name: str) -> dict[str, Any] | None:
+    def get(self, name: str) -> Baseline | None:
         """What is stored for that name."""
-        found: dict[str, Any] | None = self._read().get(name)
-        return found
+        return self._read().get(name)
 
     def put(self, name: str, energy: Energy, cpu_s: float | None = None) -> None:
         """Store a figure; several processes of one test run may do so at once."""
@@ -81,14 +94,14 @@ class Baselines:
             replace_text(self.path, json.dumps(tests, indent=2) + "\n")
         lock.unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, Baseline]:
         try:
-            told = json.loads(self.path.read_text(encoding="utf-8"))
+            data = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise pytest.UsageError(f"{self.path} is not JSON: {error}") from None
-        tests: dict[str, Any] = told.get("tests", {})
+        tests: dict[str, Baseline] = data.get("tests", {})
         return tests
 
 
@@ -106,7 +119,7 @@ def over(energy: Energy, limit_j: float) -> bool | None:
     return False if energy.high <= limit_j else None
 
 
-def over_baseline(energy: Energy, stored: dict[str, Any], share: float) -> tuple[bool | None, str]:
+def over_baseline(energy: Energy, stored: Baseline, share: float) -> tuple[bool | None, str]:
     """Whether it is above the baseline by more than `share`, and a sentence.
 
     On the machine of the baseline what both figures share (a sensor's gain, a model) does not count.
@@ -119,8 +132,8 @@ def over_baseline(energy: Energy, stored: dict[str, Any], share: float) -> tuple
         return None, f"the baseline covers {stored['scope']}, this energy covers {energy.scope}"
     same = platform.node() == stored["host"] and energy.pedigree == stored["pedigree"]
     below = own_half(energy) if same else energy.joules - (energy.low or 0.0)
-    above = float(stored["own"]) if same else float(stored["high"]) - float(stored["joules"])
-    limit = float(stored["joules"]) * (1 + share)
+    above = stored["own"] if same else (stored["high"] or 0.0) - stored["joules"]
+    limit = stored["joules"] * (1 + share)
     text = f"{energy} against a baseline of {stored['joules']:.4g} J {share:+.0%} = {limit:.4g} J"
     if energy.joules - below > limit + above:
         return True, text
@@ -222,8 +235,9 @@ def _against_baseline(
     stored = baselines.get(name)
     if stored is None:
         return None, f"no baseline in {baselines.path.name}; pytest --energy-update stores {energy}"
-    if decisive_s is not None and stored.get("cpu_s") is not None and stored["host"] == platform.node():
-        return _over_cpu(decisive_s, float(stored["cpu_s"]) * (1 + share), f"the baseline {share:+.0%}")
+    known_s = stored.get("cpu_s")
+    if decisive_s is not None and known_s is not None and stored["host"] == platform.node():
+        return _over_cpu(decisive_s, known_s * (1 + share), f"the baseline {share:+.0%}")
     return over_baseline(energy, stored, share)
 
 
