@@ -245,7 +245,7 @@ class Comparing:
         )
         self._progress.trials.append(trial)
 
-    def _why_ended(self, count: int) -> str | None:
+    def _why_ended(self) -> str | None:
         if self._hopeless():
             return "failures"
         return "decided" if self._plan.trials is None and self._answered() else None

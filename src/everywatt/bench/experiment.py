@@ -84,7 +84,7 @@ class Experiment:
         max_s: float = math.inf,
         first: int = 0,
         skip: Callable[[V, int], bool] = lambda variant, block: False,
-        ended: Callable[[int], str | None] = lambda count: None,
+        ended: Callable[[], str | None] = lambda: None,
     ) -> str:
         """Run one trial of each variant in every block, and say why it ended: "trials", "time" or what `ended` said.
 
@@ -92,7 +92,7 @@ class Experiment:
         max_s   begin no further block so long after the experiment began; at least one is run
         first   number of the first block
         skip    whether a trial is not to be run: an earlier attempt finished it, or its variant failed
-        ended   asked after each block with the number of blocks so far, once a trial has run; None: go on
+        ended   asked after each block once a trial has run; None: go on
         """
         ran = False
         for count, order in enumerate(interleaved(len(variants))):
@@ -107,7 +107,7 @@ class Experiment:
                 if not skip(variant, block):
                     trial(variant, block, place)
                     self.heated = ran = True
-            if ran and (why := ended(count + 1)) is not None:
+            if ran and (why := ended()) is not None:
                 return why
         raise AssertionError("the order never ends")
 

@@ -143,7 +143,7 @@ class Guard:
 
     def _refusal(self, scope: Message) -> Refusal | None:
         headers = _headers(scope)
-        return self._target(scope, headers) or self._foreign(headers, scope) or self._stranger(scope, headers)
+        return self._target(scope, headers) or self._foreign(headers) or self._stranger(scope, headers)
 
     def _target(self, scope: Message, headers: dict[str, list[str]]) -> Refusal | None:
         """Wrong host, too long, not GET, or with a body."""
@@ -177,7 +177,7 @@ class Guard:
         ip = f"[{server[0]}]" if ":" in server[0] else server[0]
         return host == f"{ip}:{server[1]}"
 
-    def _foreign(self, headers: dict[str, list[str]], scope: Message) -> Refusal | None:
+    def _foreign(self, headers: dict[str, list[str]]) -> Refusal | None:
         """Requested by a page of another origin."""
         own = f"{'https' if self._access.tls else 'http'}://{headers['host'][0].lower()}"
         if any(origin.lower() != own for origin in headers.get("origin", ())):

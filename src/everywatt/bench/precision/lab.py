@@ -287,7 +287,7 @@ class PrecisionLab:
             return "failures"
         fixed = self.conduct.trials
 
-        def ended(count: int) -> str | None:
+        def ended() -> str | None:
             if not any(variant.usable for variant in variants):
                 return "failures"
             return "decided" if fixed is None and self._answered(variants, first) else None

@@ -241,7 +241,7 @@ class Nvml:
         power = probe_power(device, handle)
         state = probe_state(device, handle)
         gpm, missing = probe_gpm(self._nvml, identity.gpu.index, handle)
-        why = probe_processes(self._nvml, device, handle)
+        why = probe_processes(self._nvml, handle)
         if why:
             missing[f"gpu.{identity.gpu.index}.processes"] = why
         return _Card(device, handle, power, state, gpm, why is None, missing=missing)

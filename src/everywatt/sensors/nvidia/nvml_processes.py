@@ -241,6 +241,6 @@ def _changes(before: dict[Any, GpuProcessRow], after: dict[Any, GpuProcessRow]) 
     return changed + gone
 
 
-def probe_processes(nvml: Any, device: Device, handle: Any) -> str | None:
+def probe_processes(nvml: Any, handle: Any) -> str | None:
     """Why processes of this GPU cannot be listed, None where they can."""
     return attempt(Lister(nvml, "Compute"), handle)[1] or None
