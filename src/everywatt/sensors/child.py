@@ -1,4 +1,5 @@
-"""Programs that print what they measure: run once, or as a child whose lines are read while it runs.
+"""Programs that print what they measure: run once, or as a child whose lines are read while it runs; and how any child
+is ended.
 
 A child writes into a pipe. If its parent is killed, the pipe breaks and the next line it writes ends it; so a looping
 child lives at most one period longer than we do, and no code has to run between fork and exec.

@@ -1,4 +1,5 @@
-"""What kind of place this is: bare metal, guest, container, Jetson, with an NVIDIA driver or not. Only this knows.
+"""What kind of place this is: bare metal, guest, container, Jetson, with an NVIDIA driver or not, and how much memory a
+process can still get. Only this knows.
 
 Read-only, from trees. A question that files cannot answer is answered by None, never by a guess.
 """

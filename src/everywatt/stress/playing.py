@@ -1,4 +1,5 @@
-"""play(): a load program on this machine, by workers that each play one resource; each step is a span on the tape."""
+"""play(): a load program on this machine, by workers that each play one resource; each step is a span on the tape.
+It ends early where something gets too hot."""
 
 from __future__ import annotations
 
