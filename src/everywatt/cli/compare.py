@@ -13,8 +13,7 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, RunsCompared, Watcher, compare_runs
-from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
-from everywatt.bench.figures import MOST_OF_ONE, Figures
+from everywatt.bench.figures import MOST_OF_ONE, Figures, Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
