@@ -221,8 +221,13 @@ class AgentSource:
 
 def _sum(amounts: Sequence[Amount]) -> Amount:
     """Amounts as one; its interval is the widest that theirs allow, since the agent does not say how they depend."""
-    sides = ([getattr(one, side) for one in amounts] for side in ("joules", "low", "high"))
-    return Amount(*(None if None in side else math.fsum(side) for side in sides))
+
+    def over_all(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if len(known) == len(amounts) else None
+
+    sides = over_all([one.joules for one in amounts]), over_all([one.low for one in amounts])
+    return Amount(*sides, over_all([one.high for one in amounts]))
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:
