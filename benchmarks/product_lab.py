@@ -221,16 +221,18 @@ PART_TIME_COUNTERS: Cards = (
 )
 
 
-def drawn_card(rng: np.random.Generator, cards: Cards = KNOWN_CARDS) -> Sensor:
-    """A card as real ones are: its window and period of one of these, gain and offset near a measured card's.
+def drawn_card(rng: np.random.Generator, cards: Cards = KNOWN_CARDS, number: int | None = None) -> Sensor:
+    """A card as real ones are: its window and period of one of these, limit, gain and offset near a measured card's.
 
-    What the product knows of it is what it knows of that name, without the measured cards of the model that gain and
-    offset were drawn from.
+    The measured cards take turns by `number`: at random, a few dozen cards hold some of them twice as often as others.
+    Gain and offset stay on a board of the limit on which they were measured, so that nothing is assumed of how they
+    depend on it. What the product knows of a card is what it knows of the name, without the measured cards of the model
+    that gain and offset are of.
     """
     name, driver, reading, windows = cards[rng.integers(len(cards))]
-    real = gpu_known.CARDS[rng.integers(len(gpu_known.CARDS))]
-    limit_w = gpu_known.board_limit_w(name) or 300.0
-    facts = gpu_known.facts_for(name, driver, limit_w, reading, leave_out=(real.model,))
+    drawn = int(rng.integers(len(gpu_known.CARDS)))
+    real = gpu_known.CARDS[drawn if number is None else number % len(gpu_known.CARDS)]
+    facts = gpu_known.facts_for(name, driver, real.limit_w, reading, leave_out=(real.model,))
     period_s = facts.period_s or float(rng.choice([0.02, 0.05, 0.1]))
     window_s = float(rng.uniform(*windows))
     return Sensor(
@@ -239,8 +241,8 @@ def drawn_card(rng: np.random.Generator, cards: Cards = KNOWN_CARDS) -> Sensor:
         window_s=window_s,
         seen_s=window_s if reading == "counter" and window_s < period_s else None,
         gain=1 + (real.gradient_pct + rng.normal(0, 0.5)) / 100,
-        offset_w=limit_w * (real.offset_w / real.limit_w + rng.normal(0, 0.003)),
-        max_w=limit_w,
+        offset_w=real.offset_w + real.limit_w * rng.normal(0, 0.003),
+        max_w=real.limit_w,
         facts=facts,
     )
 
@@ -300,7 +302,7 @@ def recorded_case(
     sensors = [replace(sensor, **about.changes(sensor))]  # type: ignore[arg-type]
     for _ in loads[1:]:
         other = drawn_card(rng)
-        sensors.append(replace(sensors[0], gain=other.gain, offset_w=other.offset_w * (sensor.max_w or 350.0) / 350.0))
+        sensors.append(replace(sensors[0], gain=other.gain, offset_w=other.offset_w))
     return record(loads, sensors, out, rng, spans=spans, in_phase=about.in_phase, root=True)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from everywatt.cli.common.group import dispatch
-from everywatt.sensors.nvidia.gpu_known import spread
 from everywatt.tape.importing import import_files
 
 DATA = Path(__file__).parent / "data"
@@ -119,12 +118,6 @@ def test_a_log_whose_power_draw_depends_on_a_driver_that_it_does_not_name(produc
     for length in (0.25, 1.0, 3.0):
         answers = product.by_windows(recorded, length, 200, np.random.default_rng(2))
         assert answers.holds() >= HONEST, (length, answers)
-
-
-def test_the_limit_of_a_board_that_is_in_the_table_is_not_guessed(product, tmp_path):
-    recorded = product.imported(DATA / "RTX3090_step", tmp_path / "run.tape", card=product.RECORDED_CARDS["RTX3090"])
-    offset_j = recorded.run.energy(between=(1.0, 11.0)).budget.by_source()["offset"]
-    assert offset_j == pytest.approx(10 * spread().offset_limit_pct / 100 * 350, rel=0.01)
 
 
 @pytest.mark.parametrize("window_s", [0.025, 0.1, 1.0])

@@ -77,13 +77,6 @@ def test_a_load_of_about_the_averaging_window(product, tmp_path, every_s, busy):
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=1.0), seeds=range(4)))
 
 
-def test_readings_in_turns_that_fall_on_the_changes_of_a_load(product, tmp_path):
-    """On and off for one period each: both readings may be between its levels every time, and never show either."""
-    make, sensor = product.pulses(0.0251, 0.062, 68.0, 292.0), product.Sensor(period_s=0.031, window_s=0.014)
-    seeds = (9, 15, 16, 17, 31)  # of phases at which they are
-    assert not hold(asked(product, tmp_path, make, sensor, seeds, count=12))
-
-
 def test_short_pulses_of_which_a_sensor_misses_one_now_and_then(product, tmp_path):
     make = product.pulses(0.0143, 0.119, 66.0, 209.0)
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.08), seeds=range(4), count=15))

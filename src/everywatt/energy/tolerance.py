@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from everywatt.energy.unseen_power import Array
 
 
-# The commonest limit in the table, for a card that does not tell its own.
-USUAL_LIMIT_W = 250.0
-# Loads seldom drive a board to its limit: a 450 W board under a heavy one reads 392 W.
-HEADROOM = 1.15
-
-
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """95 % half-widths of a card's gain (percent of the reading) and offset (watts), and their correlation."""
@@ -32,11 +26,6 @@ class Tolerance:
     offset_w: float
     correlation: float = 0.0
     freedom: float = np.inf
-
-
-def likely_limit_w(highest_w: float) -> float:
-    """The power limit to assume for a card that does not tell it, from the highest reading seen."""
-    return max(USUAL_LIMIT_W, HEADROOM * highest_w)
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,7 +376,6 @@ def hidden_levels(
     inner = around(within, reach, "constant")
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
-    in_turns = sliding(np.maximum, _change_after_two(y, within > 0), reach)
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
     parts = np.array_split(cells, max(1, len(cells) // CHUNK))
     lows, highs = y.copy(), y.copy()
@@ -429,30 +428,18 @@ def hidden_levels(
         found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
         # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
-        # what they show to the board's limit. So do two in turns that both fall on its changes and never show it idle.
-        # Readings that keep missing short pauses show the upper level.
+        # what they show to the board's limit. Readings that keep missing short pauses show the upper level.
         enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
         counts = np.where(enough, inner[part], among[part]) > 0
         top = np.where(counts, wide[part], -np.inf).max(axis=1)
         bottom = np.where(counts, wide[part], np.inf).min(axis=1)
         alike = top - bottom < LONE * np.maximum(most - least, LONE * most)
-        two = (in_turns[part] < BETWEEN * (top - bottom)) & (bottom - least > BETWEEN * (top - least))
-        locked = sure & (alike | two)
+        locked = sure & alike
         shown = least + share * (top - least)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
         found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
         found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
     return found
-
-
-def _change_after_two(y: Array, flags: Flags) -> Array:
-    """How much each reading differs from the next but one, where both are flagged; else 0.
-
-    The last one does not count: it may be a mean that was put in after the last reading (`Ticks.real`).
-    """
-    change = np.zeros(len(y))
-    change[:-3] = np.where(flags[:-3] & flags[2:-1], np.abs(y[2:-1] - y[:-3]), 0.0)
-    return change
 
 
 def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:

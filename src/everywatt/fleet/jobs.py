@@ -19,6 +19,7 @@ from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
 from everywatt.ledger.use.facts import ProcessFacts, container_label, places_of
+from everywatt.sensors.base import TableRow
 
 
 class JobProvider(Protocol):
@@ -96,7 +97,7 @@ class Places:
         self._users: dict[int, OwnerKey] = {}
         self.jobs: dict[str, Job] = {}
 
-    def feed_cgroups(self, rows: Iterable[dict[str, Any]]) -> None:
+    def feed_cgroups(self, rows: Iterable[TableRow]) -> None:
         """Ask again of groups that have got a name (which is in `names` by now) or are gone."""
         told = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
         for where in [where for where in self._placed if where[0] in told] if told else ():

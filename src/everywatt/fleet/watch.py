@@ -21,6 +21,7 @@ from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, NOT_RUNNING, REST_D
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
+from everywatt.sensors.base import TableRow
 
 if TYPE_CHECKING:
     from everywatt.fleet.llm_energy import LlmBook
@@ -102,7 +103,7 @@ class Watcher:
         self.lines.feed(name, rows)
         self.states.feed(name, rows)
 
-    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
+    def table(self, source: Source, at_ns: int, rows: Sequence[TableRow]) -> None:
         name = source.info.name
         if name == PROCESSES:
             self.cpu.feed(at_ns, rows)

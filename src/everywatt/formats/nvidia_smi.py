@@ -23,7 +23,6 @@ from everywatt.core.clocks import NS, Anchor
 from everywatt.core.errors import UsageError
 from everywatt.energy.publications import publications
 from everywatt.energy.ticks import climbs
-from everywatt.energy.tolerance import likely_limit_w
 from everywatt.meters.series import (
     Part,
     Table,
@@ -36,7 +35,7 @@ from everywatt.meters.series import (
     zone_ns,
 )
 from everywatt.sensors.calibrations import calibrated
-from everywatt.sensors.nvidia.gpu_known import board_limit_w, draw_windows, facts_for
+from everywatt.sensors.nvidia.gpu_known import draw_windows, facts_for
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
 
@@ -130,9 +129,8 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
         if any(value == value for value in watts):
             driver = str(options.get("driver") or rows[0].texts.get("driver_version") or "")
             told_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
-            # Offsets grow with the size of a board; where its limit is not known, the readings say how large it is.
-            limit_w = told_w or board_limit_w(label) or likely_limit_w(_highest(watts))
-            facts = facts_for(label, driver, limit_w, reading)
+            # Where the limit of a board is not known, the readings say how large it is at least.
+            facts = facts_for(label, driver, told_w or _highest(watts), reading)
             windows = draw_windows(label, driver) if reading == "draw" else ()
             if len(windows) > 1:
                 # A driver that is not named: a moving average cannot step, whatever the load does.

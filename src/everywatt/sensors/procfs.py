@@ -101,6 +101,21 @@ def _times(words: list[bytes]) -> HostTimes:
     )
 
 
+def parse_cpuinfo(text: str) -> list[dict[str, str]]:
+    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
+    cpus: list[dict[str, str]] = []
+    for line in text.split("\n"):
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if not colon:
+            continue
+        if key == "processor" and value.strip().isdecimal():
+            cpus.append({})
+        if cpus:
+            cpus[-1].setdefault(key, value.strip())
+    return cpus
+
+
 def parse_meminfo(data: bytes) -> dict[str, int]:
     """/proc/meminfo in bytes, by its own names; lines that are not a size are left out."""
     sizes: dict[str, int] = {}

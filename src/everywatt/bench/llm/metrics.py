@@ -317,7 +317,7 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
         None if right else "no answer is correct",
     )
     watts = bill.gross.joules / bill.seconds
-    of_watts = tuple(share / watts for share in (accuracy.low, accuracy.value, accuracy.high))
+    of_watts = accuracy.low / watts, accuracy.value / watts, accuracy.high / watts
     return {
         "energy_per_correct_answer": correct,
         "accuracy_per_joule_mean": Figure(value, low, high, *names["accuracy_per_joule_mean"]),

@@ -16,6 +16,7 @@ from everywatt.energy import window
 from everywatt.energy.sources import Source
 from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
+from everywatt.sensors.base import TableRow
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
@@ -74,7 +75,7 @@ class TapeUse:
         self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
-    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, list[dict[str, Any]]], None]]) -> None:
+    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, Sequence[TableRow]], None]]) -> None:
         """Give frames of table groups that came since to who takes them, all in order of time."""
         fresh = [self._fresh(tape, group) for group in tape.groups if group.info.name in takers]
         for at_ns, name, rows in heapq.merge(*fresh, key=lambda frame: frame[0]):
@@ -84,7 +85,7 @@ class TapeUse:
                 raise TapeDamaged(f"{tape.path}: a row of {name} cannot be read: {error}.") from None
             self._read_ns[name] = at_ns
 
-    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
+    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, Sequence[TableRow]]]:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:

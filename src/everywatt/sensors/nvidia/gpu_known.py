@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -58,10 +59,6 @@ def _rows(table: str) -> list[dict[str, Any]]:
 TABLE: tuple[Row, ...] = tuple(Row(**row) for row in _rows("sensors"))  # the first row that fits is the one
 CARDS: tuple[Card, ...] = tuple(Card(**row) for row in _rows("cards"))
 
-# Words by which a board differs from the one that has all its other words: limits do not carry over.
-_OTHER_BOARD = {"Ti", "S", "D", "SXM2", "SXM3", "SXM4", "SXM5", "Laptop", "Max-Q"}
-
-
 # Cards for slots, by words of their names. A superchip's GPU is named after the superchip (GH200, GB200, GB10).
 _IN_SLOT = re.compile(r"\b(PCIe|PCIE|NVL|GeForce|Quadro|TITAN|Tesla|RTX|T4|A(2|10|16|30|40)|L(2|4|20|40|40S|40G))\b")
 _SUPERCHIP = re.compile(r"\bG[BH]\d+|\bGrace\b")
@@ -72,25 +69,14 @@ def in_slot(name: str) -> bool:
     return _IN_SLOT.search(name) is not None and _SUPERCHIP.search(name) is None
 
 
-def board_limit_w(name: str) -> float | None:
-    """The power limit of a board by its maker's data sheet, where its model is among `CARDS`."""
-    words = set(re.split(r"[\s-]+", name.replace("SUPER", "S")))
-    for card in CARDS:
-        model = set(card.model.split()) - {"GTX"}
-        if all(word in words or f"{word}B" in words for word in model) and not (_OTHER_BOARD & words) - model:
-            return card.limit_w
-    return None
-
-
 class Spread(NamedTuple):
-    """95 % half-widths for a card that is not calibrated: gain, and offset in watts and in percent of the limit.
+    """95 % half-widths for a card that is not calibrated: gain, and offset in watts.
 
-    `correlation` is that of gain and offset, `freedom` the number of cards.
+    `correlation` is that of gain and offset, `freedom` the number of models.
     """
 
     gain_pct: float
     offset_w: float
-    offset_limit_pct: float
     correlation: float
     freedom: int
 
@@ -98,33 +84,35 @@ class Spread(NamedTuple):
 def spread(*leave_out: str) -> Spread:
     """How far the next card may be off, from the measured ones; models that contain a word of `leave_out` do not count.
 
-    A prediction interval around zero (readings are not corrected by the mean of other cards). Leaving out any model
-    gives gains of 6.6 to 8.8 % and offsets of 4.2 to 6.0 % of the limit. A sensor that reads too steep mostly starts
-    too low: over the 19 cards gain and offset are correlated by −0.39.
+    A prediction interval around zero (readings are not corrected by the mean of other cards) for a card of another
+    model: cards of one model are alike, so that each model counts once, by the mean of its cards. A sensor that reads
+    too steep mostly starts too low. The derivation is in docs/estimation.md.
     """
     words = [word.lower() for word in leave_out]
     cards = [card for card in CARDS if not any(word in card.model.lower() for word in words)]
-    gains, offsets = [card.gradient_pct for card in cards], [100 * card.offset_w / card.limit_w for card in cards]
-    mixed = sum(gain * offset for gain, offset in zip(gains, offsets, strict=True))
-    return Spread(
-        _half_width(gains),
-        _half_width([card.offset_w for card in cards]),
-        _half_width(offsets),
-        mixed / math.sqrt(sum(gain * gain for gain in gains) * sum(offset * offset for offset in offsets)),
-        len(cards),
-    )
+    of_model = Counter(card.model for card in cards)
+    count = len(of_model)
+    weights = [1 / count / of_model[card.model] for card in cards]
+    gains, offsets = [card.gradient_pct for card in cards], [card.offset_w for card in cards]
 
+    def mean_product(first: list[float], second: list[float]) -> float:
+        return sum(weight * one * other for weight, one, other in zip(weights, first, second, strict=True))
+
+    gain_rms, offset_rms = (math.sqrt(mean_product(errors, errors)) for errors in (gains, offsets))
+    factor = student_factor(count) * math.sqrt(1 + 1 / count)
+    correlation = mean_product(gains, offsets) / (gain_rms * offset_rms)
+    return Spread(factor * gain_rms, factor * offset_rms, correlation, count)
+
+
+# The largest board among CARDS. Within their range, 150 to 450 W, offsets do not grow with the limit of a board; beyond
+# it they are taken to, because a sensor for larger currents may be off by more.
+LARGEST_W = max(card.limit_w for card in CARDS)
 
 # Share of the variance of gain and offset that is between models and not between cards of one model: intraclass
-# correlation of CARDS by one-way analysis of variance, 0.37 and 0.64 (offset as a share of the limit). Five cards of
-# one model are few to know it from, so both are rounded up.
+# correlation of CARDS by one-way analysis of variance, 0.37 for the gain. For the offset it is 0.16, but five cards of
+# one model are few to know it from: anything up to 0.70 explains them (one side, 95 %), and the larger makes totals of
+# several cards wider.
 GAIN_ALIKE, OFFSET_ALIKE = 0.4, 0.7
-
-
-def _half_width(errors: list[float]) -> float:
-    count = len(errors)
-    mean_square = sum(error * error for error in errors) / count
-    return student_factor(count) * math.sqrt(mean_square * (1 + 1 / count))
 
 
 def facts_for(name: str, driver: str, max_w: float | None, reading: Reading, *, leave_out: Sequence[str] = ()) -> Facts:
@@ -138,14 +126,13 @@ def facts_for(name: str, driver: str, max_w: float | None, reading: Reading, *, 
         return Facts(quantum=quantum, max_w=max_w, gain_pct=0.0, offset_w=0.0, cards=model_of(name))
     period_s, window_s = timing(name, driver, reading)
     wide = spread(*leave_out)
-    offset_w = wide.offset_w if max_w is None else wide.offset_limit_pct / 100 * max_w
     return Facts(
         period_s=period_s,
         window_s=window_s,
         quantum=quantum,
         max_w=max_w,
         gain_pct=round(wide.gain_pct, 2),
-        offset_w=round(offset_w, 2),
+        offset_w=round(wide.offset_w * max((max_w or 0.0) / LARGEST_W, 1.0), 2),
         correlation=round(wide.correlation, 3),
         freedom=wide.freedom,
         cards=model_of(name),
