@@ -166,7 +166,9 @@ class Run:
         """What to do for an idle level that is accepted."""
         words = [str(word) for word in self.meta.get("command") or ()]
         if self.meta.get("imported_from") or words[:2] == ["everywatt", "attach"]:  # neither can be recorded again
-            return f"if you know it: everywatt ledger {shlex.quote(self.name)} --baseline 35W"
+            assumed_w = sum(idle.watts for levels in self._idle_levels() for idle in levels.values())
+            example = f"{assumed_w:.1g}" if 0 < assumed_w < 10 else f"{assumed_w:.0f}" if assumed_w else "35"
+            return f"if you know it, for example: everywatt ledger {shlex.quote(self.name)} --baseline {example}W"
         command = shlex.join(words)
         typed = command and "\n" not in command and not (words[0] == "everywatt" and {*words[1:2]} & HAVE_IDLE)
         example = f": everywatt run --idle 10s -- {command}" if typed else " with --idle 10s"

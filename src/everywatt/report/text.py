@@ -105,9 +105,9 @@ def _parts(run: Run, energy: Energy) -> list[str]:
         power = devices.get(name, {}).get("power") or {}
         detail = ""
         if power.get("mean") is not None:
-            # No reading may lie inside a short run; its mean then follows from the readings around it.
+            # Few readings may lie inside a short run; its mean then follows from the readings around it.
             mean, low, high = power["mean"], power.get("min"), power.get("max")
-            span = "" if low is None or high is None else watts_text(part, mean, low, high)
+            span = "" if low is None or high is None or not low <= mean <= high else watts_text(part, mean, low, high)
             words = [f"{watts_text(part, mean)} mean", *([span] if "…" in span else [])]
             detail = f"   {', '.join(words)}, {format_count(power['samples'], 'tick')}"
         label = devices.get(name, {}).get("label") or ""
