@@ -67,6 +67,15 @@ def patient(request, monkeypatch):
         )
 
 
+@pytest.fixture(autouse=True)
+def few_descriptors():
+    """Sockets in cycles stay open until Python looks for garbage, which is seldom once large libraries are loaded; a
+    worker had 1,386 open, and select() ends at 1024."""
+    yield
+    if len(os.listdir("/proc/self/fd")) > 256:
+        gc.collect()
+
+
 LARGE = ("torch", "scipy.stats", "sklearn", "transformers", "altair", "pandas", "polars", "duckdb")
 LOADED = pytest.StashKey[list[str]]()
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everywatt.bench.comparing import Plan, Result
-from everywatt.bench.fail_if import failing, parse_rule, unjudged
-from everywatt.bench.figures import answered, figures, narrow
+from everywatt.bench.figures import answered, failing, figures, narrow, parse_rule, unjudged
 from everywatt.bench.trials import Trial, candidates
 from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Bound, Budget, Term

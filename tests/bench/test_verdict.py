@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.bench.experiment import interleaved
-from everywatt.bench.verdict import Verdict, compare, outliers
+from everywatt.bench.verdict import Comparison, Verdict, compare, outliers
 
 
 def noisy(mean, noise, n, seed):
@@ -33,7 +33,7 @@ def test_the_same_is_said_only_when_it_is_known():
     few = compare(noisy(100, 0.05, 6, 1), noisy(100, 0.05, 6, 2), target=0.02)
     assert few.answer is Verdict.UNDECIDED
     assert few.more_trials is not None
-    assert few.text("B") == f"undecided: about {few.more_trials} more trials needed"
+    assert few.text("B") == "undecided: about 110 more trials needed"
     many = compare(noisy(100, 0.01, 60, 1), noisy(100, 0.01, 60, 2), target=0.02)
     assert many.answer is Verdict.SAME
     assert many.text("B") == "no difference in energy larger than 2.0 %"
@@ -104,3 +104,9 @@ def test_what_cannot_be_decided_says_so_instead_of_an_endless_interval():
     assert found.text("B").startswith("not decidable with n = 3")
     assert found.to_dict()["ratio"]["high"] is None and found.to_dict()["ratio"]["low"] is None
     assert compare([1.0], [2.0], anytime=False).text("B").startswith("not decidable with n = 1")
+
+
+@pytest.mark.parametrize(("more", "shown"), [(123, "130 more trials"), (8671, "8,700 more trials")])
+def test_a_large_number_of_further_trials_is_rounded(more, shown):
+    undecided = Comparison(1.0, 0.9, 1.1, 5, Verdict.UNDECIDED, 0.02, 0.1, more)
+    assert undecided.text("B") == f"undecided: about {shown} needed"

@@ -406,13 +406,29 @@ def test_a_profile_of_our_own_comes_back(place, tmp_path):
     with running(tmp_path, tokens=6, gap_ms=10) as server:
         first = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)
     everywatt("export", "last", "--to", "ipw", "--out", str(tmp_path / "profile"))
-    assert "node" in everywatt("import", "ipw", str(tmp_path / "profile"), "--json")
+    assert json.loads(everywatt("import", "ipw", str(tmp_path / "profile"), "--json"))["energy"]["scope"] == "cpu"
     board = json.loads(everywatt("bench", "leaderboard", "last", "--json"))
     (again,) = board["places"]
     assert again["accuracy"]["value"] == pytest.approx(first["accuracy"]["value"])
     for name in ("energy_per_request", "energy_per_output_token"):
         assert again[name]["value"] == pytest.approx(first[name]["value"], rel=1e-3)
     assert "was imported" in bench(place, "--resume", "last", code=2).stderr
+
+
+def test_a_run_can_be_compared_with_its_own_profile(place, tmp_path):
+    pytest.importorskip("pyarrow")
+    with running(tmp_path, tokens=6, gap_ms=10) as server:
+        first = json.loads(bench(place, *to(server, "--max-queries", "7", "--json")).stdout)["run"]
+    for words in (
+        ("export", first, "--to", "ipw", "--out", str(tmp_path / "profile")),
+        ("import", "ipw", str(tmp_path / "profile"), "--out", str(tmp_path / "again.tape")),
+    ):
+        subprocess.run([sys.executable, "-m", "everywatt", *words], env=place, check=True, timeout=240)
+    words = [sys.executable, "-m", "everywatt", "compare", "--json", first, str(tmp_path / "again.tape")]
+    done = subprocess.run(words, env=place, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["candidates"]
+    assert found["figures"]["energy_ratio"]["value"] == pytest.approx(1.0, rel=1e-3)
 
 
 def test_a_run_that_was_moved_without_its_data_set_is_scored_exported_and_compared(place, tmp_path):

@@ -94,7 +94,8 @@ def test_a_command_that_always_fails_is_given_up(place):
 
 
 def test_why_trials_failed_is_told(place):
-    done = compare(place, "--trials", "1", "--warmup", "0", "no-such-program", "sh -c 'exit 9'", code=3)
+    few = ("--setup", "true", "--trials", "1", "--warmup", "0")  # --setup might have made the program
+    done = compare(place, *few, "no-such-program", "sh -c 'exit 9'", code=3)
     assert "A: ended with 127 (there is no no-such-program)" in done.stderr
     assert "B: ended with 9; " in done.stderr
 
@@ -102,7 +103,7 @@ def test_why_trials_failed_is_told(place):
 def test_failures_that_are_to_be_counted_are_fine_but_a_command_that_never_began_is_not(place):
     few = ("--trials", "1", "--warmup", "0", "--ignore-failure")
     compare(place, *few, "false", "sh -c 'exit 9'")
-    compare(place, *few, "true", "no-such-program", code=3)
+    compare(place, *few, "--setup", "true", "true", "no-such-program", code=3)
 
 
 def test_without_any_sensor_there_is_no_ratio_and_it_ends_with_4(tmp_path):
@@ -220,3 +221,10 @@ def test_a_command_without_quotes_is_explained_before_anything_runs(place):
 def test_no_verdict_is_not_called_modelled(place):
     done = compare(place, "--trials", "1", "--warmup", "0", "--sensors", "modelled", "false", "true", code=3)
     assert "no verdict" in done.stdout and "(modelled)" not in done.stdout
+
+
+@pytest.mark.parametrize("command", ["no-such-program", "no-such-program --fast 3"])
+def test_a_program_that_does_not_exist_is_refused_before_any_trial(place, tmp_path, command):
+    done = compare(place, f"touch {tmp_path}/ran", command, code=2)
+    assert "no-such-program" in done.stderr and "Try:" in done.stderr
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "runs").exists()

@@ -140,3 +140,10 @@ def test_a_truth_file_that_is_not_there(tmp_path):
     with pytest.raises(SimError) as wrong:
         CliRunner().invoke(sim, ["truth", str(tmp_path / "none.json")], catch_exceptions=False)
     assert wrong.value.message == f"{tmp_path / 'none.json'} cannot be read: No such file or directory."
+
+
+def test_a_machine_without_cards_does_not_speak_of_nvml(tmp_path):
+    words = [sys.executable, "-m", "everywatt", "run", "--", "true"]
+    code, _, err = call("--package", "constant:100W", "--", "env", f"EVERYWATT_HOME={tmp_path}", *words)
+    assert code == 0 and "package-0" in err
+    assert "nvml" not in err.lower() and "nvidia" not in err.lower()

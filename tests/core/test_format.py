@@ -14,7 +14,7 @@ from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 
 FACTORS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
-NUMBER = r"[-+]?\d+(?:\.\d+)?"
+NUMBER = r"[−+]?\d+(?:\.\d+)?"
 SLACK = 0.5501  # of the last digit: rounding to nearest, and the twentieth that rounding up may drop
 
 
@@ -25,10 +25,16 @@ def parsed(text, unit):
         rf"(?P<v>{NUMBER}) {prefix}",
         rf"(?P<v>{NUMBER}) {prefix} ± (?P<half>{NUMBER})",
         rf"(?P<v>{NUMBER}) {prefix} −(?P<below>{NUMBER})/\+(?P<above>{NUMBER})",
-        rf"≈ (?P<v>{NUMBER}) {prefix} \((?P<low>{NUMBER}) … (?P<high>{NUMBER}) (?P=p){re.escape(unit)}\)",
+        rf"≈ (?P<v>{NUMBER}) {prefix} \((?P<low>{NUMBER}) … (?P<high>{NUMBER}) (?P<q>[kMGmµn]?){re.escape(unit)}\)",
     )
     found = next(m.groupdict() for form in forms if (m := re.fullmatch(form, text)))
+    found = {name: number and number.replace("−", "-") for name, number in found.items()}
     factor = FACTORS[found["p"]]
+    if found.get("q", found["p"]) != found["p"]:  # the value is 0 in the unit of its interval, and has its own
+        value, ends = float(found["v"]) * factor, [float(found[name]) * FACTORS[found["q"]] for name in ("low", "high")]
+        step = 10.0 ** -len(found["low"].partition(".")[2]) * FACTORS[found["q"]]
+        assert abs(value) <= 0.5 * max(step, (ends[1] - ends[0]) / 20)
+        return value, *ends, max(step, 10.0 ** (math.floor(math.log10((ends[1] - ends[0]) / 2)) - 1))
     value = float(found["v"])
     if found.get("half"):
         low, high = value - float(found["half"]), value + float(found["half"])
@@ -38,7 +44,7 @@ def parsed(text, unit):
         low, high = float(found["low"]), float(found["high"])
     else:
         low = high = value
-    decimals = {len(number.partition(".")[2]) for key, number in found.items() if number and key != "p"}
+    decimals = {len(number.partition(".")[2]) for key, number in found.items() if number and key not in "pq"}
     assert len(decimals) == 1, f"{text}: value and interval end at the same digit"
     step = 10.0 ** -decimals.pop()
     if step == 1 and high > low:  # 5000 J ± 1300 ends at the hundreds
@@ -93,11 +99,11 @@ def test_without_an_interval_there_are_four_digits(size, sign):
         (1000.0, 9.97, 9.97, "1000 J ± 10"),
         (100.0, 0.0, 20.0, "100 J −0/+20"),
         (68.0, 11.1, 11.9, "68 J ± 12"),  # not −12/+12
-        (-0.2, 5.8, 26.2, "≈ 0 J (-6 … 26 J)"),
+        (-0.2, 5.8, 26.2, "≈ 0 J (−6 … 26 J)"),
         (20.5, 2e-11, 2e-11, "20.50 J"),
         (0.0, 0.0, 0.0, "0 J"),
         (1e-12, 0.0, 0.0, "0 J"),
-        (0.0, 1.0, 1.0, "≈ 0.0 J (-1.0 … 1.0 J)"),
+        (0.0, 1.0, 1.0, "≈ 0.0 J (−1.0 … 1.0 J)"),
         (100.0, 0.0, math.inf, "≈ 100.0 J (100.0 … ∞ J)"),
         (100.0, math.inf, math.inf, "≈ 100.0 J (−∞ … ∞ J)"),
         (math.nan, 0.0, 0.0, "nan J"),
@@ -125,7 +131,7 @@ def test_rates_and_plain_numbers():
     assert fmt.format_number(12) == "12"
     assert fmt.format_number(0.12341, "", 0.01, 0.01) == "0.123 ± 0.010"
     assert fmt.format_number(2.5, "points", 1.0, 1.0, signed=True) == "+2.5 points ± 1.0"
-    assert fmt.format_number(-0.2, "points", 1.7, 1.6, signed=True) == "≈ -0.2 points (-1.9 … +1.4 points)"
+    assert fmt.format_number(-0.2, "points", 1.7, 1.6, signed=True) == "≈ −0.2 points (−1.9 … +1.4 points)"
     assert (fmt.format_count(1, "item"), fmt.format_count(3, "item")) == ("1 item", "3 items")
     assert fmt.format_count(2, "query", "queries") == "2 queries"
     assert fmt.shared_unit(12_345.0, "J") == (1e3, "kJ")
@@ -179,7 +185,7 @@ def test_durations_come_back(seconds):
         (11_220, "3 h 07 min"),
         (7199.6, "2 h 00 min"),
         (200_000, "2 d 08 h"),
-        (-3.0, "-3.00 s"),
+        (-3.0, "−3.00 s"),
     ],
 )
 def test_durations_for_people(seconds, text):
@@ -222,7 +228,7 @@ def test_ranges_and_money():
     assert fmt.format_watts(99.996) == "100.0 W"
     assert fmt.format_money(5.6e-12) == "< 0.000001" and fmt.format_money(1.2e-6, "EUR") == "0.0000012 EUR"
     assert [fmt.format_money(x, "EUR") for x in (12.4, 0.0, 0.0034, -3.5)] == [
-        *("12.40 EUR", "0.00 EUR", "0.0034 EUR", "-3.50 EUR"),
+        *("12.40 EUR", "0.00 EUR", "0.0034 EUR", "−3.50 EUR"),
     ]
 
 
@@ -237,3 +243,24 @@ def test_values_have_the_digits_that_their_interval_leaves():
 def test_every_sign_of_a_printed_quantity_has_an_ascii_form():
     shown = "≈ 43 J (9 … 128 J) · 12.41 kJ −0.20/+0.91 · 5 µJ ± 1 · 41 °C"
     assert fmt.in_ascii(shown) == "~ 43 J (9 ... 128 J) | 12.41 kJ -0.20/+0.91 | 5 uJ +/- 1 | 41 C"
+
+
+def test_negative_numbers_have_a_minus_sign():
+    assert fmt.format_joules(120, 130, 140) == "≈ 120 J (−10 … 260 J)"
+    assert fmt.format_joules(-12.34, 1.5, 1.5) == "−12.3 J ± 1.5"
+    assert fmt.format_percent(-0.123, signed=True) == "−12.3 %"
+    assert fmt.format_number(-3) == "−3"
+    assert fmt.format_duration(-12.3) == "−12.3 s"
+    assert fmt.in_ascii(fmt.format_joules(-12.34)) == "-12.34 J"
+
+
+@pytest.mark.parametrize(
+    ("value", "below", "above", "text"),
+    [
+        (31_400.0, 31_400.0, 71e9, "≈ 31 kJ (0 … 71 GJ)"),
+        (0.0, 0.0, 71e9, "≈ 0 J (0 … 71 GJ)"),
+        (-12.34, 5e9, 71e9, "≈ −12 J (−5 … 71 GJ)"),
+    ],
+)
+def test_a_value_that_its_interval_rounds_away_has_a_unit_of_its_own(value, below, above, text):
+    assert fmt.format_joules(value, below, above) == text

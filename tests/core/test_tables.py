@@ -225,3 +225,13 @@ def test_spare_columns_go_by_rank_and_a_note_says_which(width: int, left: list[s
 def test_a_spare_column_that_says_the_same_in_every_row_goes_first() -> None:
     rows = tuple((job, place, "ada", time, name) for place, (job, _, _, time, name) in enumerate(JOBS.rows))
     assert without_spare(replace(JOBS, rows=rows), 27).headers == ["JOB", "NODES", "TIME", "NAME"]
+
+
+def test_headings_of_cards_tell_rows_apart() -> None:
+    ranked = Table.of("rank", "model", "load", "J", rows=[["1 tied", "small", "4", "3"], ["1 tied", "large", "4", "9"]])
+    assert [line for line in ranked.cards().splitlines() if not line.startswith(" ")] == [
+        "1 tied · small", "", "1 tied · large"
+    ]  # fmt: skip
+    assert "  model" not in ranked.cards() and ranked.cards().count("  load  4") == 2
+    twice = Table.of("name", "unit", rows=[["a", "J"], ["a", "J"]])
+    assert twice.cards() == "a\n  unit  J\n\na\n  unit  J"  # nothing tells them apart

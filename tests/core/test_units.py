@@ -39,3 +39,26 @@ def test_a_plain_number_comes_back(value):
     assert units.parse_power_w(f"{value!r}W") == value
     assert units.parse_power_w(repr(value)) == value
     assert units.parse_energy_j(f"{value!r} Wh") == value * 3600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("100", 100),
+        ("7 B", 7),
+        ("2GB", 2 * 10**9),
+        ("1.5 GiB", 3 * 2**29),
+        ("500mb", 5 * 10**8),
+        ("3k", 3000),
+        ("3Mi", 3 * 2**20),
+        ("50MB/s", 50e6),
+    ],
+)
+def test_sizes(text, size):
+    assert units.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "3 apples", "-1", "1e400", "nan", "2GBs"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UsageError, match=f"'{text}' is not a size"):
+        units.parse_bytes(text)

@@ -143,6 +143,7 @@ def test_a_switched_load_shows_the_window(tmp_path, window_s: float) -> None:
     assert found["gpu.1.power"]["window_s"] == pytest.approx(window_s, abs=0.008, rel=0.15 if window_s == 1.0 else None)
 
 
+@pytest.mark.serial
 @pytest.mark.realtime
 def test_the_command_characterises_a_simulated_machine(sim_machine) -> None:
     lab = sim_machine(gpus=["sine:200W,100W,1.7s"], packages=["constant:40W"], sensor=["period=50ms"])

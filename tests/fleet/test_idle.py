@@ -1,8 +1,14 @@
 """Idle watts as the agent goes along."""
 
 import pytest
+from tapes import at, counter_group
 
+from everywatt.core.channels import Domain, Row
+from everywatt.core.clocks import FakeClock
 from everywatt.fleet import device_counters as idle
+from everywatt.fleet.jobs import Places
+from everywatt.fleet.watch import Watcher
+from everywatt.ledger.counters import Counters
 from everywatt.ledger.engine import Level
 
 
@@ -55,3 +61,15 @@ def test_memory_is_bounded():
     for _ in range(60_000):
         finder.add(50.0, 1.0, 0.0)
     assert len(finder._watts) <= idle.MOST_CELLS
+
+
+def test_a_reading_that_comes_late_does_not_change_idle_power():
+    """A card of 20 W: when its readings after 5 and 10 s were published is not known; then it is read once a second."""
+    watcher = Watcher(FakeClock(), 10**9, Places([]), Counters())
+    watcher.lines = idle.Lines.of([(counter_group("gpu.0", Domain.GPU), 1.0)])
+    for read in (0.0, 5.0, 10.0, *(10.1 + second for second in range(12))):
+        early = read - 5 if read in (5, 10) else max(read - 0.1, 0.0)
+        watcher.lines.feed("test.gpu.0.gpu", [Row(at(read), at(early), at(read), (1000 + 20 * read,))])
+        watcher.settle(at(read))
+    level = watcher.lines.all[0].idle.level()
+    assert (level.idle_w, level.method) == (pytest.approx(20, abs=0.5), "quiet")

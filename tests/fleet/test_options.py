@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from everywatt.core.errors import ConfigError, UsageError
-from everywatt.fleet.options import DEFAULT_LISTEN, combine, default_state, parse_size
+from everywatt.fleet.options import DEFAULT_LISTEN, combine, default_state
 
 
 def test_flags_before_the_file_before_defaults(tmp_path):
@@ -78,13 +78,6 @@ def test_what_cannot_be_is_refused(flags):
 
 def test_small_has_no_server():
     assert combine({"profile": "small", "remote_write": "http://store/"}, None).listen is None
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("100", 100), ("2GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("500mb", 5 * 10**8), ("7 B", 7)]
-)
-def test_sizes(text, size):
-    assert parse_size(text) == size
 
 
 def test_where_the_state_is():

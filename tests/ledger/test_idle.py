@@ -5,7 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tapes import at, counter_group, write_tape
 
+from everywatt.api.run import load
+from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
 from everywatt.ledger.idle import PRIORS, Idle, Watched, find_idle, from_blocks, given
 
 SERVERS = Path(__file__).parents[1] / "sensors" / "specpower_held_out.csv"
@@ -113,3 +116,19 @@ def test_twice_the_power_is_twice_the_idle_and_its_spread():
         watts = 20 + 60 * use + rng.normal(0, 1, len(use))
         one, two = (find_idle(Watched(factor * watts, use, 1.0, "cpu")) for factor in (1, 2))
         assert (two.watts, two.spread_w) == (pytest.approx(2 * one.watts), pytest.approx(2 * one.spread_w))
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["use unknown", "no use"])
+def test_a_reading_that_comes_late_does_not_change_idle_power(tmp_path, used):
+    """A card of 20 W: its second reading comes after 5 s, and when in them that was published is not known."""
+    reads = [0.0, 5.0, *np.arange(5.1, 20.0, 0.1)]
+    rows = [Row(at(t), at(0 if t == 5 else max(t - 0.1, 0)), at(t), (1000 + 20 * t,)) for t in reads]
+    groups = [(counter_group("gpu.0", Domain.GPU, period_s=0.1, quantum=0.001), 0.1, rows)]
+    if used:
+        channel = Channel("gpu.0.utilisation", "%", Kind.GAUGE, "gpu.0")
+        still = [Row(at(t), at(t), at(t), (0.0,)) for t in range(20)]
+        groups.append((GroupInfo("use", "test", "gpu.0", (channel,)), 1.0, still))
+    run = load(write_tape(tmp_path / "x.tape", groups))
+    idle = run.ledger().idle["gpu.0"]
+    assert idle["watts"] == pytest.approx(20, abs=0.1)
+    assert idle["method"] == ("quiet" if used else "lowest")

@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from everywatt.models.applying import effects, evaluate
+from everywatt.models.applying import effects, evaluate, scale_warnings
+from everywatt.models.features import History
 from everywatt.models.fitting import fit
+from everywatt.models.learners import predict_form
+from everywatt.models.modelfile import from_dict, to_dict
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
 
@@ -26,7 +29,7 @@ def test_power_never_falls_while_use_rises(found):
 
 def test_the_interval_of_a_short_table_holds_every_fold(found):
     """320 rows: each fold has few at any one distance, and still counts."""
-    assert min(one.coverage for one in found.shifts) >= 0.88
+    assert min(one.coverage for one in found.shifts) >= 0.88 and not scale_warnings(found.model)
 
 
 @pytest.mark.parametrize("rows", [slice(62), slice(0, 310, 5)])
@@ -61,3 +64,29 @@ def test_intervals_of_62_rows_are_honest():
     model = fit(table.take(few), "dram_power", ignore=["package_power"], only=("linear", "curved")).model
     tested = evaluate(model, table.take(np.setdiff1d(np.arange(320), few)), "dram_power")
     assert tested["coverage"] >= 0.9
+
+
+def test_watts_between_two_loads_lie_between_theirs():
+    """116 W at 43, 172 W at 50, and two rows in which the one load went over to the other."""
+    random = np.random.default_rng(3)
+    use = np.concatenate([np.repeat(random.uniform(5, 43, 30), 5), random.uniform(50, 51, 60), [43.2, 44.3]])
+    use[:150] += random.uniform(-0.2, 0, 150)
+    watts = np.where(use < 43.1, 30 + 2 * use, 172.0) * random.normal(1, 0.005, len(use))
+    watts[-2:] = 145, 154
+    made = fit(Table(np.arange(float(len(use))), {"use": use, "watts": watts}), "watts", only=("mixed",)).model
+    for one in (made, from_dict(to_dict(made))):
+        at = [one.predict(History(one.form.features, 1.0).row(0.0, {"use": u})).watts for u in (43.0, 44.5, 46.5, 50.0)]
+        assert at == sorted(at) and 116 < at[1] < 140 and at[1] < at[2] < 165
+    assert predict_form(made.form, np.array([[44.5, 0.0]]))[0] == pytest.approx(at[1])
+
+
+def test_a_column_that_does_not_flatten_saturates_later():
+    random = np.random.default_rng(4)
+    use = np.repeat(random.random(40), 5)
+    noise = random.normal(1, 0.01, 200)
+    straight, bent = 40 + 10 * use, 40 + 10 * np.minimum(use, 0.5) + np.maximum(use - 0.5, 0)
+    far = []
+    for watts in (straight, bent):
+        made = fit(Table(np.arange(200.0), {"use": use, "watts": watts * noise}), "watts", only=("curved",)).model
+        far.append(made.predict(History(made.form.features, 1.0).row(0.0, {"use": 5.0})).watts)
+    assert 65 < far[0] < 90 and 45 < far[1] < 50

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from everywatt.models.applying import apply
+from everywatt.models.applying import apply, scale_warnings
 from everywatt.models.design import still_rows
 from everywatt.models.features import Feature, History
 from everywatt.models.fitting import fit
@@ -97,3 +97,11 @@ def test_files_of_earlier_versions_have_neither(model):
     old = from_dict(data)
     assert old == replace(model, widths=replace(model.widths, scales=(), stuck={}), without={})
     assert old.predict([0.5, 0.3, 0.1], {"busy": 9999}).outside == model.predict([0.5, 0.3, 0.1]).outside
+
+
+def test_a_model_says_which_column_could_be_scaled_without_a_sign(table):
+    """One column alone: nothing shows that it counts a quarter more than before."""
+    made = fit(table, "watts", features=["busy"], only=["linear"])
+    assert min(one.coverage for one in made.shifts if one.kind == "column") < 0.5
+    (warning,) = scale_warnings(from_dict(to_dict(made.model)))
+    assert warning in made.warnings and warning.startswith("the interval does not allow for a scaled busy")

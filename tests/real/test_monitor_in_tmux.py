@@ -64,7 +64,14 @@ def test_it_draws_obeys_and_gives_the_screen_back(screen):
     shown = screen.until("filter: gpu.7")
     assert " gpu.7 " in shown and " gpu.6 " not in shown
     screen("send-keys", "-t", "m", "Escape")
-    screen.until(" gpu.6 ")
+    shown = screen.until(" gpu.6 ").splitlines()
+    row = next(number for number, line in enumerate(shown, 1) if line.split()[:1] == ["▾DEVICE"])
+    column = shown[row - 1].index("POWER") + 1
+    for end in "Mm":  # the button goes down and up
+        screen("send-keys", "-t", "m", "-l", f"\x1b[<0;{column};{row}{end}")
+    screen.until(" DEVICE ")  # no longer marked
+    screen("send-keys", "-t", "m", "d", "d", "d", "d")  # by name again
+    screen.until("▾DEVICE")
     screen("send-keys", "-t", "m", "u")
     screen.until(" Wh")
     screen("resize-window", "-t", "m", "-x", "150", "-y", "40")

@@ -81,7 +81,7 @@ def test_a_measured_machine_does_not_load_its_fallbacks(tree):
     assert [group.info.sensor for group in choice.groups] == ["rapl"]
     assert [report.why for report in choice.reports[1:]] == [
         "not tried: rapl is used",
-        "not tried: power is measured",
+        "not tried: another sensor delivers power",
     ]
 
 

@@ -33,7 +33,7 @@ def test_processes_and_sizes():
     assert rows == (GpuProcess(7, 2 * 2**30, 0.5, 0.2), GpuProcess(0, 2**29, 0.25, 0.1, instance=1))
     assert [parse_size(text) for text in ("12", "1KiB", "80GB")] == [12, 1024, 80 * 10**9]
     with pytest.raises(UsageError):
-        parse_size("3Mi")
+        parse_size("3 apples")
 
 
 def test_every_key_is_documented():

@@ -4,9 +4,10 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
+from everywatt.sensors.surroundings import memory_bytes
 from everywatt.stress import Cpu, Program, Step
 from everywatt.stress.cpu import stream_bytes
-from everywatt.stress.playing import check_memory, memory_bytes, needed_bytes
+from everywatt.stress.playing import check_memory, needed_bytes
 
 GIB = 2**30
 

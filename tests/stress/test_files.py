@@ -4,7 +4,7 @@ import pytest
 
 from everywatt.core.errors import UsageError
 from everywatt.stress import KINDS, load_program
-from everywatt.stress.files import Part, parse_bytes, parse_devices, parse_kinds, parse_program
+from everywatt.stress.files import Part, parse_devices, parse_kinds, parse_program
 
 ONE = """
 time = "20s"
@@ -87,9 +87,7 @@ def test_the_name_is_the_files_unless_it_says_another(tmp_path):
 
 
 def test_sizes_kinds_and_devices():
-    assert parse_bytes("1.5 GiB") == 1.5 * 2**30
-    assert parse_bytes("50MB/s") == 50e6
-    assert parse_bytes(17) == 17
+    assert Part(cpu=1, ram=17, disk="50MB/s").program().steps[0].memory_bytes == 17
     assert parse_kinds("all") == KINDS
     assert parse_kinds("vector, integer,vector") == ("vector", "integer")
     assert parse_devices("0,2") == (0, 2) and parse_devices(1) == (1,) and parse_devices(()) == ()

@@ -5,12 +5,14 @@ from types import SimpleNamespace
 import pytest
 
 from everywatt.stress.crew import Plan, Worker
+from everywatt.stress.pacing import StepReport
 from everywatt.stress.program import Cpu, Gpu, Step
 from everywatt.stress.results import StepResult, weighed
 
 
 def worker(role, **report):
-    return Worker(Plan(role, [(0, 2_000_000_000, 1.0, "")]), SimpleNamespace(), {0: {"cpu_s": 0.0, **report}})
+    reports = {0: StepReport(**{"cpu_s": 0.0, **report})}
+    return Worker(Plan(role, [(0, 2_000_000_000, 1.0, "")]), SimpleNamespace(), reports)
 
 
 def cpu(cpu_s, waited_s=0.0):

@@ -8,7 +8,7 @@ import pytest
 from everywatt.core.errors import UsageError
 from everywatt.core.machine import Machine
 from everywatt.sim.machine import SimMachine
-from everywatt.stress.temperature import Thermometer, TooHot
+from everywatt.stress.playing import Thermometer, TooHot
 
 
 def tree(folder, **files):
@@ -58,7 +58,7 @@ def test_a_limit_that_nobody_could_keep_is_refused(tmp_path):
 
 
 def test_cards_tell_theirs_through_our_sensors():
-    code = "from everywatt.stress.temperature import Thermometer; print(Thermometer().read()['gpu.0.temperature'])"
+    code = "from everywatt.stress.playing import Thermometer; print(Thermometer().read()['gpu.0.temperature'])"
     with SimMachine.of(gpus=["constant:100W"]).start() as lab:
         done = subprocess.run(
             [sys.executable, "-c", code], env=lab.environment(), capture_output=True, text=True, timeout=240

@@ -13,8 +13,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, combine
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.building import repeated
+from everywatt.energy.loading import comparable
 from everywatt.energy.medians import median
-from everywatt.energy.sources import Source, sources
+from everywatt.energy.sources import UNEVEN, Source, sources
 from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.energy.window import source_energy, source_ticks
 from everywatt.tape.accumulate import GAP_PERIODS
@@ -24,8 +25,6 @@ from everywatt.tape.reader import Tape
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Windows = Sequence[tuple[int, int]]
-# Slopes are taken between instants whose uncertainties differ by at most so much of the distance between them.
-UNEVEN = 0.2
 # Slopes are taken over at least this share of a sampling period: two reads of one publication have none.
 SHORTEST = 0.5
 
@@ -197,33 +196,3 @@ def _apart(places: npt.NDArray[np.intp], at_ns: Ints, least_ns: int) -> npt.NDAr
             kept.append(place)
             last_ns = then_ns
     return np.array(kept, dtype=np.intp)
-
-
-def comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Which ticks to take slopes between: instants that are known about equally well, compared with their distance.
-
-    A sensor that is read once a second and whose schedule is looked for now and then has instants known to a
-    millisecond beside others known to a second. From one kind to the other a slope is wild, along either it is not.
-    """
-    length, differs = np.diff(at_ns), np.abs(np.diff(half_ns))
-    inner = real[1:] & real[:-1]
-    if not np.any(inner & (differs > UNEVEN * length)):
-        return np.arange(len(at_ns))
-    places = np.flatnonzero(real)
-    best = int(np.argmin(half_ns[places]))
-    after = _walk(places[best:], at_ns, half_ns)
-    before = _walk(places[best::-1], at_ns, half_ns)
-    return np.array(before[:0:-1] + after, dtype=np.intp)
-
-
-def _walk(places: npt.NDArray[np.intp], at_ns: Ints, half_ns: Floats) -> list[int]:
-    """From the first place on, those whose instant can be compared with the one taken before."""
-    kept = [int(places[0])]
-    at, half = int(at_ns[kept[0]]), float(half_ns[kept[0]])
-    for place, then, width in zip(
-        places[1:].tolist(), at_ns[places[1:]].tolist(), half_ns[places[1:]].tolist(), strict=True
-    ):
-        if abs(width - half) <= UNEVEN * abs(then - at):
-            kept.append(place)
-            at, half = then, width
-    return kept

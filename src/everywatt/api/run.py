@@ -99,7 +99,8 @@ class Run:
     @property
     def trouble(self) -> list[str]:
         """Sentences about what is missing or damaged."""
-        return [*self._trouble, *(f"{tape.path.name}: {text}" for tape in self.tapes for text in tape.trouble)]
+        named = ((tape.path.name, text) for tape in self.tapes for text in tape.trouble)
+        return [*self._trouble, *(text if text.startswith(name) else f"{name}: {text}" for name, text in named)]
 
     def energy(
         self, span: str | Span | None = None, *, between: tuple[float, float] | None = None, device: str | None = None

@@ -20,10 +20,10 @@ from typing import Any
 from everywatt.batch import worker
 from everywatt.batch.items import Item
 from everywatt.batch.journal import Attempt
-from everywatt.bench.trials import let_go
 from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
+from everywatt.sensors.child import let_go
 from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
 from everywatt.sensors.nvidia.nvml_device import identify

@@ -10,9 +10,8 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from everywatt.core.jsonio import ToDict
 from everywatt.core.platforms import own_peak_bytes
 from everywatt.core.spans import Span
 from everywatt.energy.sources import addable, sources
+from everywatt.sensors.child import let_go
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,19 +232,6 @@ def last_line(file: IO[bytes], most_chars: int) -> str:
     end = os.fstat(file.fileno()).st_size
     text = os.pread(file.fileno(), 4096, max(0, end - 4096)).decode("utf-8", "replace")
     return text.strip().rpartition("\n")[2][:most_chars]
-
-
-def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
-    """Close the pipes of a process and wait for its end; it is killed if it does not end within so many seconds."""
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
-    try:
-        child.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
 
 
 def from_span(span: Span) -> Trial | None:

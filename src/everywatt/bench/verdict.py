@@ -149,7 +149,7 @@ class Comparison(ToDict):
             why = "undecided" if math.isfinite(self.high) else f"not decidable with n = {self.trials}"
             if self.more_trials is None:
                 return why
-            return f"{why}: about {self.more_trials} more trial{'s' if self.more_trials > 1 else ''} needed"
+            return f"{why}: about {_rounded(self.more_trials)} more trial{'s' if self.more_trials > 1 else ''} needed"
         return f"{name} uses {change(self.cell, what, other)}"
 
     @property
@@ -228,6 +228,12 @@ def compare(
         math.expm1(high - sample.mean),
         more,
     )
+
+
+def _rounded(count: int) -> str:
+    """`96`, `130`, `8,700`: two digits, rounded up, since more is not known of how many trials it takes."""
+    step = 10 ** max(len(str(count)) - 2, 0)
+    return f"{-(-count // step) * step:,}"
 
 
 def _answer(low: float, high: float, target: float) -> Verdict:

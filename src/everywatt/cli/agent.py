@@ -12,7 +12,8 @@ import click
 from everywatt.cli.common.options import DURATION, PATH, Verb
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import MissingExtra, UsageError
-from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine, parse_size
+from everywatt.core.units import parse_bytes
+from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine
 
 if TYPE_CHECKING:
     from everywatt.fleet.service import Http
@@ -30,8 +31,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, int):
             return value
         try:
-            return parse_size(value)
-        except ValueError:
+            return round(parse_bytes(value))
+        except UsageError:
             self.fail(f"'{value}' is not a size such as 500MB or 2GB.", param, ctx)
 
 

@@ -13,8 +13,7 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.bench.comparing import Comparing, Plan, Progress, Result, RunsCompared, Watcher, compare_runs
-from everywatt.bench.fail_if import Rule, failing, parse_rule, unjudged
-from everywatt.bench.figures import MOST_OF_ONE, Figures
+from everywatt.bench.figures import MOST_OF_ONE, Figures, Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
@@ -158,14 +157,19 @@ def command(
 
 
 def _check_programs(chosen: Sequence[Candidate], *, certain: bool) -> None:
-    """UsageError for words of one command without quotes, and where not one argument is a program: those are probably
-    names of runs that do not exist. `certain`: nothing else can make a program of them."""
+    """UsageError for words of one command without quotes, and for programs that do not exist; a single word is probably
+    the name of a run that does not exist. `certain`: nothing else can make a program of them."""
     options = [one.text for one in chosen if one.text.startswith("-")]
     if options:
         cure = f"everywatt compare '{chosen[0].text} {options[0]} …'"
         raise UsageError(f"'{options[0]}' is not a command: each command is one argument, in quotes.", cure=cure)
-    if certain and not any(shutil.which(one.words[0]) for one in chosen) and all(len(one.words) == 1 for one in chosen):
-        raise UsageError(f"'{chosen[0].text}' is neither a run nor a program.", cure="everywatt list shows the runs")
+    missing = next((one.words for one in chosen if certain and not shutil.which(one.words[0])), None)
+    if missing is not None:
+        neither = "neither a run nor" if len(missing) == 1 else "not"
+        cure = (
+            "everywatt list for the runs; for a program that is not on the PATH, its path; --shell for built-in words"
+        )
+        raise UsageError(f"'{missing[0]}' is {neither} a program.", cure=cure)
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:

@@ -96,8 +96,8 @@ def places(cgroup: str) -> dict[PlaceKind, Place]:
 
 
 def _container(parts: Sequence[str]) -> Place | None:
-    pod: dict[str, Any] = {}
-    newest: tuple[int, str, dict[str, Any]] | None = None
+    pod: dict[str, str] = {}
+    newest: tuple[int, str, dict[str, str]] | None = None
     for index in range(len(parts)):
         pod = _pod(parts, index) or pod
         one = _engine(parts, index) or _named(parts, index)
@@ -120,13 +120,13 @@ def _family(runtime: str) -> str:
     return runtime if runtime in ("lxc", "nspawn", "qemu") else "container"
 
 
-def _pod_alone(pod: dict[str, Any]) -> Place | None:
+def _pod_alone(pod: dict[str, str]) -> Place | None:
     if "pod_uid" not in pod:
         return None
     return Place(PlaceKind.CONTAINER, f"pod:{pod['pod_uid']}", f"pod {pod['pod_uid'][:SHORT_ID]}", pod)
 
 
-def _pod(parts: Sequence[str], index: int) -> dict[str, Any]:
+def _pod(parts: Sequence[str], index: int) -> dict[str, str]:
     """The Kubernetes or podman pod that this part of the path names."""
     part = parts[index]
     if match := re.fullmatch(_POD_SLICE, part):
@@ -147,7 +147,7 @@ def _uid(text: str) -> str:
     return text.replace("_", "-")
 
 
-def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
+def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, str]] | None:
     """A container with an id of 64 digits: its runtime and facts."""
     part = parts[index]
     if match := re.fullmatch(_SCOPE, part):
@@ -158,7 +158,7 @@ def _engine(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | No
     return runtime, {"container_id": part}
 
 
-def _named(parts: Sequence[str], index: int) -> tuple[str, dict[str, Any]] | None:
+def _named(parts: Sequence[str], index: int) -> tuple[str, dict[str, str]] | None:
     """A container or virtual machine that goes by its name: its runtime and facts."""
     part = parts[index]
     if match := re.fullmatch(_LXC, part):
@@ -181,7 +181,7 @@ def _job(parts: Sequence[str]) -> Place | None:
     """A job of Slurm, by a path from the root of the hierarchy: further down a user may make groups of any name."""
     if len(parts) < 3:
         return None
-    details: dict[str, Any] = {"scheduler": "slurm"}
+    details: dict[str, str | int] = {"scheduler": "slurm"}
     if (scope := re.fullmatch(_SLURM_SCOPE, parts[1])) and re.fullmatch(_SLURM_SLICE, parts[0]):
         node = scope["node"]
     elif (v1 := re.fullmatch(_SLURM_V1, parts[0])) and re.fullmatch(r"uid_\d+", parts[1]):
@@ -237,7 +237,7 @@ def _unit(parts: Sequence[str]) -> Place | None:
     inner = names[managers[-1] + 1 :] if managers else names
     last = [part for part in inner if not part.endswith(".slice")] or inner[-1:] or names[-1:]
     unit = unescape(last[-1])
-    details: dict[str, Any] = {"unit": unit}
+    details: dict[str, str | int] = {"unit": unit}
     if uid is None:
         return Place(PlaceKind.UNIT, f"unit:{unit}", unit, details)
     details["uid"] = int(uid)

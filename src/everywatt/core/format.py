@@ -3,7 +3,7 @@
 | quantity                | example                                 |
 |-------------------------|-----------------------------------------|
 | energy, power, …        | `412.3 J ± 6.1`, `12.41 kJ −0.20/+0.91` |
-| beyond ± 50 %           | `≈ 43 J (9 … 128 J)`                    |
+| beyond ± 50 %           | `≈ 43 J (9 … 128 J)`, `≈ 31 kJ (0 … 71 GJ)` |
 | without an interval     | `35.00 W` (four significant digits)     |
 | rate                    | `21.30 J/item`, `3.400 items/s`         |
 | percent                 | `99.7 %`, `18.0 % ± 3.1`                |
@@ -104,7 +104,12 @@ def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0
     if size < NOTHING and math.isfinite(value + below + above):
         return Printed("0", unit)
     factor, prefix = _prefix(size) if _prefixed(unit) else (1.0, "")
-    return _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
+    printed = _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
+    if prefix and not printed.value.strip("≈ +0."):  # next to its interval it is 0, and no reader wants 0 GJ
+        factor, prefix = _prefix(abs(value))
+        own = _number(value / factor, _last_place(value / factor, 2), signed)
+        return printed._replace(value=f"≈ {own}", unit=prefix + unit)
+    return printed
 
 
 def format_quantity(value: float, unit: str, below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> str:
@@ -180,7 +185,7 @@ def format_duration(seconds: float, below: float = 0.0, above: float = 0.0) -> s
     if not math.isfinite(seconds):
         return f"{seconds} s"
     if seconds < 0:
-        return f"-{format_duration(-seconds)}"
+        return f"−{format_duration(-seconds)}"
     if seconds < 119.5:
         return _short_duration(seconds)
     minutes, rest = divmod(round(seconds), 60)
@@ -206,7 +211,7 @@ def format_bytes(count: float) -> str:
 def format_number(value: float, unit: str = "", below: float = 0.0, above: float = 0.0, *, signed: bool = False) -> str:
     """A number without a prefix: `3.400 items/s`, `0.1234`; an integer is printed whole."""
     if isinstance(value, int) and not below and not above:
-        return f"{value:{'+' if signed else ''}d} {unit}".rstrip()
+        return _signed(f"{value:{'+' if signed else ''}d} {unit}".rstrip())
     return str(_printed(value, below, above, unit, signed))
 
 
@@ -294,13 +299,17 @@ def _last_place(value: float, digits: int) -> int:
 
 
 def _number(value: float, place: int, signed: bool = False) -> str:
-    """The number rounded at a power of ten, never as "-0"."""
+    """The number rounded at a power of ten, with a minus sign, never as "−0"."""
     plus = "+" if signed else ""
     if not math.isfinite(value):
-        return f"{value:{plus}}"
+        return _signed(f"{value:{plus}}")
     decimals = max(-place, 0)
     rounded = round(value, -place) + 0.0
-    return f"{rounded:{plus}.{decimals}f}"
+    return _signed(f"{rounded:{plus}.{decimals}f}")
+
+
+def _signed(text: str) -> str:
+    return text.replace("-", "−")
 
 
 def _scaled(number: float, power: int) -> float:

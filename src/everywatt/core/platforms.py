@@ -58,3 +58,12 @@ def own_peak_bytes() -> int:
         import resource  # Windows has no such module, and its programs no such figure
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def rss_bytes() -> int | None:
+    """Resident memory of this process, None where /proc does not have it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - as above
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -74,6 +74,11 @@ def library(name: str, extra: str) -> Any:
         raise
 
 
+def arrow(extra: str = "analysis") -> tuple[Any, Any]:
+    """pyarrow and its module for Parquet files, or MissingExtra."""
+    return library("pyarrow", extra), library("pyarrow.parquet", extra)
+
+
 def load_plugin(group: str, name: str) -> Any:
     """What is registered under a name, loaded; None where nothing is. UsageError where it cannot be loaded."""
     target = registered(group).get(name)

@@ -79,10 +79,10 @@ def student_factor(freedom: float, level: float = 0.95) -> float:
     return student_quantile((1 + level) / 2, freedom)
 
 
-def mean_half_width(values: Sequence[float], level: float = 0.95) -> float:
-    """Half-width of Student's interval of the mean of independent values; infinite for fewer than two."""
+def mean_half_width(values: Sequence[float]) -> float:
+    """Half-width of Student's 95 % interval of the mean of independent values; infinite for fewer than two."""
     n = len(values)
-    return student_factor(n - 1, level) * deviation(values) / math.sqrt(n) if n > 1 else math.inf
+    return student_factor(n - 1) * deviation(values) / math.sqrt(n) if n > 1 else math.inf
 
 
 def mean(values: Sequence[float]) -> float:
@@ -149,8 +149,8 @@ def wilson(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
     return (max(0.0, middle - half) if hits else 0.0), (min(1.0, middle + half) if hits < n else 1.0)
 
 
-def paired_difference(only_first: int, only_second: int, n: int, level: float = 0.95) -> tuple[float, float, float]:
-    """Share of the second minus share of the first on the same `n` items, and Agresti and Min's interval of it.
+def paired_difference(only_first: int, only_second: int, n: int) -> tuple[float, float, float]:
+    """Share of the second minus share of the first on the same `n` items, and Agresti and Min's 95 % interval of it.
 
     The counts are of items that only one of the two got right. Half an item more in each of the four cells gives an
     interval that does not vanish where no item differs (docs/llm.md says why it is this one).
@@ -161,7 +161,7 @@ def paired_difference(only_first: int, only_second: int, n: int, level: float = 
     if n <= 0:
         return math.nan, -1.0, 1.0
     more, differ = only_second - only_first, only_first + only_second + 1
-    half = _z(level) * math.sqrt(max(differ - more**2 / (n + 2), 0.0)) / (n + 2)
+    half = Z95 * math.sqrt(max(differ - more**2 / (n + 2), 0.0)) / (n + 2)
     return more / n, max(-1.0, more / (n + 2) - half), min(1.0, more / (n + 2) + half)
 
 

@@ -34,6 +34,7 @@ from everywatt.core.lazy_dataclass import dataclass
 Cell: TypeAlias = "str | float | Energy | Ratio | Quantity | None"
 MISSING = "-"
 GAP = 2  # between two columns of a table on a terminal
+MOST_HEADING = 3  # cells in the heading of a card
 LEAST_WORDS = 24  # columns of words may be folded to this width
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -136,17 +137,23 @@ class Table:
     def cards(self, width: int | None = None) -> str:
         """For narrow terminals: each row a block, its first cell as the heading, the others below it by name.
 
-        Cells without a value are left out; words longer than `width` are folded.
+        Where rows begin alike, the next cells that tell them apart are in the heading too. Cells without a value are
+        left out; words longer than `width` are folded.
         """
-        names = [column.name for column in self.columns[1:]]
+        rows = self.cells(missing="")
+        different = (
+            place for place in range(1, MOST_HEADING + 1) if len({tuple(row[:place]) for row in rows}) == len(rows)
+        )
+        heads = next(different, 1)
+        names = [column.name for column in self.columns[heads:]]
         indent = max((display_width(name) for name in names), default=0) + 4
         blocks = []
-        for row in self.cells(missing=""):
-            lines = [row[0] or MISSING]
-            for name, cell in zip(names, row[1:], strict=True):
+        for row in rows:
+            lines = [" · ".join(cell or MISSING for cell in row[:heads])]
+            for name, cell in zip(names, row[heads:], strict=True):
                 folded = _folded(cell, max(width - indent, 8) if width is not None else None)
-                heads = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
-                lines += [head + line for head, line in zip(heads, folded, strict=True) if cell]
+                labels = [_pad(f"  {name}", indent), *[" " * indent] * (len(folded) - 1)]
+                lines += [label + line for label, line in zip(labels, folded, strict=True) if cell]
             blocks.append("\n".join(lines))
         body = ["\n\n".join(blocks)] if self.columns else []
         return "\n".join([*([self.title] if self.title else []), *body, *self.notes])

@@ -30,6 +30,12 @@ _ENERGIES = {
     "Wh": 3600.0,
     "kWh": 3.6e6,
 }
+_BYTES = {"b": 1.0} | {
+    f"{prefix}{binary}{end}": float((1024 if binary else 1000) ** power)
+    for power, prefix in enumerate("kmgt", 1)
+    for binary in ("", "i")
+    for end in ("", "b")
+}
 _NUMBER = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -58,3 +64,13 @@ def parse_power_w(text: str) -> float:
 def parse_energy_j(text: str) -> float:
     """Joules in `5J`, `3Wh`; a bare number is joules."""
     return _parse(text, _ENERGIES, "J", "an energy")
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes in `512MiB`, `1GB`, `2 kB`, `3G`, in capitals or not, or bytes a second in `50MB/s`; a bare number is
+    bytes."""
+    match = _NUMBER.fullmatch(text.strip().removesuffix("/s"))
+    factor = _BYTES.get(match.group(2).lower() or "b") if match else None
+    if match is None or factor is None or not 0 <= float(match.group(1)) * factor < math.inf:
+        raise UsageError(f"'{text}' is not a size.", cure="a number with B, kB, MB, GB, KiB, MiB or GiB")
+    return float(match.group(1)) * factor

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,29 @@ class Characterisation:
     poll_s: float
     confidence: float
     notes: tuple[str, ...] = ()
+
+
+class SensorEntry(TypedDict, total=False):
+    """A characterisation by its sensor's name, as commands print it; `observed` is the share of time that is averaged.
+
+    Of a sensor that was polled also its mean power, and how long a read takes.
+    """
+
+    sensor: str
+    period_s: float | None
+    jitter_s: float | None
+    window_s: float | None
+    window_low_s: float | None
+    window_high_s: float | None
+    observed: float | None
+    lag_s: float | None
+    quantum: float | None
+    polls: int
+    poll_s: float
+    confidence: float
+    notes: list[str]
+    mean_w: float | None
+    read_s: float | None
 
 
 def characterise(t_s: npt.ArrayLike, values: npt.ArrayLike, marks_s: npt.ArrayLike | None = None) -> Characterisation:
@@ -196,7 +219,7 @@ BURST_BELOW_S = 0.005
 HOUR_S = 3600.0
 
 
-def characterise_log(source: Path, marks: Path | None = None, column: str | None = None) -> list[dict[str, Any]]:
+def characterise_log(source: Path, marks: Path | None = None, column: str | None = None) -> list[SensorEntry]:
     """Period, window and step of each power column of an nvidia-smi CSV log (also .gz), or of one column.
 
     `marks` is a CSV of `unix_s`, the times at which the load was switched: with it the averaging window is found. The
@@ -287,7 +310,7 @@ class _Polls:
 
 def characterise_live(
     time_s: float, *, machine: Machine | None = None, load: Callable[[int], Load] | None = None
-) -> list[dict[str, Any]]:
+) -> list[SensorEntry]:
     """Poll every energy and power channel of this machine for `time_s` per device, and say how each sensor works.
 
     Polls come every millisecond, or as far apart as keeps a core three quarters idle. `load` makes a load for a GPU's
@@ -296,7 +319,7 @@ def characterise_live(
     """
     if not 0.5 <= time_s <= 3600:
         raise UsageError(f"{time_s:g} s is not between 0.5 s and 1 h.")
-    found: list[dict[str, Any]] = []
+    found: list[SensorEntry] = []
     machine = machine or Machine.here()
     with _opened(machine) as devices:
         for device, groups in devices.items():
@@ -355,7 +378,7 @@ def _poll(polls: Sequence[_Polls], time_s: float, clock: Clock) -> None:
             clock.sleep_until(done_ns + round(max(POLL_S - cost_s, cost_s * (1 / BUSY_SHARE - 1), 0.0) * NS))
 
 
-def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[dict[str, Any]]:
+def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[SensorEntry]:
     found = []
     for place, channel in enumerate(polls.group.info.channels):
         if not channel.carries_energy:
@@ -396,7 +419,7 @@ def _step(raw: Any, channel: Channel) -> float | None:
     return math.gcd(*(int(step) for step in steps)) * channel.scale
 
 
-def _entry(sensor: str, fitted: Characterisation) -> dict[str, Any]:
+def _entry(sensor: str, fitted: Characterisation) -> SensorEntry:
     period_s, window_s = fitted.period_s, fitted.window_s
     observed = None if period_s is None or window_s is None else min(1.0, window_s / period_s)
     return {

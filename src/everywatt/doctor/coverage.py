@@ -119,7 +119,7 @@ def every_report(choice: Choice, targets: Mapping[str, str], request: Request) -
             why = f"{NOT_USED}: {report.why.partition(': ')[2]}" if found.usable else found.why
             reports[name] = replace(found, why=why)
         elif report.usable and report.power and name not in used and used:
-            reports[name] = replace(report, why=f"{NOT_USED}: power is measured")
+            reports[name] = replace(report, why=f"{NOT_USED}: another sensor delivers power")
     return reports
 
 

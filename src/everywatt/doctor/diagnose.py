@@ -18,7 +18,7 @@ from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
 from everywatt.doctor.preflight import SLOWED
 from everywatt.recorder.wire import SOCKET, address_in
-from everywatt.sensors.base import Group, Report, Request, State, TableGroup
+from everywatt.sensors.base import Group, Report, Request, State, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
 from everywatt.sensors.surroundings import Surroundings, look
 from everywatt.tape.places import filesystem, is_network
@@ -95,7 +95,7 @@ def diagnose(
     return Diagnosis(tuple(checks), (*reports.values(), *asleep), covered)
 
 
-def _gpu_processes(groups: Iterable[Group | TableGroup]) -> list[dict[str, Any]] | None:
+def _gpu_processes(groups: Iterable[Group | TableGroup]) -> Sequence[TableRow] | None:
     """Rows of the table of GPU processes; None where there is no such table or it cannot be read."""
     for group in groups:
         if group.info.lists_gpu_processes:
@@ -186,14 +186,14 @@ def _broken_nvml(nvml: Report, smi: Report | None, around: Surroundings) -> Chec
     return Check(name, Verdict.FAIL, nvml.why, nvml.cure or "")
 
 
-def _gpus_now(nvml: Report | None, tenants: list[dict[str, Any]] | None) -> list[Check]:
+def _gpus_now(nvml: Report | None, tenants: Sequence[TableRow] | None) -> list[Check]:
     """Who else is on the GPUs, and whether they are slowed down."""
     if nvml is None or not nvml.usable:
         return []
     return [_tenants(tenants), *_throttling(nvml)]
 
 
-def _tenants(tenants: list[dict[str, Any]] | None) -> Check:
+def _tenants(tenants: Sequence[TableRow] | None) -> Check:
     name = "other GPU users"
     if tenants is None:
         return Check(name, Verdict.WARN, "processes on the GPUs cannot be listed; there may be other users")

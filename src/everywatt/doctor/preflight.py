@@ -12,7 +12,7 @@ from everywatt.core.format import format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs
-from everywatt.sensors.base import Request, TableGroup
+from everywatt.sensors.base import Request, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
 
 BUSY_SHARE = 0.10
@@ -94,7 +94,7 @@ def look(
     """Look at the machine for half a second, before there is a run."""
     machine = machine or Machine.here()
     choice = choose(known(machine.environ), Request(machine, estimate=False, options=options or {}), sensors)
-    tenants: list[dict[str, Any]] = []
+    tenants: Sequence[TableRow] = ()
     try:
         power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)
         for group in choice.groups:
@@ -113,18 +113,16 @@ def look(
 
 def sentences(
     cpu_share: float | None,
-    tenants: Sequence[Mapping[str, Any]],
+    tenants: Sequence[TableRow],
     samples: Mapping[str, float | None],
     *,
     hot: bool = False,
-    own: Iterable[int] = (),
 ) -> tuple[str, ...]:
     """What disturbs, from the share of the CPUs that others use, rows of `nvml.processes`, and values of channels."""
     found = []
     if cpu_share is not None and cpu_share > BUSY_SHARE:
         found.append(f"Other programs kept {format_percent(cpu_share)} of the CPUs busy just before the start.")
-    mine = {os.getpid(), *own}
-    others = [row for row in tenants if not row.get("gone") and row["pid"] not in mine]
+    others = [row for row in tenants if not row.get("gone") and row["pid"] != os.getpid()]
     if others:
         shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""

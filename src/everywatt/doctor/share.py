@@ -46,10 +46,7 @@ def share(time_s: float = 5.0, *, machine: Machine | None = None) -> dict[str, A
     finally:
         for group in choice.groups:
             group.close()
-    measured = {
-        entry["sensor"]: {key: entry[key] for key in _MEASURED if entry.get(key) is not None}
-        for entry in characterise_live(time_s, machine=machine)
-    }
+    measured = {entry["sensor"]: _chosen(entry, _MEASURED) for entry in characterise_live(time_s, machine=machine)}
     cpu = Cpu.read(machine.proc)
     document = {
         "schema": "everywatt/1",
@@ -77,8 +74,12 @@ def share(time_s: float = 5.0, *, machine: Machine | None = None) -> dict[str, A
     return clean
 
 
+def _chosen(facts: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    return {name: facts[name] for name in names if facts.get(name) is not None}
+
+
 def _report(report: Report) -> dict[str, Any]:
-    cards = [{key: card[key] for key in _CARD if card.get(key) is not None} for card in report.devices]
+    cards = [_chosen(card, _CARD) for card in report.devices]
     found = {"state": str(report.state), "why": report.why, "missing": dict(report.missing), "cards": cards}
     return {key: value for key, value in found.items() if value}
 

@@ -25,9 +25,10 @@ from everywatt.energy.building import (
 )
 from everywatt.energy.counter_ends import REACH, Around, idle_w, readings_by_ends
 from everywatt.energy.medians import median, publishing_s, spacing_s
-from everywatt.energy.sources import Source
+from everywatt.energy.sources import UNEVEN, Source
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
+from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.columns import Columns, grown_columns, load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -42,6 +43,8 @@ SMALL_ROWS = 20_000
 # than this are not placed by their neighbours, which would take two seconds.
 BESIDE = 4
 MOST_PLACED = 4096
+# A counter's tape of so many rows has a frame every few seconds, which is as fine as cells of power need.
+MANY_ROWS = 2_000_000
 
 
 _keeper: WeakKeyDictionary[Tape, dict[tuple[int, Channel, tuple[int, int]], _Rows]] = WeakKeyDictionary()
@@ -110,6 +113,38 @@ def stretch_joules(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats,
         first_ns, last_ns = at_ns[[0, -1]] if len(at_ns) else (0, 0)
         observed_s = (np.minimum(ends_ns, last_ns) - np.maximum(starts_ns, first_ns)) / NS
     return joules, np.where(np.isfinite(joules), observed_s, 0.0)
+
+
+def cell_joules(one: Source, edges_ns: Ints) -> tuple[Floats, Floats]:
+    """Joules and observed seconds of adjoining cells, zero of both where it gave nothing: for the power in each.
+
+    As `stretch_joules`, but where instants of a counter are off by much of a cell, readings that cannot be compared
+    with the others are left out: the joules of one that came late would be put where they were not drawn. Long tapes
+    are read by the heads of frames.
+    """
+    found = _head_joules(one)
+    ticks = _kept(one).ticks() if one.channel.kind is Kind.COUNTER and _keeps(one) and found is None else None
+    if ticks is not None and np.ptp(ticks.half_ns[ticks.real]) > UNEVEN * (edges_ns[1] - edges_ns[0]):
+        kept = comparable(ticks.at_ns, ticks.half_ns, ticks.real)
+        found = (ticks.at_ns[kept], ticks.joules[kept]) if 1 < len(kept) < len(ticks.at_ns) else None
+    if found is None:
+        joules, observed_s = stretch_joules(one, edges_ns[:-1], edges_ns[1:])
+        return np.nan_to_num(joules), observed_s
+    inside = np.clip(edges_ns, found[0][0], found[0][-1])
+    return np.diff(np.interp(inside, *found)), np.diff(inside) / NS
+
+
+def _head_joules(one: Source) -> tuple[Ints, Floats] | None:
+    """What a counter had accumulated at the first row of each frame: no row is decoded. None where that is coarse."""
+    tape, group, channel = one.tape, one.group, one.channel
+    first_ns, last_ns = tape.extent_ns()
+    few = _rows(group, first_ns, last_ns) < MANY_ROWS
+    if few or not tape.sealed or channel.kind is not Kind.COUNTER or channel.facts.bias_w:
+        return None
+    place = energy_channels(group.info).index(group.info.channels.index(channel))
+    heads = [(frame.first_ns, frame.cum[place][0]) for frame in tape.iter_frames(group.id)]
+    at_ns, counts = np.array([head[0] for head in heads]), np.array([head[1] for head in heads])
+    return (at_ns, counts * channel.scale * channel.facts.gain) if len(heads) > 1 else None
 
 
 def _joules(one: Source, windows: _Lookup) -> tuple[Floats, Floats | Ints, Floats | None]:
@@ -466,3 +501,33 @@ def _edges(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_
         return []
     index = group.info.channels.index(channel)
     return [(row, row.values[index]) for row in tape.edges(group.id, start_ns, end_ns)]
+
+
+def comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Which ticks to take slopes between: instants that are known about equally well, compared with their distance.
+
+    A sensor that is read once a second and whose schedule is looked for now and then has instants known to a
+    millisecond beside others known to a second. From one kind to the other a slope is wild, along either it is not.
+    """
+    length, differs = np.diff(at_ns), np.abs(np.diff(half_ns))
+    inner = real[1:] & real[:-1]
+    if not np.any(inner & (differs > UNEVEN * length)):
+        return np.arange(len(at_ns))
+    places = np.flatnonzero(real)
+    best = int(np.argmin(half_ns[places]))
+    after = _walk(places[best:], at_ns, half_ns)
+    before = _walk(places[best::-1], at_ns, half_ns)
+    return np.array(before[:0:-1] + after, dtype=np.intp)
+
+
+def _walk(places: npt.NDArray[np.intp], at_ns: Ints, half_ns: Floats) -> list[int]:
+    """From the first place on, those whose instant can be compared with the one taken before."""
+    kept = [int(places[0])]
+    at, half = int(at_ns[kept[0]]), float(half_ns[kept[0]])
+    for place, then, width in zip(
+        places[1:].tolist(), at_ns[places[1:]].tolist(), half_ns[places[1:]].tolist(), strict=True
+    ):
+        if abs(width - half) <= UNEVEN * abs(then - at):
+            kept.append(place)
+            at, half = then, width
+    return kept

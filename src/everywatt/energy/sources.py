@@ -12,6 +12,8 @@ from everywatt.core.domains import in_total
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape.reader import StoredGroup, Tape
 
+# Slopes are taken between instants whose uncertainties differ by at most so much of the distance between them.
+UNEVEN = 0.2
 _FAMILY = {Domain.PACKAGE: "cpu", Domain.CORE: "core", Domain.NODE: "node"}
 
 

@@ -15,6 +15,7 @@ from everywatt.core.energy import Energy, over_time, sum_energies, total
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import TO_95
+from everywatt.energy.loading import cell_joules as cell_joules
 from everywatt.energy.loading import checked_by, load_joules, load_readings, rough_energy
 from everywatt.energy.loading import source_ticks as source_ticks
 from everywatt.energy.loading import stretch_joules as stretch_joules

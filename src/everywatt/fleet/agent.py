@@ -150,7 +150,9 @@ class Agent:
             self.loop.pool.entries.clear()
             for source in sources:
                 source.close()
-            reasons = "; ".join(f"{r.sensor}: {r.why}" for r in self._reports if r.state.value == "unusable" and r.why)
+            reasons = "; ".join(
+                f"{r.sensor}: {r.why.rstrip('.')}" for r in self._reports if r.state.value == "unusable" and r.why
+            )
             raise NoSensor(
                 f"No sensor here measures power{': ' + reasons if reasons else ''}.", cure="everywatt doctor"
             )

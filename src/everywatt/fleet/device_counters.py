@@ -13,7 +13,7 @@ from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device
-from everywatt.energy.sources import addable, part_name, sources, splittable, systematic_terms
+from everywatt.energy.sources import UNEVEN, addable, part_name, sources, splittable, systematic_terms
 from everywatt.ledger.counters import Factors
 from everywatt.ledger.engine import UJ, Level
 from everywatt.ledger.idle import FEW_CELLS, QUIET_S, Watched, find_idle, kind_of
@@ -31,27 +31,31 @@ class IdleFinder:
         self._kind = kind
         self._known: Level | None = None
         self._watts, self._uses, self._held = array("d"), array("d"), array("b")
-        self._sum_j = self._sum_use = self._seconds = 0.0
+        self._sum_j = self._sum_use = self._seconds = self._half_s = 0.0
         self._holding = False
 
     def know(self, level: Level | None) -> None:
         """What was found before this start: used until idle is observed again."""
         self._known = level
 
-    def add(self, joules: float, seconds: float, use: float | None, held: bool = False) -> None:
-        """One stretch: how busy the device was, from 0 to 1 (None: not known), and whether a process held it."""
+    def add(self, joules: float, seconds: float, use: float | None, held: bool = False, half_s: float = 0.0) -> None:
+        """One stretch: how busy the device was, from 0 to 1 (None: not known), and whether a process held it.
+
+        Its end may be off by `half_s`: no cell ends where that cannot be compared with where it began.
+        """
         if seconds <= 0 or use is None:
             return
         self._sum_j += joules
         self._sum_use += min(max(use, 0.0), 1.0) * seconds
         self._seconds += seconds
         self._holding |= held
-        if self._seconds >= (QUIET_S if len(self._watts) < FEW_CELLS else CELL_S):
+        known = abs(half_s - self._half_s) <= UNEVEN * self._seconds
+        if known and self._seconds >= (QUIET_S if len(self._watts) < FEW_CELLS else CELL_S):
             self._watts.append(self._sum_j / self._seconds)
             self._uses.append(self._sum_use / self._seconds)
             self._held.append(self._holding)
             self._sum_j = self._sum_use = self._seconds = 0.0
-            self._holding = False
+            self._half_s, self._holding = half_s, False
             if len(self._watts) > MOST_CELLS:
                 for column in (self._watts, self._uses, self._held):
                     del column[: MOST_CELLS // 8]
@@ -74,11 +78,11 @@ class IdleFinder:
 STALE_PERIODS = 5
 STALE_S = 5.0
 EXACT = Factors()
-FACTORS_S = 15.0  # the interval of a counter's increments is found anew after so long
+FACTORS_S = 15.0  # the interval of a counter's increments is found again after so long
+WINDOW_S = 60.0  # intervals hold for windows of a minute or more: what instants are off by is in each of them
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
 PATIENCE_NS = 3 * NS  # how long a better one is waited for
-UNEVEN = 0.2  # as in `api.power`: instants are compared where their doubts differ by so much of the distance
 
 
 def pedigree_word(channel: Channel) -> str:
@@ -125,6 +129,7 @@ class Line:
     _most_w: float = 0.0
     power_w: float | None = None
     half_ns: float = 0.0  # how far the instant of the newest row may be off
+    _vaguest_ns: float = 0.0  # and of those since the interval was found last
     vague_ns: int = 0  # since when rows were passed over, 0 where the newest was not
     resumed_ns: int = 0  # a counter's last row before the start of the agent, 0 where it does not go on from one
     _after_gap: tuple[float, int, int, float] | None = None  # joules, observed, at, half: the first row after the start
@@ -143,6 +148,7 @@ class Line:
         """What its channel has accumulated since the agent started, at `at_ns`, give or take `half_ns`."""
         self.joules = accumulated_joules(self.channel, total, observed_ns)
         self.observed_ns, self.at_ns, self.half_ns = observed_ns, at_ns, half_ns
+        self._vaguest_ns = max(self._vaguest_ns, half_ns)
         self.first_ns = self.first_ns or at_ns
         if self.resumed_ns and at_ns > self.resumed_ns:
             self.resumed_ns, self._after_gap = 0, (self.joules, observed_ns, at_ns, half_ns)
@@ -208,15 +214,22 @@ class Line:
             self._factors = Factors.of(
                 self.budget(joules - before_j, observed_s - max(before_s, 0.0)), joules - before_j
             )
+            self._vaguest_ns = self.half_ns
 
     def budget(self, joules: float, seconds: float) -> Budget:
-        """The error budget of joules that were counted in so many seconds, without the edges of a window."""
+        """The error budget of joules that were counted in so many seconds.
+
+        It has the edges of windows of a minute: at both, the instant of a reading may be off.
+        """
         facts = self.channel.facts
         gain = max((facts.gain_pct or 0.0) / 100, self.widths[0])
         terms = systematic_terms(self.channel, self.device, joules * gain, (facts.offset_w or 0.0) * seconds)
         if self._unseen_power and self.joules > 0:
             width_j = Z95_UNIFORM * math.sqrt(self._unseen_power) * min(joules / self.joules, 1.0)
             terms.append(Term("aliasing", f"aliasing:{self.device}", width_j))
+        if self._vaguest_ns:
+            edges_s = Z95_UNIFORM * math.sqrt(2) * 2 * self._vaguest_ns / NS
+            terms.append(Term("edges", f"edges:{self.device}", joules * min(edges_s / WINDOW_S, 1.0)))
         above = max(self.widths[1] - gain, 0.0)
         return Budget(tuple(terms), (Bound("model", self.device, 0.0, joules * above),) if above else ())
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS, Clock
+from everywatt.core.platforms import rss_bytes
 from everywatt.fleet.device_counters import Line
 from everywatt.fleet.metrics import LOW_HIGH, OWNER_CPU, OWNER_ENERGY, OWNER_LOW_HIGH, OWNER_MEMORY, Registry, Series
 from everywatt.fleet.watch import Watcher
 from everywatt.ledger.engine import REST_DEVICE, UJ
-from everywatt.recorder.read_loop import rss_bytes
 from everywatt.sensors.base import Report
 
 REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes

@@ -19,6 +19,7 @@ from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
 from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
 from everywatt.ledger.use.facts import ProcessFacts, container_label, places_of
+from everywatt.sensors.base import TableRow
 
 
 class JobProvider(Protocol):
@@ -93,10 +94,10 @@ class Places:
         self.names: Mapping[str, Mapping[str, Any]] = {}
         self._by_process = any(getattr(provider, "by_process", False) for provider in providers)
         self._placed: dict[_Where, _Placed] = {}
-        self._users: dict[int, str] = {}
+        self._users: dict[int, OwnerKey] = {}
         self.jobs: dict[str, Job] = {}
 
-    def feed_cgroups(self, rows: Iterable[dict[str, Any]]) -> None:
+    def feed_cgroups(self, rows: Iterable[TableRow]) -> None:
         """Ask again of groups that have got a name (which is in `names` by now) or are gone."""
         told = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
         for where in [where for where in self._placed if where[0] in told] if told else ():
@@ -123,17 +124,16 @@ class Places:
             self.jobs[placed.job.id] = placed.job
         if placed.owner is not None:
             return placed.owner
-        return OwnerKey("process", process.program) if self.by_program else OwnerKey("user", self._user(process))
+        return OwnerKey("process", process.program) if self.by_program else self._user(process)
 
-    def _user(self, process: ProcessFacts) -> str:
-        """The user's name; processes that came and went are told with a number only."""
+    def _user(self, process: ProcessFacts) -> OwnerKey:
+        """The user by name; processes that came and went are reported with a number only."""
         if process.uid is None:
-            return str(process.user or "unknown")
-        if process.user:
-            self._users[process.uid] = process.user
-        if process.uid not in self._users:
-            self._users[process.uid] = user_name(process.uid)
-        return self._users[process.uid]
+            return OwnerKey("user", str(process.user or "unknown"))
+        known = self._users.get(process.uid)
+        if known is None or (process.user and process.user != known.id):
+            known = self._users[process.uid] = OwnerKey("user", process.user or user_name(process.uid))
+        return known
 
     def _job(self, process: ProcessFacts, apart: bool) -> Job | None:
         # A process that came and went between two reads is found no more: its parent is.

@@ -28,7 +28,7 @@ from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Se
 from everywatt.ledger.counters import OTHER, OwnerKey
 from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, NO_HOLDERS, OWNED_S, USED, DeviceAccount
 from everywatt.ledger.idle import ASSUMED
-from everywatt.ledger.split.intervals import budgets
+from everywatt.ledger.split.intervals import budgets, occupancy
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse
 
@@ -42,7 +42,8 @@ PHASE_POWER = 2.0
 REST_ADVICE = "let the server rest for 30 s while the agent runs, which then keeps the level"
 WIDEST = 10.0  # an interval whose upper end is so many times its lower one is no figure
 POINTS = 32  # settlements that are kept of a device: scrapes come soon after their instant
-WHOLE_J, SECONDS = 0, 1  # places in a device's sums; then come those of the others and of each server
+WHOLE_J, SECONDS, USED_SQUARES = 0, 1, 2  # places in a device's sums; then come those of the others and of each server
+BEFORE = 3
 SUMS = (ACTIVE_J, ACTIVE_NOISE, USED, HELD_J, OWNED_S)
 IDLE_J = -1  # beside them: what was taken off for idle in the time that an owner owned
 AT = {name: place for place, name in enumerate((*SUMS, IDLE_J))}
@@ -66,7 +67,7 @@ class Sums(NamedTuple):
 
     def of(self, owner: int, sum_: int) -> float:
         """A sum of the others (0) or of a server (1, 2, …)."""
-        return self.values[2 + owner * len(AT) + AT[sum_]]
+        return self.values[BEFORE + owner * len(AT) + AT[sum_]]
 
 
 @dataclass(slots=True)
@@ -95,7 +96,7 @@ class _Device:
         """Keep the sums as they are at the line's last tick."""
         rows = self.account.owners
         others = [owner for owner in rows if owner not in keys]
-        values = [self.account.whole_j, self.seconds]
+        values = [self.account.whole_j, self.seconds, self.account.used_squares]
         for owners in (others, *([key] for key in keys)):
             there = [rows[owner] for owner in owners if owner in rows]
             values += [sum(row[place] for row in there) for place in SUMS]
@@ -242,21 +243,20 @@ class Join:
             if mine_j <= 0:
                 continue
             whole_j += mine_j
-            servers = range((len(more.values) - 2) // len(AT))
+            servers = range((len(more.values) - BEFORE) // len(AT))
             others = [number for number in servers if number != self.number]
             rest_j = max(math.fsum(more.of(number, ACTIVE_J) for number in others), 0.0)
             held_j = max(math.fsum(more.of(number, HELD_J) for number in servers), 0.0)
             idle_j = max(more.values[WHOLE_J] - mine_j - rest_j - held_j, 0.0)
             owned_s = [more.of(self.number, OWNED_S), math.fsum(more.of(number, OWNED_S) for number in others), 0.0]
             unsure, cpus = doubt(device.line)
-            used = None
-            if cpus is not None and sum(owned_s) > 0:
-                used = [more.of(self.number, USED), math.fsum(more.of(number, USED) for number in others), 0.0]
-                used = [amount / (sum(owned_s) * cpus) for amount in used]
+            used = [more.of(self.number, USED), math.fsum(more.of(number, USED) for number in others), 0.0]
+            occupied = occupancy(used, more.values[USED_SQUARES], cpus)
             whole = device.line.budget(more.values[WHOLE_J], more.values[SECONDS])
             charged_j, idles_j = [mine_j, rest_j + held_j, 0.0], [0.0, 0.0, idle_j]
             made = budgets(
-                whole, name, level, ["server", "others", "idle"], charged_j, idles_j, owned_s, [0.0] * 3, unsure, used
+                *(whole, name, level, ["server", "others", "idle"], charged_j, idles_j, owned_s, [0.0] * 3, unsure),
+                occupied,
             )
             noise_j = Z95 * math.sqrt(max(more.of(self.number, ACTIVE_NOISE), 0.0))
             edges = [Term("edges", f"edge:{name}:{end}", width) for end, width in enumerate((start.edge_j, end.edge_j))]

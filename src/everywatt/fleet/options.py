@@ -15,7 +15,7 @@ from everywatt.core.config import nearest
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.machine import state_folder
 from everywatt.core.plugins import METRIC_NAMES, registered
-from everywatt.core.units import parse_duration_s
+from everywatt.core.units import parse_bytes, parse_duration_s
 
 FORMATS: Final = ("prometheus", "influx", "sage")
 DEFAULT_LISTEN: Final = "127.0.0.1:9876"
@@ -26,10 +26,6 @@ RELOADABLE: Final = (
     "remote_write_key", "compat", "owners", "programs", "retention_s", "disk_bytes",
 )  # fmt: skip
 """Options that a reload may change; the others require a restart."""
-_STEPS: Final = (("B", 1000), ("IB", 1024))
-_SIZES: Final[dict[str, int]] = {
-    f"{unit}{end}": base**power for power, unit in enumerate("KMGT", 1) for end, base in _STEPS
-}
 LEAST_DISK: Final = 10**6
 
 
@@ -133,15 +129,6 @@ def check_url(url: str) -> None:
         raise UsageError(f"'{url}' has no valid port.") from None
 
 
-def parse_size(text: str) -> int:
-    """`500MB`, `2 GB`, `1GiB` or plain bytes. ValueError where it is none."""
-    compact = text.strip().upper().replace(" ", "")
-    for unit, factor in sorted(_SIZES.items(), key=lambda entry: -len(entry[0])):
-        if compact.endswith(unit):
-            return round(float(compact.removesuffix(unit)) * factor)
-    return int(compact.removesuffix("B"))
-
-
 def default_state(environ: Mapping[str, str] | None = None) -> Path:
     """systemd's STATE_DIRECTORY, else `agent` in everywatt's state folder."""
     given = (os.environ if environ is None else environ).get("STATE_DIRECTORY")
@@ -191,7 +178,7 @@ def _entry(key: str, value: Any, base: Path) -> tuple[str, Any]:
     if key in _DURATIONS:
         return f"{key}_s", parse_duration_s(str(value))
     if key == "disk":
-        return "disk_bytes", parse_size(str(value))
+        return "disk_bytes", round(parse_bytes(str(value)))
     if key not in _names() or key.endswith("_s"):
         known = [name.removesuffix("_s").replace("_", "-") for name in _names()]
         raise ValueError(f"there is no such option{nearest(key.replace('_', '-'), known)}")

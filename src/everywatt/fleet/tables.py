@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from everywatt.core.errors import MissingExtra, TapeError, UsageError
 from everywatt.core.files import replacing
-from everywatt.core.plugins import library
+from everywatt.core.plugins import arrow
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.tape.exporting import iso
@@ -133,7 +133,7 @@ def _csv(table: Joined, path: Path) -> None:
 
 
 def _parquet(table: Joined, path: Path) -> None:
-    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
+    pa, pq = arrow()
     columns: list[Any] = [pa.array(table.at_ms, pa.timestamp("ms", tz="UTC"))]
     columns += [pa.array(np.ascontiguousarray(table.values[:, place])) for place in range(len(table.columns))]
     pq.write_table(pa.Table.from_arrays(columns, names=["time", *table.columns]), path, compression="zstd")

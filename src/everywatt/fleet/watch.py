@@ -21,6 +21,7 @@ from everywatt.ledger.engine import MODULE_REST, NO_HOLDERS, NOT_RUNNING, REST_D
 from everywatt.ledger.split.intervals import UNSURE, cpu_time_doubt
 from everywatt.ledger.use.owner_use import GpuOwnerUse, GpuTime, OwnedUse, OwnerUse
 from everywatt.recorder.source import Source
+from everywatt.sensors.base import TableRow
 
 if TYPE_CHECKING:
     from everywatt.fleet.llm_energy import LlmBook
@@ -102,7 +103,7 @@ class Watcher:
         self.lines.feed(name, rows)
         self.states.feed(name, rows)
 
-    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
+    def table(self, source: Source, at_ns: int, rows: Sequence[TableRow]) -> None:
         name = source.info.name
         if name == PROCESSES:
             self.cpu.feed(at_ns, rows)
@@ -200,7 +201,7 @@ class Watcher:
             if on.number is not None or busy is None:
                 busy = min(sum(uses.values()) / (seconds * on.cpus), 1.0) if seconds > 0 and uses else None
         if line.idle is not None:
-            line.idle.add(whole_uj / UJ, seconds, busy, bool(holders))
+            line.idle.add(whole_uj / UJ, seconds, busy, bool(holders), line.half_ns / NS)
             if line.level is None:
                 line.level = line.idle.level()
         self.counters.add(line.device, whole_uj, seconds, line.level, uses, holders, now_ns=now_ns)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,9 @@ from everywatt.meters.series import Part, Table, card_facts, group, number, writ
 from everywatt.tape.columns import load_columns
 from everywatt.tape.importing import parse_utc_ns
 from everywatt.tape.reader import Tape
+
+if TYPE_CHECKING:
+    from everywatt.sensors.usage.member import ProcessRow
 
 FILE: Final = "power_metrics.json"
 END: Final = "END OF RECORDING SEGMENT"
@@ -195,7 +198,7 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
     return [machine, *tables.values()]
 
 
-def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
+def processes_of(log: Log) -> list[tuple[int, list[ProcessRow]]]:
     """Rows of `use.processes` for every line: each process with its share of CPU use, added up over time.
 
     Shares are all that is known, so a second in which every busy CPU was a process's counts as one CPU second. What the
@@ -203,7 +206,7 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
     """
     if not any(_shares(metrics) for _, metrics in log.lines):
         return []
-    frames: list[tuple[int, list[dict[str, Any]]]] = []
+    frames: list[tuple[int, list[ProcessRow]]] = []
     used_s: dict[int, float] = {}
     alive: set[int] = set()
     last: int | None = None
@@ -216,12 +219,15 @@ def processes_of(log: Log) -> list[tuple[int, list[dict[str, Any]]]]:
         for pid, share in shares.items():
             used_s[pid] = used_s.get(pid, 0.0) + (0.0 if last is None else share * (at - last) / NS)
         here = {*shares, *coming}
-        rows: list[dict[str, Any]] = [{"pid": pid, "start": 0, "gone": True} for pid in sorted(alive - here)]
+        rows: list[ProcessRow] = [{"pid": pid, "start": 0, "gone": True} for pid in sorted(alive - here)]
         for pid in sorted(here):
-            names = {"name": "other processes"} if pid == REST_PID else {}
+            row: ProcessRow = {"pid": pid, "start": 0, "cpu_s": used_s.get(pid, 0.0)}
+            if pid == REST_PID:
+                row["name"] = "other processes"
             memory = number(section(section(metrics, "cpu"), "per_process_mem_use_abs").get(str(pid)))
-            sizes = {} if memory is None or memory < 0 else {"rss_bytes": memory}
-            rows.append({"pid": pid, "start": 0, "cpu_s": used_s.get(pid, 0.0), **names, **sizes})
+            if memory is not None and memory >= 0:
+                row["rss_bytes"] = memory
+            rows.append(row)
         frames.append((at, rows))
         alive, last = here, at
     return frames

@@ -237,7 +237,7 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
         doubts[owner] = float(np.hypot(doubts.get(owner, 0.0), device.doubt_j[index]))
         owned_s[owner] = owned_s.get(owner, 0.0) + float(device.owned_s[index])
         if device.occupancy is not None:
-            occupied[owner] = occupied.get(owner, 0.0) + float(device.occupancy[index])
+            occupied[owner] = occupied.get(owner, 0.0) + device.occupancy[index]
     owners = list(booked)
     made = budgets(
         device.energy.budget,

@@ -50,6 +50,20 @@ class Factors(NamedTuple):
         below, above = budget.sides(joules)
         return cls(max(1.0 - below / joules, 0.0), 1.0 + above / joules)
 
+    @classmethod
+    def of_newcomer(
+        cls, account: DeviceAccount[Any], whole: Budget, level: Level, unsure: float, idle_j: float
+    ) -> Factors | None:
+        """Those of an owner that comes to a device before intervals are found again; None where idle has everything."""
+        charged_j, whole_j = account.whole_j - idle_j, max(account.whole_j, 1 / UJ)
+        if charged_j <= 0:
+            return None
+        shared_s = math.fsum(row[OWNED_S] for row in account.owners.values())
+        low, high = (
+            math.hypot(side / whole_j, unsure, level.spread_w * shared_s / charged_j) for side in whole.sides(whole_j)
+        )
+        return cls(max(1.0 - low, 0.0), 1.0 + high)
+
 
 ANYTHING = Factors(0.0, 2.0)  # of a share of which nothing is known yet
 NO_FACTORS: Mapping[OwnerKey, Factors] = {}
@@ -87,14 +101,9 @@ class _Open:
         account = self.account
         found = account_budgets(account, device, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
         self.factors = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items()}
-        shared_s, idle_j = math.fsum(row[OWNED_S] for row in account.owners.values()), found.get(IDLE, (0.0,))[0]
-        charged_j, whole_j = account.whole_j - idle_j, max(account.whole_j, 1 / UJ)
-        sides = whole.sides(whole_j)
-        self.most = 1.0 + sides[1] / whole_j
-        if charged_j > 0:
-            widths = unsure, level.spread_w * shared_s / charged_j
-            low, high = (math.hypot(side / whole_j, *widths) for side in sides)
-            self.others = Factors(max(1.0 - low, 0.0), 1.0 + high)
+        whole_j = max(account.whole_j, 1 / UJ)
+        self.most = 1.0 + whole.sides(whole_j)[1] / whole_j
+        self.others = Factors.of_newcomer(account, whole, level, unsure, found.get(IDLE, (0.0,))[0]) or self.others
 
     def fold(self, owner: OwnerKey) -> None:
         """Let an owner be a part of the rest."""

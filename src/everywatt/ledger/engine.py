@@ -19,7 +19,7 @@ P = TypeVar("P")
 UJ = 1_000_000  # microjoules of a joule
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
-SHORTEST_S = 1e-3  # less is rounding
+SHORTEST_S = 1e-3  # less is rounding, or was not observed
 NO_HOLDERS: Mapping[Any, float] = {}
 
 # Why joules are unattributed, as every face says it.
@@ -133,7 +133,7 @@ class DeviceAccount(Generic[O]):
             self._share(HELD_J, holders, kept, held_j, *((0.0, 0.0) if busy else (noise, seconds)))
         if busy:
             self._share(ACTIVE_J, uses, used, above_j - held_j, noise, seconds)
-            self.used_squares += used**2 / max(seconds, SHORTEST_S)
+            self.used_squares += used**2 / seconds if seconds > SHORTEST_S else 0.0
         elif not holding:
             self.alone_j += above_j
             self.alone_s += seconds

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -27,11 +28,12 @@ import numpy as np
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunExists, UsageError
-from everywatt.core.plugins import ARCHIVE_COPIES, load_plugin
+from everywatt.core.files import replacing
+from everywatt.core.plugins import ARCHIVE_COPIES, arrow, load_plugin
 from everywatt.meters.block import Block, Oddities
 from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
 from everywatt.meters.journal import journal_blocks
-from everywatt.meters.parquet import arrow, read_parquet, to_column, writing
+from everywatt.meters.parquet import read_parquet, to_column, writing
 from everywatt.tape.places import sync_file
 
 COPIES: Final = {"second": 1.0, "minute": 60.0}
@@ -92,10 +94,9 @@ def _noting(blocks: Iterable[Block], began: list[int]) -> Iterator[Block]:
 
 def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     """A copy as Parquet: `utc_ns` (start), `rows`, `observed_s`, and by plug `j`, `mean`, `min`, `max`."""
-    pa, pq = arrow()
-    temporary = path.with_name(f".{path.name}.part")
+    pa, pq = arrow("meters")
     writer: Any = None
-    try:
+    with ExitStack() as stack:
         for cells in gathered_cells(pieces, CELLS_TOGETHER):
             columns = _columns(cells)
             arrays = [to_column(column) for column in columns.values()]
@@ -103,15 +104,10 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
                 {b"length_ns": str(cells.length_ns).encode()}
             )
             if writer is None:
-                writer = pq.ParquetWriter(temporary, table.schema, compression="zstd", write_statistics=["utc_ns"])
+                part = stack.enter_context(replacing(path))
+                writer = pq.ParquetWriter(part, table.schema, compression="zstd", write_statistics=["utc_ns"])
+                stack.enter_context(writer)
             writer.write_table(table)
-        if writer is not None:
-            writer.close()
-            temporary.replace(path)
-    finally:
-        if writer is not None:
-            writer.close()
-        temporary.unlink(missing_ok=True)
 
 
 def _columns(cells: Cells) -> dict[str, Any]:

@@ -7,6 +7,7 @@ prints) are stored as int32 tenths; others (what its serial line says) as float3
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -14,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import library
+from everywatt.core.files import replacing
+from everywatt.core.plugins import arrow
 from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, join, names_of
 
 
@@ -54,17 +56,12 @@ GROUP_ROWS: Final = 24_000  # four minutes at 100 Hz: what an hour of a long arc
 _TENTH: Final = b"tenths"
 
 
-def arrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet, or MissingExtra."""
-    return library("pyarrow", "meters"), library("pyarrow.parquet", "meters")
-
-
 class BlockWriter:
     """A Parquet file that grows by blocks; `close` makes it whole. Whether values are tenths the first block says."""
 
     def __init__(self, path: Path, plugs: int, *, tenths: bool) -> None:
-        self.path, self.plugs, self.tenths, self.rows = path, plugs, tenths, 0
-        pa, pq = arrow()
+        self.plugs, self.tenths = plugs, tenths
+        pa, pq = arrow("meters")
         self._pa: ModuleType = pa
         kind = pa.int32() if tenths else pa.float32()
         fields = [("utc_ns", pa.int64()), ("ok", pa.bool_()), *((name, kind) for name in names_of(plugs))]
@@ -90,13 +87,11 @@ class BlockWriter:
             columns = [to_column(block.utc_ns), to_column(block.ok), *map(to_column, block.tenths)]
             table = self._pa.Table.from_arrays(columns, schema=self._schema)
             self._file.write_table(table, row_group_size=_group_rows(len(block)))
-            self.rows += len(block)
             return
         step = _group_rows(len(block))
         for start in range(0, len(block), step):
             part = block.take(slice(start, start + step))
             self._file.write_table(self._table(part), row_group_size=step)
-            self.rows += len(part)
 
     def _table(self, block: Block) -> Any:
         columns = [to_column(block.utc_ns), to_column(block.ok)]
@@ -136,25 +131,18 @@ def is_tenths(block: Block) -> bool:
 
 def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks, gathered to row groups, while they are written to a file; it appears when the last was taken."""
-    part = path.with_name(f".{path.name}.part")
     writer: BlockWriter | None = None
-    try:
+    with ExitStack() as stack:
         for block in gathered(blocks, GROUP_ROWS):
             if writer is None:
-                writer = BlockWriter(part, block.plugs, tenths=is_tenths(block))
+                part = stack.enter_context(replacing(path))
+                writer = stack.enter_context(closing(BlockWriter(part, block.plugs, tenths=is_tenths(block))))
             elif writer.tenths and not is_tenths(block):
                 raise UsageError(
                     f"{path}: values with two different resolutions.", cure="read one kind of file at a time"
                 )
             writer.write(block)
             yield block
-        if writer is not None:
-            writer.close()
-            part.replace(path)
-    finally:
-        if writer is not None:
-            writer.close()
-        part.unlink(missing_ok=True)
 
 
 def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
@@ -184,7 +172,7 @@ def read_parquet(
 
     With `plugs` (from 1) a block has these, in this order.
     """
-    pa, pq = arrow()
+    pa, pq = arrow("meters")
     try:
         with pq.ParquetFile(path) as file:
             meta = file.schema_arrow.metadata or {}

@@ -30,6 +30,7 @@ from everywatt.tape.reader import Tape
 
 STEP_S: Final = 0.02
 EDGE_S: Final = 1.0
+MOST_OFFSET_S: Final = 30.0  # clocks that are further apart were not set at all
 LEAST_AGREEMENT: Final = 0.5
 RIVAL: Final = 0.95
 MOST_POINTS: Final = 2_000_000
@@ -65,11 +66,11 @@ class Line:
         return np.asarray(np.diff(np.interp(edges_s, self.t_s, self.joules)) / np.diff(edges_s))
 
 
-def estimate(first: Line, second: Line, most_s: float = 30.0) -> Offset:
-    """The offset of the second signal's clock against the first's, looked for within ± most_s."""
+def estimate(first: Line, second: Line) -> Offset:
+    """The offset of the second signal's clock against the first's, looked for within ± MOST_OFFSET_S."""
     start, end = max(first.t_s[0], second.t_s[0]), min(first.t_s[-1], second.t_s[-1])
     length_s = end - start
-    if not length_s >= 4 * EDGE_S + min(most_s, 1.0):
+    if not length_s >= 4 * EDGE_S + 1.0:
         return Offset(
             None, why="the two signals do not overlap in time" if length_s <= 0 else "the overlap is too short"
         )
@@ -80,7 +81,7 @@ def estimate(first: Line, second: Line, most_s: float = 30.0) -> Offset:
         level = abs(float(np.mean(line.means(edges)))) or 1.0
         if float(np.std(signal)) < 1e-6 * level or float(np.ptp(signal)) < 0.01 * level:
             return Offset(None, why=f"the {name} signal is flat")
-    lags = min(round(most_s / step_s), int(0.75 * len(x)))
+    lags = min(round(MOST_OFFSET_S / step_s), int(0.75 * len(x)))
     agree = _correlations(x, y, lags)
     return _best(agree, lags, step_s, length_s)
 

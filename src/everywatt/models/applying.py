@@ -54,14 +54,20 @@ def apply(model: Model, table: Table) -> Applied:
     missing = 1.0 - np.mean(known, axis=0) if known else np.zeros(len(table))
     x = design(table, model.form.features, fill, model.period_s)
     form_w = predict_form(model.form, x).tolist()
-    found = [model.around(*one) for one in zip(form_w, x.tolist(), _stuck(model, table), strict=True)]
+    stuck = _stuck(model, table)
+    found = [model.around(*one) for one in zip(form_w, x.tolist(), stuck, strict=True)]
     outside = tuple(one.outside for one in found)
-    if any(outside):
-        names = sorted({name for one in outside for name in one})
-        count = sum(map(bool, outside))
-        warnings.append(f"{count} of {len(outside)} rows are outside the training range ({', '.join(names[:4])})")
+    beyond = [set(one) - set(names) for one, names in zip(outside, stuck, strict=True)]
+    still = [names if not lacks else [] for names, lacks in zip(stuck, missing.tolist(), strict=True)]
+    for odd, words in ((beyond, "are outside the training range"), (still, "have a column that stands still")):
+        names = sorted({name for one in odd for name in one})
+        if names:
+            warnings.append(f"{sum(map(bool, odd))} of {len(odd)} rows {words} ({', '.join(names[:4])})")
     if missing.any():
-        warnings.append(f"{int((missing > 0).sum())} rows lack a value; the training median is used instead")
+        warnings.append(
+            f"{int((missing > 0).sum())} of {len(missing)} rows lack a value; the training median or the other columns "
+            "are used instead"
+        )
     watts, low, high = np.array([one[:3] for one in found], dtype=np.float64).reshape(-1, 3).T
     return Applied(table.times_s, watts, low, high, outside, missing, tuple(warnings))
 
@@ -95,6 +101,16 @@ def _unit_check(model: Model, table: Table) -> list[str]:
         if typical > 20 * learnt and typical > 2 * size:
             warnings.append(f"{name} is typically {typical / learnt:.0f} times its value in training")
     return warnings
+
+
+def scale_warnings(model: Model) -> list[str]:
+    """One sentence for each column that may be scaled where the model is used without the interval allowing for it."""
+    return [
+        f"the interval does not allow for a scaled {name}: a quarter higher or a fifth lower, it holds "
+        f"{100 * share:.0f} instead of {100 * model.widths.level:.0f} % of the truths; compare its values where the "
+        "model is used with those of training"
+        for name, share in model.about.get("scale_unseen", {}).items()
+    ]
 
 
 def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:

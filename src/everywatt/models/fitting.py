@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.errors import UsageError
+from everywatt.models.applying import scale_warnings
 from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model
@@ -17,10 +18,13 @@ from everywatt.models.learners import Candidate, candidates, fit_form, importanc
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import (
+    FROZEN,
+    HELD_BELOW,
     KINDS,
     Score,
     Shift,
     chosen_of,
+    column_of,
     folds_of,
     found_loads,
     score,
@@ -102,6 +106,7 @@ def fit(
     found, shape, wider = shifts(scores, y, level, CHOICES[choose])
     x = x[:, : len(best.candidate.features)]
     model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, told)
+    warnings = (*warnings, *scale_warnings(model))
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
 
@@ -109,6 +114,16 @@ def _held(found: Sequence[Shift], kind: str = "time") -> float:
     """The share of rows of a kind of folds that were inside their interval."""
     mine = [one for one in found if one.kind == kind]
     return float(np.average([one.coverage for one in mine], weights=[one.rows for one in mine]))
+
+
+def _scale_unseen(found: Sequence[Shift], level: float) -> dict[str, float]:
+    """Columns whose scale the interval does not allow for, with the share of rows that it holds if one is scaled."""
+    least: dict[str, float] = {}
+    for one in found:
+        if one.kind == "column" and not one.name.endswith(FROZEN) and one.coverage < level - HELD_BELOW:
+            name = column_of(one.name)
+            least[name] = min(one.coverage, least.get(name, 1.0))
+    return least
 
 
 def no_relation(best: Score, mean: Score) -> str:
@@ -177,6 +192,7 @@ def _finish(
         "widened": wider,
         "looks": len(found) * sum(not one.candidate.baseline for one in scores),
         "importance": {form.features[p].name: round(float(share[p]), 4) for p in order},
+        "scale_unseen": _scale_unseen(found, level),
         "warnings": list(seen.warnings),
     }
     return Model(

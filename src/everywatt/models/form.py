@@ -23,9 +23,10 @@ LEAST_WIDENING = 0.2  # of log(1 + ranges outside): what saturation may cost if 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Nodes in one order: at node n, go `left[n]` where row[feature[n]] ≤ threshold[n], else `right[n]`.
+    """Nodes in one order: at node n, go `left[n]` where row[feature[n]] ≤ threshold[n], `right[n]` from `until[n]` on.
 
-    A leaf has feature −1 and its `value`.
+    Between the two both count, by a straight line: a load between two that were learnt draws watts between theirs.
+    Files of earlier versions have no `until`: a step. A leaf has feature −1 and its `value`.
     """
 
     feature: tuple[int, ...]
@@ -33,13 +34,25 @@ class Tree:
     left: tuple[int, ...]
     right: tuple[int, ...]
     value: tuple[float, ...]
+    until: tuple[float, ...] = ()
 
     def at(self, row: Sequence[float]) -> float:
         """What the tree says of one row."""
-        node = 0
-        while self.feature[node] >= 0:
-            node = self.left[node] if row[self.feature[node]] <= self.threshold[node] else self.right[node]
-        return self.value[node]
+        total, todo = 0.0, [(0, 1.0)]
+        while todo:
+            node, weight = todo.pop()
+            while self.feature[node] >= 0:
+                value, low = row[self.feature[node]], self.threshold[node]
+                if value <= low:
+                    node = self.left[node]
+                elif not self.until or value >= self.until[node]:
+                    node = self.right[node]
+                else:
+                    share = (value - low) / (self.until[node] - low)
+                    todo.append((self.right[node], weight * share))
+                    node, weight = self.left[node], weight * (1 - share)
+            total += weight * self.value[node]
+        return total
 
 
 class Range(NamedTuple):

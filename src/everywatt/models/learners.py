@@ -28,8 +28,10 @@ MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that,
 KNOTS = (0.25, 0.5, 0.75)  # of a column's range: where its line may bend
 RIDGE_LINE, RIDGE_BEND = 1e-6, 1e-2  # of the mean square: what slopes and bends have to earn
 BAND = 0.98  # of the rows: trees may differ from the curves by as much as they do in so many rows that were learnt
-SATURATES = 2.0  # ranges beyond the training range: the worst error of ranges left out is least there
-MOST_RANGE = 2.0  # watts above idle: at most so many times the largest that was seen
+# Ranges beyond the training range: where the worst error of ranges left out is least, if a curve flattens in its range,
+# and twice that if it shows no sign of saturation.
+SATURATES = {True: 2.0, False: 4.0}
+MOST_RANGE = 3.0  # watts above idle: at most so many times the largest that was seen
 
 
 class Learner(Protocol):
@@ -156,7 +158,9 @@ def _fit_curves(
         mine = [(a, b, s) for (p, a, b), s in zip(spans, slopes[1:].tolist(), strict=True) if p == place]
         at = sorted({edge for a, b, _ in mine for edge in (a, b)})
         points = tuple((edge, sum(s * (min(max(edge, a), b) - a) for a, b, s in mine)) for edge in at)
-        curves.append(Curve(points, SATURATES * float(high[place] - low[place])))
+        (least, idle_w), (most, full_w) = points[0], points[-1]
+        flattens = Curve(points).slope * (most - least) < (1 - 1e-9) * (full_w - idle_w)
+        curves.append(Curve(points, SATURATES[flattens] * float(high[place] - low[place])))
     return float(slopes[0]), tuple(curves)
 
 
@@ -231,11 +235,12 @@ def grow(x: Floats, logs: Floats, places: Sequence[int]) -> list[Tree]:
     except ImportError:
         raise MissingExtra("scikit-learn", "models") from None
     few = len(x) < FEW_ROWS
+    in_leaf = max(1, min(LEAST_IN_LEAF, len(x) // 20))
     growing = HistGradientBoostingRegressor(
         learning_rate=FAST_RATE if few else RATE,
         max_iter=FEW_TREES if few else TREES,
         max_leaf_nodes=LEAVES,
-        min_samples_leaf=max(1, min(LEAST_IN_LEAF, len(x) // 20)),
+        min_samples_leaf=in_leaf,
         l2_regularization=1.0,
         monotonic_cst=[1] * len(places),
         early_stopping=False,
@@ -253,7 +258,23 @@ def grow(x: Floats, logs: Floats, places: Sequence[int]) -> list[Tree]:
         raise EverywattError(
             "The trees of this scikit-learn version cannot be exported.", cure="pip install -U everywatt"
         )
-    return trees
+    ordered = np.sort(x, axis=0)
+    return [_sloped(tree, ordered, in_leaf) for tree in trees]
+
+
+def _sloped(tree: Tree, ordered: Floats, rows: int) -> Tree:
+    """The tree with each step spread over as many rows as a leaf has at least, on either side of it.
+
+    Where rows are dense that is next to nothing; over a gap between two loads it is a straight line.
+    """
+    first, last = list(tree.threshold), list(tree.threshold)
+    for node, place in enumerate(tree.feature):
+        if place >= 0:
+            values = ordered[:, place]
+            step = int(np.searchsorted(values, tree.threshold[node], side="right"))
+            first[node] = float(values[max(step - rows, 0)])
+            last[node] = float(values[min(step + rows, len(values)) - 1])
+    return replace(tree, threshold=tuple(first), until=tuple(last))
 
 
 def _plain(nodes: Any, places: Any) -> Tree:
@@ -275,17 +296,19 @@ def figures(values: Floats, digits: int) -> list[float]:
 def sum_of(trees: Sequence[Tree], x: Floats) -> Floats:
     """The sum of the trees for each row."""
     total = np.zeros(len(x))
-    # One column after another in memory, since each step of a walk reads one value of each row.
-    columns, rows = np.asfortranarray(x), np.arange(len(x))
+    columns = np.asfortranarray(x)  # one after another in memory, since each node reads one value of each row
     for tree in trees:
-        feature, threshold = np.array(tree.feature), np.array(tree.threshold)
-        left, right = np.array(tree.left), np.array(tree.right)
-        node, walking = np.zeros(len(x), dtype=np.int64), rows
-        while True:
-            walking = walking[feature[node[walking]] >= 0]
-            if not len(walking):
-                break
-            at = node[walking]
-            node[walking] = np.where(columns[walking, feature[at]] <= threshold[at], left[at], right[at])
-        total += np.array(tree.value)[node]
+        todo = [(0, np.arange(len(x)), np.ones(len(x)))]
+        while todo:
+            node, rows, weight = todo.pop()
+            if tree.feature[node] < 0:
+                total[rows] += weight * tree.value[node]
+                continue
+            value, low = columns[rows, tree.feature[node]], tree.threshold[node]
+            width = tree.until[node] - low if tree.until else 0.0
+            share = np.clip((value - low) / width, 0.0, 1.0) if width > 0 else (value > low).astype(np.float64)
+            for child, part in ((tree.left[node], 1 - share), (tree.right[node], share)):
+                some = part > 0
+                if some.any():
+                    todo.append((child, rows[some], (weight * part)[some]))
     return total

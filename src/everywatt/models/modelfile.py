@@ -26,7 +26,7 @@ ABOUT_NUMBERS = (
     *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
     *("worst_error_pct", "least_coverage", "widened", "looks"),
 )
-ABOUT_TABLES = ("watts", "importance")
+ABOUT_TABLES = ("watts", "importance", "scale_unseen")
 
 
 def to_dict(model: Model) -> dict[str, Any]:
@@ -235,6 +235,9 @@ def _tree(check: _Check, data: Any, features: int) -> Tree:
     size = len(parts[0])
     if not size or any(len(part) != size for part in parts):
         check.fail("a tree with lists of different lengths")
+    until = check.items(table.get("until", []), "until", MOST_NODES)
+    if until and len(until) != size:
+        check.fail("a tree with lists of different lengths")
     feature, left, right = ([check.whole(v, "a node") for v in parts[place]] for place in (0, 2, 3))
     for node in range(size):
         if feature[node] >= features or feature[node] < -1:
@@ -242,8 +245,12 @@ def _tree(check: _Check, data: Any, features: int) -> Tree:
         # Children come after their parent, so that every walk ends.
         if feature[node] >= 0 and not (node < left[node] < size and node < right[node] < size):
             check.fail("a tree with an invalid link")
-    numbers = [tuple(check.number(v, "a tree") for v in parts[place]) for place in (1, 4)]
-    return Tree(tuple(feature), numbers[0], tuple(left), tuple(right), numbers[1])
+    # Each has one parent, so that no walk over both sides of many nodes visits one again and again.
+    children = [side[node] for node in range(size) if feature[node] >= 0 for side in (left, right)]
+    if len(set(children)) != len(children):
+        check.fail("a tree with an invalid link")
+    threshold, value, last = (tuple(check.number(v, "a tree") for v in part) for part in (parts[1], parts[4], until))
+    return Tree(tuple(feature), threshold, tuple(left), tuple(right), value, last)
 
 
 def _widths(check: _Check, data: Mapping[str, Any], features: int) -> Widths:

@@ -121,10 +121,10 @@ class Failures:
 class Guard:
     """The ASGI application that stands before `app`."""
 
-    def __init__(self, app: App, access: Access, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, app: App, access: Access) -> None:
         self._app = app
         self._access = access
-        self._failures = Failures(clock)
+        self._failures = Failures()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

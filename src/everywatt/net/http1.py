@@ -245,7 +245,7 @@ def network_error(error: Exception, server: str, *, waited_s: float | None = Non
 class Backoff:
     """The one retry. Pure: the caller sleeps, in whatever way it sleeps.
 
-    Waits grow: `first_s`, then `factor` times as long each, `most_s` at most, `retries` of them.
+    Waits grow: `first_s`, then twice as long each, `most_s` at most, `retries` of them.
 
     `jitter` shortens each wait by up to that share, so that many clients do not come back at the same instant.
 
@@ -255,17 +255,15 @@ class Backoff:
 
     retries: int = 3
     first_s: float = 0.5
-    factor: float = 2.0
     most_s: float = 30.0
     jitter: float = 0.25
 
-    def delays(self, seed: int | None = None) -> Iterator[float]:
+    def delays(self) -> Iterator[float]:
         """Seconds to wait before each further attempt."""
         import random  # brings half a megabyte that a recorder has no use for
 
-        chance = random.Random(seed)
         for number in range(self.retries):
-            yield min(self.first_s * self.factor**number, self.most_s) * (1 - self.jitter * chance.random())
+            yield min(self.first_s * 2**number, self.most_s) * (1 - self.jitter * random.random())
 
     def at_least(self, delay_s: float, asked_s: float | None) -> float:
         """The wait where the other side said how long it wants (Retry-After); never more than `most_s`."""

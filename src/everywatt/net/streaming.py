@@ -181,11 +181,9 @@ class StreamClient:
         connect_s: float = 10.0,
         silence_s: float = 120.0,
         headers: Mapping[str, str] | None = None,
-        tls: ClientTls | None = None,
     ) -> None:
         self.url = Url.parse(url)
         self._connect_s, self._silence_s = connect_s, silence_s
-        self._tls = tls or ClientTls()
         self._context: ssl.SSLContext | None = None
         self._idle: list[_Connection] = []
         self._headers = header_block(usual_headers(self.url.netloc) | dict(headers or {}))
@@ -237,7 +235,7 @@ class StreamClient:
 
     async def _connect(self) -> _Connection:
         if self.url.tls and self._context is None:
-            self._context = self._tls.context()
+            self._context = ClientTls().context()
         _, connection = await asyncio.get_running_loop().create_connection(
             _Connection, self.url.host, self.url.port, ssl=self._context, happy_eyeballs_delay=0.25
         )

@@ -26,7 +26,7 @@ from everywatt.recorder.channel import Inline, Local, Patience, Remote, import_p
 from everywatt.recorder.request import RecordRequest, whole_paths
 from everywatt.recorder.wire import SEALING
 from everywatt.sensors import registry
-from everywatt.sensors.base import Request
+from everywatt.sensors.base import Request, TableRow
 from everywatt.tape.run_store import segment_after
 
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
@@ -122,7 +122,7 @@ class Recording:
         self.groups: tuple[GroupInfo, ...] = ()
         self.reports: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self.tenants: list[dict[str, Any]] = []
+        self.tenants: Sequence[TableRow] = ()
         self.recorder_pid = 0
         self.recorder_is_new = False
         self._order = order
@@ -171,7 +171,7 @@ class Recording:
             self.groups = tuple(GroupInfo.from_dict(group) for group in reply["groups"])
             self.reports = list(reply["reports"])
             self.notes += reply.get("notes", ())
-            self.tenants = list(reply.get("tenants", ()))
+            self.tenants = reply.get("tenants", ())
             self.recorder_pid, self.recorder_is_new = int(reply.get("pid", 0)), int(reply["tape"]) == 1
             self._inline.close()
             self._inline = Inline(self.groups, order.targets, order.request)
@@ -193,16 +193,18 @@ class Recording:
             wanted = tuple(name for name in wanted or order.targets if name not in ours or name in registry.INLINE)
         none = self._late is not None and not wanted  # for `choose` an empty tuple means all of them
         choice = registry.Choice((), ()) if none else registry.choose(order.targets, order.request, wanted)
-        for group in choice.groups:
-            if not group.info.inline:
-                self.notes.append(f"{group.info.name} is not recorded: {why}")
-                group.close()
         kept = [group for group in choice.groups if group.info.inline]
+        left = [group for group in choice.groups if not group.info.inline]
+        for group in left:
+            group.close()
         self.groups = tuple(group.info for group in kept)
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
         self._inline = Inline.of(kept, order.request)
-        self.notes.append(f"There is no recorder process, so only counters are read, where spans start and end. {why}")
+        without = f" Not recorded: {', '.join(group.info.name for group in left)}." if left else ""
+        self.notes.append(
+            f"There is no recorder process, so only counters are read, where spans start and end.{without} {why}"
+        )
         return Local(order.path, {**order.meta, "in_process": True}, self.groups, self._clock, self.notes)
 
     # Spans and points.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from everywatt.core.channels import NAN, Row
 from everywatt.core.clocks import NS, Clock
+from everywatt.core.platforms import rss_bytes
 from everywatt.recorder.phase_lock import Tracker
 from everywatt.recorder.schedule import PlannedReads, Schedule
 from everywatt.recorder.session import Session
@@ -245,15 +246,6 @@ class ReadLoop:
             "tapes": len(self.sessions),
             "pid": os.getpid(),
         }
-
-
-def rss_bytes() -> int | None:
-    """Resident memory of this process, None where /proc does not have it."""
-    try:
-        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - Path.open costs more than the read
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 class Pinpoint:

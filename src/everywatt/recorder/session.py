@@ -13,7 +13,7 @@ from everywatt.core.spans import Note, Point, Span
 from everywatt.recorder.schedule import Figures
 from everywatt.recorder.source import SLOW_NS, Source
 from everywatt.sensors import procfs
-from everywatt.sensors.base import CgroupTable, ExitTable, able
+from everywatt.sensors.base import CgroupTable, ExitTable, TableRow, able
 from everywatt.tape import schema
 from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.writer import TapeWriter
@@ -73,7 +73,7 @@ class Session:
         self.figures: dict[str, Figures] = {}
         self.remarks: list[str] = []
         self.waiting: set[str] = set()
-        self.tenants: list[dict[str, Any]] | None = None
+        self.tenants: Sequence[TableRow] | None = None
         self.program: tuple[int, ...] = ()  # the processes that measure themselves with it
         self._shared_with: list[str] = []
         self.flush_every_ns = SMALL_FLUSH_NS if meta.get("profile") == "small" else FLUSH_NS
@@ -138,7 +138,7 @@ class Session:
             self.figures[name].rows += len(rows)
             self._safely(self.writer.append, self._numbers[name], rows)
 
-    def table(self, source: Source, at_ns: int, rows: list[dict[str, Any]]) -> None:
+    def table(self, source: Source, at_ns: int, rows: Sequence[TableRow]) -> None:
         self.figures[source.info.name].rows += 1
         if self.tenants is None and source.info.lists_gpu_processes:
             self.tenants = rows

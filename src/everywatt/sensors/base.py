@@ -19,12 +19,32 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from everywatt.core.channels import NAN, GroupInfo, Row
 from everywatt.core.errors import SensorError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.machine import Machine
+
+if TYPE_CHECKING:  # made at run time they would cost each recorder a millisecond
+    from typing import TypedDict
+
+    class GpuProcessRow(TypedDict, total=False):
+        """A process on a GPU, new or changed since the last read."""
+
+        gpu: int
+        pid: int
+        type: str  # C compute, G graphics, C+G
+        memory_bytes: int | None
+        sm: float | None  # % of the GPU, None where not known
+        uuid: str
+        sample_us: int | None  # when the driver took it, Unix µs
+        gpu_instance: int | None  # None unless MIG
+        compute_instance: int | None
+        slices: int | None  # compute slices of the MIG instance
+        of_slices: int | None  # of the board
+        since_ns: int  # when it was last known who is on this GPU, monotonic; not in the first rows
+        gone: bool  # it left
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +116,17 @@ class Group(Protocol):
         ...
 
 
+TableRow = Mapping[str, Any]
+"""A row of a table: what JSON holds, with names that the sensor chooses."""
+
+
 class TableGroup(Protocol):
     """Rows that vary: processes, cgroups. `info.table` is True."""
 
     @property
     def info(self) -> GroupInfo: ...
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, Sequence[TableRow]]:
         """When it was read (monotonic ns), and the rows that are new or changed since the last read."""
         ...
 

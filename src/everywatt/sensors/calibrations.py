@@ -60,9 +60,9 @@ class Stored:
         return None
 
 
-def path_of(environ: Mapping[str, str] | None = None) -> Path:
+def path_of() -> Path:
     """The file, in the user's state folder."""
-    return state_folder(environ) / FILE
+    return state_folder() / FILE
 
 
 def load_all(path: Path | None = None) -> dict[str, Stored]:
@@ -116,11 +116,9 @@ def _write(target: Path, everything: Mapping[str, Stored]) -> Path:
     return target
 
 
-def calibrated(
-    facts: Facts, uuid: str, slot: str = "", *, host: str | None = None, environ: Mapping[str, str] | None = None
-) -> tuple[Facts, str | None]:
+def calibrated(facts: Facts, uuid: str, slot: str = "", *, host: str | None = None) -> tuple[Facts, str | None]:
     """The facts of a device's power or energy with its calibration, and why there is one that is not used."""
-    stored = load_all(path_of(environ)).get(uuid) if uuid else None
+    stored = load_all().get(uuid) if uuid else None
     if stored is None:
         return facts, None
     why = stored.refusal(os.uname().nodename if host is None else host, slot, time.time())

@@ -10,8 +10,9 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.foreign import text_lines
@@ -73,6 +74,30 @@ def run_once(command: Sequence[str], environ: Mapping[str, str], timeout_s: floa
         child.end()
         return [], None
     return text_lines(output.decode(errors="replace")), child.returncode
+
+
+def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
+    """Close the pipes of a process and wait for its end; it is killed if it does not end within so many seconds."""
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+    try:
+        child.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def end_group(child: subprocess.Popen[Any], grace_s: float) -> None:
+    """Ask the process group that a child leads to end, wait for the child, and kill what is left after so long."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(grace_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 @dataclass(slots=True)

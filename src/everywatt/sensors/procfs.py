@@ -101,6 +101,21 @@ def _times(words: list[bytes]) -> HostTimes:
     )
 
 
+def parse_cpuinfo(text: str) -> list[dict[str, str]]:
+    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
+    cpus: list[dict[str, str]] = []
+    for line in text.split("\n"):
+        key, colon, value = line.partition(":")
+        key = key.strip()
+        if not colon:
+            continue
+        if key == "processor" and value.strip().isdecimal():
+            cpus.append({})
+        if cpus:
+            cpus[-1].setdefault(key, value.strip())
+    return cpus
+
+
 def parse_meminfo(data: bytes) -> dict[str, int]:
     """/proc/meminfo in bytes, by its own names; lines that are not a size are left out."""
     sizes: dict[str, int] = {}
@@ -210,9 +225,8 @@ def parse_uid(status: bytes) -> int | None:
 def parse_cmdline(data: bytes, limit: int) -> str:
     """Arguments with a space between them, at most `limit` characters, nothing that would upset a terminal."""
     text = data.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else " " for char in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    text = text if len(text) <= limit else text[: limit - 1] + "…"  # first: some are very long
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
 
 
 def hidepid(mounts: bytes) -> str | None:

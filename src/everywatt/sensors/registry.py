@@ -178,7 +178,7 @@ def _after(name: str, target: str) -> Sequence[str]:
 def _better(after: Sequence[str], used: set[str], power: bool) -> str | None:
     """Why a sensor that stands behind others is not needed; None where it is."""
     better = next((other for other in after if other in used), None)
-    return f"{better} is used" if better else "power is measured" if power and ANY_POWER in after else None
+    return f"{better} is used" if better else "another sensor delivers power" if power and ANY_POWER in after else None
 
 
 def _ordered(targets: Mapping[str, str], wanted: Sequence[str] | None) -> list[str]:

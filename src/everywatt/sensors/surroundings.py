@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
+from everywatt.sensors.usage.cgroups import parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class Surroundings:
 def look(machine: Machine) -> Surroundings:
     """Look around."""
     return Surroundings(
-        guest=find_guest(machine, parse_cpuinfo(file_text(machine.proc / "cpuinfo"))),
+        guest=find_guest(machine, procfs.parse_cpuinfo(file_text(machine.proc / "cpuinfo"))),
         container=find_container(machine),
         jetson=_jetson(machine),
         nvidia_driver=_nvidia_driver(machine),
@@ -72,21 +73,6 @@ def file_text(path: Path) -> str:
         return procfs.slurp(path).decode("utf-8", "replace").replace("\0", " ").strip()
     except OSError:
         return ""
-
-
-def parse_cpuinfo(text: str) -> list[dict[str, str]]:
-    """/proc/cpuinfo, one mapping for each CPU. ARM ends with a block about the board: its lines join the last CPU."""
-    cpus: list[dict[str, str]] = []
-    for line in text.split("\n"):
-        key, colon, value = line.partition(":")
-        key = key.strip()
-        if not colon:
-            continue
-        if key == "processor" and value.strip().isdecimal():
-            cpus.append({})
-        if cpus:
-            cpus[-1].setdefault(key, value.strip())
-    return cpus
 
 
 def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | None:
@@ -150,3 +136,39 @@ def _nvidia_card(machine: Machine) -> str | None:
         if file_text(vendor) == "0x10de" and file_text(vendor.with_name("class")).startswith("0x03"):
             return f"PCI {vendor.parent.name}"
     return None
+
+
+def memory_bytes(machine: Machine) -> tuple[int | None, int | None]:
+    """Bytes that are available, and all there are, to this process: the machine's, or its cgroup's where that is less.
+
+    None where the kernel does not say.
+    """
+    try:
+        sizes = procfs.parse_meminfo((machine.proc / "meminfo").read_bytes())
+        available, total = sizes["MemAvailable"], sizes["MemTotal"]
+    except (OSError, KeyError):
+        return None, None
+    for limit, used in _cgroup_limits(machine):
+        if limit < total:
+            available, total = min(available, max(0, limit - used)), min(total, limit)
+    return available, total
+
+
+def _cgroup_limits(machine: Machine) -> list[tuple[int, int]]:
+    """Limit and use of this process's memory cgroup and of those above it."""
+    root = machine.sys / "fs" / "cgroup"
+    try:
+        place = parse_place((machine.proc / "self" / "cgroup").read_bytes()).memory
+    except OSError:
+        return []
+    folder = root / (place or "").strip("/")
+    found = []
+    for place_above in (folder, *folder.parents):
+        if not place_above.is_relative_to(root):
+            break
+        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            try:
+                found.append((int((place_above / limit).read_text()), int((place_above / used).read_text())))
+            except (OSError, ValueError):
+                continue
+    return found

@@ -23,6 +23,8 @@ from everywatt.core.platforms import O_CLOEXEC
 from everywatt.sensors.procfs import slurp
 
 _LONGEST = 64
+_WATCH_NS = 25_000_000  # how long values are watched: several periods of RAPL, which counts every millisecond
+_WATCH_STEP_NS = 2_000_000
 _U64_DIGITS = 20
 _SIGNED = re.compile(rb"-?\d{1,19}")
 
@@ -206,17 +208,16 @@ def in_unit(channel: Channel, raw: float) -> float | None:
 
 
 def watch(
-    read: Callable[[], Sequence[float]], impatient: Sequence[bool], clock: Clock, *, wait_s: float = 0.025
+    read: Callable[[], Sequence[float]], impatient: Sequence[bool], clock: Clock
 ) -> tuple[list[float], list[float]]:
     """The first and the last values of `read`, repeated until every impatient or zero value has moved or time is up."""
     first = list(read())
     last = list(first)
-    deadline_ns = clock.monotonic_ns() + round(wait_s * NS)
-    step_ns = 2_000_000
-    for _ in range(round(wait_s * NS) // step_ns):
+    deadline_ns = clock.monotonic_ns() + _WATCH_NS
+    for _ in range(_WATCH_NS // _WATCH_STEP_NS):
         if all(a != b or (a != 0 and not wants) for wants, a, b in zip(impatient, first, last, strict=True)):
             break  # NaN never equals itself, so that what cannot be read is not waited for
-        clock.sleep_until(min(clock.monotonic_ns() + step_ns, deadline_ns))
+        clock.sleep_until(min(clock.monotonic_ns() + _WATCH_STEP_NS, deadline_ns))
         last = list(read())
         if clock.monotonic_ns() >= deadline_ns:
             break

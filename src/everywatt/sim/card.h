@@ -31,6 +31,7 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     DRIVER_NOT_LOADED = 9,
+    LIBRARY_NOT_FOUND = 12,
     FUNCTION_NOT_FOUND = 13,
     GPU_IS_LOST = 15,
     VERSION_MISMATCH = 25
@@ -190,10 +191,12 @@ static int describe(const char *key, const char *value) {
 
 static int open_machine(void) {
     char path[SIM_PATH];
+    int described = 0;
     pthread_mutex_lock(&lock);
     if (!loaded) {
         gpu_count = 0;
-        if (sim_load(describe) == 0 && gpu_count > 0) {
+        described = sim_load(describe) == 0;
+        if (described && gpu_count > 0) {
             sim_path(path, "nvml-calls");
             slots = sim_map(path, 1, NULL);
             loaded = 1;
@@ -201,7 +204,8 @@ static int open_machine(void) {
             calls_here = 0;
         }
     }
-    int result = loaded ? OK : DRIVER_NOT_LOADED;
+    /* A machine without cards has no driver of theirs. */
+    int result = loaded ? OK : described ? LIBRARY_NOT_FOUND : DRIVER_NOT_LOADED;
     if (result == OK) users++;
     pthread_mutex_unlock(&lock);
     return result;

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import pynvml
 
 FOLDER = os.environ.get("EVERYWATT_SIM", "")
+NO_DEVICES = "No devices were found\n"
 NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.\n"
@@ -412,7 +413,7 @@ def cards(wanted: list[str] | None) -> Cards:
         if wanted is None or {str(index), pynvml.nvmlDeviceGetUUID(card), bus(card)} & set(wanted):
             chosen.append((index, card))
     if not chosen:
-        raise SystemExit(fail("No devices were found\n", 6))
+        raise SystemExit(fail(NO_DEVICES, 6))
     return chosen
 
 
@@ -445,7 +446,9 @@ def main(args: list[str]) -> int:
         hang()
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:  # a machine without cards
+            return fail(NO_DEVICES, 6)
         return fail(NO_DRIVER, 9)
     driver, printer = str(pynvml.nvmlSystemGetDriverVersion()), Printer()
     if options.every_s is not None and "no-loop" in FAULTS:

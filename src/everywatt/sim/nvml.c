@@ -31,6 +31,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(int result) {
     case NOT_FOUND: return "Not Found";
     case INSUFFICIENT_SIZE: return "Insufficient Size";
     case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case LIBRARY_NOT_FOUND: return "NVML Shared Library Not Found";
     case FUNCTION_NOT_FOUND: return "Function Not Found";
     case GPU_IS_LOST: return "GPU is lost";
     default: return "Unknown Error";

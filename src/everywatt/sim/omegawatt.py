@@ -34,11 +34,11 @@ def frame_bytes(
     return MAGIC + counted + bytes((check,))
 
 
-def numbered(number: int, plugs: int = MODULE, delta_s: float = 0.01) -> bytes:
+def numbered(number: int, plugs: int = MODULE) -> bytes:
     """A frame that carries its number three times: as its own, and as watts of plug 1 (whole part) and plug 2."""
     watts = [float(number % 65536), float(number // 65536), *(100.0 + plug for plug in range(2, plugs))]
     amps = [watt / 230 for watt in watts]
-    return frame_bytes(number, (230.0, 0.0, 0.0), amps, watts, delta_s)
+    return frame_bytes(number, (230.0, 0.0, 0.0), amps, watts)
 
 
 class OmegawattBox:

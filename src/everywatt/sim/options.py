@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
-from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
+from everywatt.core.units import parse_bytes, parse_duration_s, parse_energy_j, parse_power_w
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 EXACT_NAME = "everywatt Simulated Exact GPU"
 PLAIN_NAME = "everywatt Simulated GPU"
-_SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +133,8 @@ FAULTS = ("none", "unreadable", "garbage", "negative", "empty", "vanish")
 
 
 def parse_size(text: str) -> int:
-    """Bytes in `40GiB`, `512MiB`, `80GB`; a bare number is bytes."""
-    number = text.rstrip("BKMGTi")
-    unit = text[len(number) :] or "B"
-    if unit not in _SIZES:
-        raise UsageError(f"'{text}' is not an amount of memory.", cure=f"a number with one of: {', '.join(_SIZES)}")
-    return int(float(number) * _SIZES[unit])
+    """Whole bytes in `40GiB`, `80GB`; a bare number is bytes."""
+    return int(parse_bytes(text))
 
 
 def _flag(text: str) -> bool:

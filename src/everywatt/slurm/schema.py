@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from everywatt.core.plugins import library
+from everywatt.core.plugins import arrow
 
 ID_PARTS: Final = ("array_job_id", "array_task_id", "het_job_id", "het_offset")
 
@@ -186,11 +186,6 @@ KINDS: Final = {
     "jobs": Kind(JobOnNode, JOB_KEY, "end_s, job_id, node", "complete DESC, written_s DESC"),
     "nodes": Kind(NodeHour, ("hour_s", "node", "device", "source"), "hour_s, node, device", "written_s DESC"),
 }
-
-
-def arrow() -> tuple[Any, Any]:
-    """pyarrow and its Parquet, or MissingExtra."""
-    return library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
 
 
 def _columns(kind: type) -> list[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.sensors.cpu.perf import open_event, read_event
-from everywatt.stress.pacing import Stretch, pace, waited_s
+from everywatt.stress.pacing import StepReport, Stretch, pace, waited_s
 
 MIB = 2**20
 STREAM_BYTES = (64 * MIB, 256 * MIB)
@@ -69,16 +69,16 @@ class CpuWork:
         """Work until the end of the stretch."""
         pace(self, stretch, wait, offset=self._offset)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """How long it had to wait for a core, and what was worked."""
         kind, before, counted = self._kind, self._waited_s, self._instructions.read()
         self._waited_s = now = waited_s()  # from report to report, so that waking up late counts as waiting too
-        return {
-            "instructions": None if self._counted is None or counted is None else counted - self._counted,
-            "waited_s": None if before is None or now is None else now - before,
-            "operations": 0 if kind is None else self._rounds * kind.operations,
-            "bytes": 0 if kind is None else self._rounds * kind.bytes,
-        }
+        return StepReport(
+            instructions=None if self._counted is None or counted is None else counted - self._counted,
+            waited_s=None if before is None or now is None else now - before,
+            operations=0 if kind is None else self._rounds * kind.operations,
+            bytes=0 if kind is None else self._rounds * kind.bytes,
+        )
 
     def close(self) -> None:
         """Let go of the counter."""

@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.sensors.child import let_go
+from everywatt.stress.pacing import StepReport
 
 READY_S = 60.0
 LEAD_NS = 60_000_000
@@ -41,7 +43,7 @@ class Worker:
 
     plan: Plan
     process: subprocess.Popen[bytes]
-    reports: dict[int, dict[str, Any]] = field(default_factory=dict)
+    reports: dict[int, StepReport] = field(default_factory=dict)
     ready: bool = False
     about: str = ""
     ended: str | None = None
@@ -125,13 +127,7 @@ class Crew:
         self._leave()
         deadline = time.monotonic() + LEAVE_S
         for worker in self.workers:
-            try:
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-            if worker.process.stdout is not None:
-                worker.process.stdout.close()
+            let_go(worker.process, max(0.0, deadline - time.monotonic()))
 
     def _gather(self) -> None:
         deadline = time.monotonic() + READY_S
@@ -190,7 +186,8 @@ def _take(worker: Worker) -> None:
     for line in lines:
         message = json.loads(line)
         if "step" in message:
-            worker.reports[message.pop("step")] = message
+            step = message.pop("step")
+            worker.reports[step] = StepReport(**message)
         elif "error" in message:
             worker.ended = message["error"]
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.units import parse_duration_s
+from everywatt.core.units import parse_bytes, parse_duration_s
 from everywatt.stress.program import KINDS, RESOURCES, Program
 from everywatt.stress.shapes import DEFAULT, Load, Shape, parse_shape, shaped
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 600
 _GPU = re.compile(r"gpu\.\d+\.utilisation")
-_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kKMGT]?i?)B?(/s)?\s*")
-_PREFIXES = {"": 1, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_PREFIXES |= {"Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +52,9 @@ class Part:
         load = Load(
             cpu_cores=self.cpu,
             cpu_kinds=parse_kinds(self.kind),
-            ram_bytes=round(parse_bytes(self.ram)),
-            disk_bytes_per_s=parse_bytes(self.disk),
-            network_bytes_per_s=parse_bytes(self.network),
+            ram_bytes=round(_bytes(self.ram)),
+            disk_bytes_per_s=_bytes(self.disk),
+            network_bytes_per_s=_bytes(self.network),
             gpu_devices=parse_devices(self.gpu),
         )
         shapes = resolved(_shapes(self.shape), load.resources, steps=self.steps)
@@ -105,14 +102,8 @@ def part_of(words: Mapping[str, Any]) -> Part:
     return Part(**{**words, "gpu": tuple(gpu)}) if isinstance(gpu, list) else Part(**words)
 
 
-def parse_bytes(value: float | str) -> float:
-    """Bytes in `512MiB`, `1GB`, `50MB/s`; a bare number is bytes."""
-    if not isinstance(value, str):
-        return float(value)
-    match = _SIZE.fullmatch(value)
-    if match is None or match.group(2) not in _PREFIXES:
-        raise UsageError(f"'{value}' is not a size.", cure="a number with B, kB, MB, GB, KiB, MiB or GiB")
-    return float(match.group(1)) * _PREFIXES[match.group(2)]
+def _bytes(value: float | str) -> float:
+    return parse_bytes(value) if isinstance(value, str) else float(value)
 
 
 def parse_kinds(text: str) -> tuple[str, ...]:

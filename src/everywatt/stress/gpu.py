@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from everywatt.core.errors import UsageError
-from everywatt.stress.pacing import Stretch, pace
+from everywatt.stress.pacing import StepReport, Stretch, pace
 
 BURST_S = 0.002
 """Approximate length of a burst on the device before synchronising with it."""
@@ -56,11 +56,11 @@ class GpuWork:
         """Multiply until the end of the stretch."""
         pace(self, stretch, wait)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """Seconds that the device was busy, and the operations of its products."""
         busy_s, products = self._before
         operations = (self._products_done - products) * 2 * self._products.size**3
-        return {"done": self._busy_s - busy_s, "operations": operations}
+        return StepReport(done=self._busy_s - busy_s, operations=operations)
 
     def close(self) -> None:
         """The device's memory goes with this process."""
@@ -149,9 +149,9 @@ class SimulatedGpuWork:
             finally:
                 self._done_s = stretch.level * (time.monotonic_ns() - began_ns) / 1e9
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """The declared share, over the time that it was declared."""
-        return {"done": self._done_s}
+        return StepReport(done=self._done_s)
 
     def close(self) -> None:
         """Nothing is declared any more."""

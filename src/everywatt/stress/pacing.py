@@ -37,6 +37,22 @@ class Stretch:
     kind: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one worker reached in one step; None where its resource has no such figure.
+
+    done  what its level is about: busy seconds of a device, bytes moved
+    """
+
+    cpu_s: float | None = None
+    waited_s: float | None = None
+    operations: float | None = None
+    bytes: float | None = None
+    instructions: float | None = None
+    done: float | None = None
+    memory_bytes: float | None = None
+
+
 def pace(
     paced: Paced,
     stretch: Stretch,

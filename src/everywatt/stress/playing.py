@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from everywatt.api.meter import current
-from everywatt.core.errors import UsageError
+from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine
-from everywatt.sensors.procfs import parse_host_times, parse_meminfo
-from everywatt.sensors.usage.cgroups import parse_place
+from everywatt.sensors.base import Group, Request
+from everywatt.sensors.procfs import parse_host_times
+from everywatt.sensors.registry import choose, known
+from everywatt.sensors.surroundings import file_text, memory_bytes
 from everywatt.stress.cpu import stream_bytes
 from everywatt.stress.crew import Crew, Plan
 from everywatt.stress.program import Program, Step
 from everywatt.stress.results import StepResult, weighed
 from everywatt.stress.stress_ng import METHODS
-from everywatt.stress.temperature import TooHot
 
 ENGINES = ("own", "stress-ng")
 DISK_BYTES = 256 * 2**20
@@ -317,37 +319,93 @@ def needed_bytes(program: Program, engine: str = "own") -> int:
     return held + cores * each
 
 
-def memory_bytes(machine: Machine) -> tuple[int | None, int | None]:
-    """Bytes that are available, and all there are, to this process: the machine's, or its cgroup's where that is less.
+GLANCE_S = 1.0  # between two looks at temperatures
+OLD_S = 10.0  # a temperature that was not reported for so long is left out
+_CELSIUS = "°C"
+_LIKELY_C = (-40.0, 200.0)
+"""Plausible range of a chip's temperature; disconnected inputs read far outside it."""
 
-    None where the kernel does not say.
+
+class Thermometer:
+    """Every temperature that sensors and the kernel's own files give, in °C."""
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        machine = machine or Machine.here()
+        self._files = _temperature_files(machine.sys)
+        self._groups: list[Group] = []
+        self._last: dict[str, tuple[float, float]] = {}
+        for group in choose(known(machine.environ), Request(machine, estimate=False)).groups:
+            if not group.info.table and any(channel.unit == _CELSIUS for channel in group.info.channels):
+                self._groups.append(cast("Group", group))
+            else:
+                group.close()
+
+    def read(self) -> dict[str, float]:
+        """Temperatures by name; those that were not reported for ten seconds are left out."""
+        found: dict[str, float] = {}
+        for name, file in self._files:
+            with suppress(OSError, ValueError):
+                found[name] = max(int(file.read_text()) / 1000, found.get(name, -math.inf))
+        now = time.monotonic()
+        for group in self._groups:
+            with suppress(EverywattError, OSError):
+                for row in group.read():
+                    for channel, value in zip(group.info.channels, row.values, strict=True):
+                        if channel.unit == _CELSIUS and not math.isnan(value):
+                            self._last[channel.name] = (now, value * channel.scale)
+        found |= {name: value for name, (at, value) in self._last.items() if now - at < OLD_S}
+        return {name: value for name, value in found.items() if _LIKELY_C[0] < value < _LIKELY_C[1]}
+
+    def close(self) -> None:
+        """Let go of the sensors."""
+        for group in self._groups:
+            group.close()
+
+
+class TooHot:
+    """A `stop` for `play`: a sentence as soon as something is hotter than the limit, else None.
+
+    UsageError if no sensor reports a temperature: a limit that is not monitored is none.
     """
-    try:
-        sizes = parse_meminfo((machine.proc / "meminfo").read_bytes())
-        available, total = sizes["MemAvailable"], sizes["MemTotal"]
-    except (OSError, KeyError):
-        return None, None
-    for limit, used in _cgroup_limits(machine):
-        if limit < total:
-            available, total = min(available, max(0, limit - used)), min(total, limit)
-    return available, total
+
+    def __init__(
+        self, limit_c: float, thermometer: Thermometer | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit_c = limit_c
+        self._thermometer = thermometer or Thermometer()
+        self._clock = clock
+        self._next = clock()
+        if not self._thermometer.read():
+            self._thermometer.close()
+            raise UsageError(
+                "No sensor on this machine reports a temperature, so no limit can be enforced.",
+                cure="leave --max-temperature out and limit --time",
+            )
+
+    def __call__(self) -> str | None:
+        """Looks once a second."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + GLANCE_S
+        found = self._thermometer.read()
+        if not found:
+            return "no sensor reports a temperature any more"
+        name, hottest = max(found.items(), key=lambda item: item[1])
+        if hottest <= self._limit_c:
+            return None
+        return f"{name} is at {hottest:.0f} °C, above {self._limit_c:g} °C"
+
+    def close(self) -> None:
+        """Let go of the sensors."""
+        self._thermometer.close()
 
 
-def _cgroup_limits(machine: Machine) -> list[tuple[int, int]]:
-    """Limit and use of this process's memory cgroup and of those above it."""
-    root = machine.sys / "fs" / "cgroup"
-    try:
-        place = parse_place((machine.proc / "self" / "cgroup").read_bytes()).memory
-    except OSError:
-        return []
-    folder = root / (place or "").strip("/")
-    found = []
-    for place_above in (folder, *folder.parents):
-        if not place_above.is_relative_to(root):
-            break
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            try:
-                found.append((int((place_above / limit).read_text()), int((place_above / used).read_text())))
-            except (OSError, ValueError):
-                continue
+def _temperature_files(sys: Path) -> list[tuple[str, Path]]:
+    """Temperatures of hwmon chips and thermal zones, by name."""
+    zones = sorted((sys / "class" / "thermal").glob("thermal_zone*/temp"))
+    found = [(file_text(file.parent / "type") or file.parent.name, file) for file in zones]
+    for file in sorted((sys / "class" / "hwmon").glob("hwmon*/temp*_input")):
+        chip = file_text(file.parent / "name") or file.parent.name
+        label = file_text(file.with_name(file.name.replace("_input", "_label"))) or file.name.removesuffix("_input")
+        found.append((f"{chip} {label}", file))
     return found

@@ -8,10 +8,10 @@ import socket
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from everywatt.stress.pacing import Stretch, pace
+from everywatt.core.platforms import rss_bytes
+from everywatt.stress.pacing import StepReport, Stretch, pace
 
 BLOCK_BYTES = 8 * 2**20
 TOUCH_EVERY_NS = 1_000_000_000
@@ -26,7 +26,7 @@ class RamWork:
         self._blocks: list[mmap.mmap] = []
         # Not zeros: pages of zeros may be merged or squeezed away.
         self._pattern = memoryview(os.urandom(2**20) * (BLOCK_BYTES // 2**20))
-        self._own_bytes = resident_bytes()
+        self._own_bytes = rss_bytes() or 0
 
     def begin(self, stretch: Stretch) -> None:
         """What is held already counts."""
@@ -41,9 +41,9 @@ class RamWork:
             for block in self._blocks:
                 block[0] = now_ns & 0xFF  # in use, should anybody think of swapping it out
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """How many bytes are resident."""
-        return {"memory_bytes": max(0, resident_bytes() - self._own_bytes)}
+        return StepReport(memory_bytes=max(0, (rss_bytes() or 0) - self._own_bytes))
 
     def close(self) -> None:
         """Give everything back."""
@@ -64,11 +64,6 @@ class RamWork:
             self._blocks.append(block)
             held += length
             wait(0)  # only to see whether the parent is still there
-
-
-def resident_bytes(path: Path = Path("/proc/self/statm")) -> int:
-    """Bytes of this process that are in memory."""
-    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 FILE_BYTES = 64 * 2**20
@@ -108,9 +103,9 @@ class Transfer(ABC):
         """Move bytes until the end of the stretch."""
         pace(self, stretch, wait)
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """Bytes moved in this stretch."""
-        return {"done": self._moved - self._before}
+        return StepReport(done=self._moved - self._before)
 
 
 def block_bytes(bytes_per_s: float, least: int, most: int) -> int:

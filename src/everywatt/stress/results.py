@@ -8,6 +8,7 @@ from typing import Any
 
 from everywatt.core.format import format_bytes
 from everywatt.stress.crew import Worker
+from everywatt.stress.pacing import StepReport
 from everywatt.stress.program import Step
 
 SHORT_POINTS = 3.0
@@ -15,7 +16,7 @@ SHORT_POINTS = 3.0
 LEAST_OVER_S = 0.005
 """CPU time per core: a smaller excess comes from reporting, not from the work itself."""
 
-Reports = Mapping[str, Sequence[Mapping[str, Any]]]
+Reports = Mapping[str, Sequence[StepReport]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def weighed(
 
     `stolen_s` is how long the hypervisor ran another guest meanwhile, over all CPUs.
     """
-    by_role: dict[str, list[Mapping[str, Any]]] = {}
+    by_role: dict[str, list[StepReport]] = {}
     for worker in workers:
         if index in worker.reports:
             by_role.setdefault(worker.plan.role, []).append(worker.reports[index])
@@ -104,7 +105,7 @@ def weighed(
     silent = sum(index not in worker.reports for worker in workers)
     if silent:
         notes.append(f"{silent} of {len(workers)} workers did not report in time")
-    reached = {"cpu_s": sum(report["cpu_s"] for reports in by_role.values() for report in reports)}
+    reached = {"cpu_s": sum(report.cpu_s or 0.0 for reports in by_role.values() for report in reports)}
     if seconds > 0:
         _cpu(step, seconds, by_role, reached, notes, stolen_s)
         _amounts(step, seconds, by_role, reached, notes)
@@ -123,13 +124,13 @@ def _cpu(
     reports = by_role.get("cpu") or by_role.get("stress-ng")
     if step.cpu is None or not reports:
         return
-    percent = 100 * sum(report["cpu_s"] for report in reports) / (seconds * step.cpu.cores)
+    percent = 100 * sum(report.cpu_s or 0.0 for report in reports) / (seconds * step.cpu.cores)
     reached["cpu_percent"] = percent
     for name in ("operations", "bytes", "instructions"):
-        found = [report[name] for report in reports if report.get(name) is not None]
+        found = [value for report in reports if (value := getattr(report, name)) is not None]
         if found:
             reached[name] = sum(found)
-    waits = [report["waited_s"] for report in reports if report["waited_s"] is not None]
+    waits = [report.waited_s for report in reports if report.waited_s is not None]
     if waits:
         reached["waited_s"] = sum(waits)
     if stolen_s:
@@ -166,7 +167,7 @@ def _amounts(step: Step, seconds: float, by_role: Reports, reached: dict[str, fl
         reports = by_role.get(role)
         if not asked or not reports:
             continue
-        amount = reports[0]["memory_bytes"] if role == "ram" else reports[0]["done"] / seconds
+        amount = (reports[0].memory_bytes or 0.0) if role == "ram" else (reports[0].done or 0.0) / seconds
         reached[key] = amount
         if amount < asked * (1 - SHORT_POINTS / 100):
             notes.append(f"{role}: reached {format_bytes(amount)}{unit} of {format_bytes(asked)}{unit}")
@@ -176,9 +177,9 @@ def _gpu(step: Step, seconds: float, by_role: Reports, reached: dict[str, float]
     reports = by_role.get("gpu") or by_role.get("gpu-sim")
     if step.gpu is None or not reports:
         return
-    percent = 100 * sum(report["done"] for report in reports) / (seconds * len(step.gpu.devices))
+    percent = 100 * sum(report.done or 0.0 for report in reports) / (seconds * len(step.gpu.devices))
     reached["gpu_percent"] = percent
-    operations = [report["operations"] for report in reports if "operations" in report]
+    operations = [report.operations for report in reports if report.operations is not None]
     if operations:
         reached["gpu_operations"] = sum(operations)
     if percent < step.gpu.percent - SHORT_POINTS:

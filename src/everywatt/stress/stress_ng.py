@@ -6,9 +6,7 @@ Timeouts below a second never end in versions that are widely installed, so it a
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.errors import UsageError
+from everywatt.sensors.child import end_group
 from everywatt.sensors.procfs import cpu_clock
-from everywatt.stress.pacing import Stretch, waited_s
+from everywatt.stress.pacing import StepReport, Stretch, waited_s
 from everywatt.stress.worker import ask_for_the_end
 
 METHODS = {"integer": "int64", "float": "double", "vector": "matrixprod"}
@@ -59,9 +58,9 @@ class StressNg:
             self._spent_s = max(self._spent_s, self._cpu_s())
         self.close()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """The CPU time of all its processes, and how long they waited for a core."""
-        return {"cpu_s": self._spent_s, "waited_s": sum(self._waits_s.values()) if self._waits_s else None}
+        return StepReport(cpu_s=self._spent_s, waited_s=sum(self._waits_s.values()) if self._waits_s else None)
 
     def _start(self, stretch: Stretch) -> None:
         assert self._program is not None
@@ -92,14 +91,5 @@ class StressNg:
     def close(self) -> None:
         """End it, politely and then by a kill of its whole group."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(LEAVE_S)
-        except subprocess.TimeoutExpired:
-            pass
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if process is not None:
+            end_group(process, LEAVE_S)

@@ -13,11 +13,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any, Protocol
 
 from everywatt.core.errors import EverywattError
-from everywatt.stress.pacing import Stretch
+from everywatt.stress.pacing import StepReport, Stretch
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +47,7 @@ class Role(Protocol):
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
         """Work until the end of the stretch."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> StepReport:
         """What was reached, also where the stretch was cut short."""
 
     def close(self) -> None:
@@ -60,8 +61,7 @@ class Left(Exception):
 class Pipe:
     """stdin, line by line, and as a way to sleep that ends when the parent does."""
 
-    def __init__(self, descriptor: int = 0) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
         self._rest = b""
 
     def line(self) -> dict[str, Any]:
@@ -76,13 +76,13 @@ class Pipe:
         """Sleep until this instant (monotonic)."""
         while True:
             left_ns = until_ns - time.monotonic_ns()
-            if select.select([self._descriptor], [], [], max(0.0, left_ns / 1e9))[0]:
+            if select.select([0], [], [], max(0.0, left_ns / 1e9))[0]:
                 self._fill()
             elif left_ns <= 0 or time.monotonic_ns() >= until_ns:
                 return
 
     def _fill(self) -> None:
-        data = os.read(self._descriptor, 65536)
+        data = os.read(0, 65536)
         if not data:
             raise Left
         self._rest += data
@@ -146,7 +146,8 @@ def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
                 role.play(stretch, pipe.wait)
             finally:  # where the parent has ended the program, it still hears what was reached until then
                 spent_s = (time.process_time_ns() - began) / 1e9
-                say({"step": stretch.index, "cpu_s": spent_s, **role.report()})
+                reached = {name: value for name, value in asdict(role.report()).items() if value is not None}
+                say({"step": stretch.index, "cpu_s": spent_s, **reached})
     finally:
         role.close()
 

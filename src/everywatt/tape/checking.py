@@ -132,7 +132,7 @@ def parsed(path: Path, table: str, row: Any, text: Any) -> Any:
     return value
 
 
-def read_seal(db: sqlite3.Connection, path: Path) -> list[dict[str, Any]]:
+def read_seal(db: sqlite3.Connection, path: Path) -> list[Mapping[str, object]]:
     """What the seal says of each table; empty where the tape is not sealed."""
     rows = [checked(path, "seal", row) for row in db.execute(schema.SELECT["seal"])]
     if len(rows) > 1:
@@ -168,7 +168,7 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
     ]
 
 
-def verify(db: sqlite3.Connection, path: Path, seal: list[dict[str, Any]]) -> None:
+def verify(db: sqlite3.Connection, path: Path, seal: list[Mapping[str, object]]) -> None:
     """Check every page and every row now. Raises TapeDamaged naming table and row."""
     for problem in problems(db, seal):
         raise TapeDamaged(f"{path}: {problem[3]}" if problem[0] is None else _sentence(path, problem))
@@ -182,7 +182,7 @@ def _sentence(path: Path, problem: tuple[str | None, Any, str | None, str]) -> s
 Problem = tuple[str | None, Any, str | None, str]
 
 
-def problems(db: sqlite3.Connection, seal: list[dict[str, Any]]) -> Iterator[Problem]:
+def problems(db: sqlite3.Connection, seal: list[Mapping[str, object]]) -> Iterator[Problem]:
     """Everything wrong with pages, checksums, numbering and the seal, as (table, row, field, problem)."""
     try:
         for (text,) in db.execute("PRAGMA integrity_check(5)"):

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
 from everywatt.core.files import replacing
 from everywatt.core.jsonio import dumps
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import neutral_cell
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -183,20 +184,9 @@ def _write_jsonl(path: Path, columns: dict[str, str], rows: Rows) -> None:
             file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
 
 
-def pyarrow() -> ModuleType:
-    """pyarrow with its Parquet files. Raises MissingExtra where it is not installed."""
-    try:
-        import pyarrow as module
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "analysis") from None
-    found: ModuleType = module
-    return found
-
-
 def ticks_table(tapes: Sequence[Tape], channels: Sequence[str] | None = None) -> Any:
     """All ticks of some or all channels as one pyarrow Table, with the columns of an export."""
-    pa = pyarrow()
+    pa, _ = arrow()
     schema = _schema(pa, TICKS, "parquet")
     rows = (row for tape in tapes for row in _ticks(tape) if channels is None or row[4] in channels)
     return pa.Table.from_batches(_record_batches(pa, schema, rows), schema=schema)
@@ -220,7 +210,7 @@ def _record_batches(pa: ModuleType, schema: Any, rows: Rows) -> Iterator[Any]:
 
 
 def _arrow_writer(kind: str) -> Callable[[Path, dict[str, str], Rows], None]:
-    pa = pyarrow()
+    pa, _ = arrow()
 
     def write(path: Path, columns: dict[str, str], rows: Rows) -> None:
         schema = _schema(pa, columns, kind)

@@ -19,7 +19,7 @@ from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Kind, Pedigree, Row
 from everywatt.core.clocks import NS, Anchor, FakeClock
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.plugins import IMPORTERS, load, registered
+from everywatt.core.plugins import IMPORTERS, arrow, load, registered
 from everywatt.core.spans import Point, Span
 from everywatt.tape import exporting
 from everywatt.tape.writer import TapeWriter
@@ -225,20 +225,30 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _arrow_entries(path: Path) -> Iterator[dict[str, Any]]:
-    pa = exporting.pyarrow()
+    pa, _ = arrow()
+    for batch in arrow_batches(path):
+        table = pa.Table.from_batches([batch])
+        for name in table.column_names:
+            if pa.types.is_timestamp(table.schema.field(name).type):
+                at = table.column_names.index(name)
+                table = table.set_column(at, name, table[name].cast(pa.int64()))
+        yield from table.to_pylist()
+
+
+def arrow_batches(path: Path) -> Iterator[Any]:
+    """The record batches of a Parquet file, or of an Arrow file or stream. UsageError where it is none."""
+    pa, pq = arrow()
     try:
         if path.suffix == ".parquet":
-            batches = pa.parquet.ParquetFile(path).iter_batches()
-        else:
-            reader = pa.ipc.open_file(str(path))
-            batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-        for batch in batches:
-            table = pa.Table.from_batches([batch])
-            for name in table.column_names:
-                if pa.types.is_timestamp(table.schema.field(name).type):
-                    at = table.column_names.index(name)
-                    table = table.set_column(at, name, table[name].cast(pa.int64()))
-            yield from table.to_pylist()
+            yield from pq.ParquetFile(path).iter_batches()
+            return
+        with pa.memory_map(str(path)) as source:
+            try:
+                batches = pa.ipc.open_stream(source)
+            except pa.ArrowInvalid:
+                reader = pa.ipc.open_file(source)
+                batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+            yield from batches
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from everywatt.core.clocks import Clock, SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
 from everywatt.core.platforms import user_id
@@ -28,22 +28,21 @@ MOST_BYTES: Final = 256 << 20
 KIND: Final = "recorder"
 
 
-def seal_left(path: Path, *, clock: Clock | None = None, quiet_s: float = QUIET_S) -> bool:
+def seal_left(path: Path, *, quiet_s: float = QUIET_S) -> bool:
     """Seal a tape that its recorder left behind. False where there is nothing to do, or where it must not be done."""
-    clock = clock or SystemClock()
     try:
-        if not at_rest(path, clock, quiet_s):
+        if not at_rest(path, quiet_s):
             return False
         with Tape.open(path, verify=False) as tape:
             if not tape.sealable:
                 return False
             last_ns = tape.extent_ns()[1]
-        return _seal(path, last_ns, clock)
+        return _seal(path, last_ns)
     except (TapeError, OSError, *schema.BROKEN):
         return False
 
 
-def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_s: float = QUIET_S) -> list[Path]:
+def empty_spool(spool: Path | None = None) -> list[Path]:
     """Seal what dead recorders left in the spool and move it to where it belongs; gives the new places.
 
     A tape stays in the spool where its folder is not there, or where a file of its name is.
@@ -57,15 +56,15 @@ def empty_spool(spool: Path | None = None, *, clock: Clock | None = None, quiet_
             return []
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             with contextlib.suppress(TapeError, OSError):
-                target = _out_of_spool(path, clock or SystemClock(), quiet_s)
+                target = _out_of_spool(path)
                 moved += [target] if target else []
     return moved
 
 
-def _out_of_spool(path: Path, clock: Clock, quiet_s: float) -> Path | None:
-    if not at_rest(path, clock, quiet_s):
+def _out_of_spool(path: Path) -> Path | None:
+    if not at_rest(path):
         return None
-    seal_left(path, clock=clock, quiet_s=quiet_s)
+    seal_left(path)
     with Tape.open(path, verify=False) as tape:
         place = tape.meta.get("place")
         if not tape.sealed or not isinstance(place, str) or not Path(place).is_absolute():
@@ -78,14 +77,14 @@ def _out_of_spool(path: Path, clock: Clock, quiet_s: float) -> Path | None:
     return target
 
 
-def at_rest(path: Path, clock: Clock | None = None, quiet_s: float = QUIET_S) -> bool:
+def at_rest(path: Path, quiet_s: float = QUIET_S) -> bool:
     """True for a file of our own, neither too large nor lately touched, in a local folder that can be written."""
     stats = _stats(path)
     if not stats or path.is_symlink() or any(stat.st_uid != user_id() for stat in stats):
         return False
     if sum(stat.st_size for stat in stats) > MOST_BYTES:
         return False
-    if (clock or SystemClock()).utc_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
+    if time.time_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
         return False
     return os.access(path.parent, os.W_OK | os.X_OK) and not places.is_network(places.filesystem(path))
 
@@ -109,7 +108,7 @@ def _stats(path: Path) -> list[os.stat_result]:
     return stats
 
 
-def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
+def _seal(path: Path, last_ns: int) -> bool:
     inode = path.stat().st_ino
     db = sqlite3.connect(path, isolation_level=None, timeout=0.0)
     try:
@@ -120,7 +119,7 @@ def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
             db.execute("ROLLBACK")
             return False
         with _times_kept(path, max(stat.st_mtime_ns for stat in _stats(path))):
-            _say_so(db, last_ns, clock)
+            _say_so(db, last_ns)
             db.execute("COMMIT")
             sealing.seal(db, path, last_ns)
         return True
@@ -128,13 +127,13 @@ def _seal(path: Path, last_ns: int, clock: Clock) -> bool:
         db.close()
 
 
-def _say_so(db: sqlite3.Connection, last_ns: int, clock: Clock) -> None:
+def _say_so(db: sqlite3.Connection, last_ns: int) -> None:
     """A note, once: what was not yet flushed when the recorder ended is missing."""
     if db.execute("SELECT 1 FROM meta WHERE key='sealed_later'").fetchone():
         return
     from everywatt.tape.exporting import iso
 
-    when = iso(clock.utc_ns())
+    when = iso(time.time_ns())
     db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
     text = "The recorder ended without sealing the tape: rows that it had not written yet are missing."

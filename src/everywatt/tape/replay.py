@@ -14,7 +14,7 @@ from typing import Any
 from everywatt.core.channels import Channel, GroupInfo, Kind, Row
 from everywatt.core.clocks import Clock
 from everywatt.core.errors import SensorError, TapeError, UsageError
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Report, Request, State, TableRow
 from everywatt.tape.reader import StoredGroup, Tape
 
 
@@ -114,7 +114,7 @@ class ReplayTable:
         self._shift = shift
         self._tables = tape.tables(group.id)
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, Sequence[TableRow]]:
         """The rows of the next table that has fallen due, at its own time; none where there is none."""
         self._shift(self._shift.start_ns)
         now_ns = self._shift.clock.monotonic_ns()

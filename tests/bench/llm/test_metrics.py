@@ -21,7 +21,7 @@ from everywatt.bench.llm.records import (
 )
 from everywatt.bench.llm.result import knee, repeats_data
 from everywatt.bench.llm.rows import LlmResult, figure_rows, write_query_parquet
-from everywatt.core.budget import Budget, Term
+from everywatt.core.budget import Bound, Budget, Term
 from everywatt.core.energy import Energy
 
 S = 1_000_000_000
@@ -87,6 +87,18 @@ def test_an_interval_wider_than_the_figure_ends_at_nothing():
     token = found.figures["energy_per_output_token"]
     assert (token.low, token.value) == (0.0, 1.0)
     assert found.figures["accuracy_per_watt"].high is None
+
+
+def test_a_figure_for_each_joule_follows_an_energy_that_may_be_far_less_or_more():
+    found = bill(32)
+    skewed = Energy(320.0, Budget(bounds=(Bound("model", "m", 300.0, 560.0),)), "machine", "modelled")
+    records = [record(n, "right" if n % 2 else "wrong") for n in range(32)]
+    figures = metrics("concurrency 1", records, replace(found, gross=skewed)).figures
+    for name in ("accuracy_per_joule_mean", "accuracy_per_watt", "tokens_per_second_per_watt"):
+        assert figures[name].high > 0.95 * figures[name].value * 320 / 20
+        assert figures[name].value * 320 / 880 / 2 < figures[name].low < 1.05 * figures[name].value * 320 / 880
+    correct = figures["energy_per_correct_answer"]
+    assert correct.low < 1.05 * correct.value * 20 / 320 and correct.high > 0.95 * correct.value * 880 / 320
 
 
 def test_missing_tokens_refuse():

@@ -84,8 +84,8 @@ def logged(server, script):
 
 def test_times_of_arrival_follow_the_server(server):
     (answer,) = ask(server, {"tokens": 5, "first_ms": 200, "gap_ms": 50})
-    assert (answer.piece_ns[0] - answer.sent_ns) / 1e6 >= 199
-    assert (answer.piece_ns[-1] - answer.piece_ns[0]) / 1e6 >= 199
+    for number, at_ns in enumerate(answer.piece_ns):  # later where the machine is held up, never earlier
+        assert (at_ns - answer.sent_ns) / 1e6 >= 200 + 50 * number - 1
 
 
 def test_one_connection_is_kept_for_one_query_after_the_other(server):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
+from statistics import stdev
 
 import pytest
 from truths import holds
@@ -108,3 +110,44 @@ def test_wrong_data_and_models_are_found_out_before_anything_is_recorded(wrong):
 def test_a_wrong_request_is_found_out_once(world):
     _, found = trained(world, fails="request")
     assert [one.failure for one in found] == ["'tiny:nothing' cannot be imported at fp32"] * 2
+
+
+def test_the_ratio_of_three_trainings_has_the_interval_of_three(world):
+    """Student's with two degrees of freedom: 4.30 standard errors of the logarithms of the three ratios."""
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    lab = TrainLab(
+        TrainJob(device="cpu", epochs=1, trials=3), meter, cool=False, worker=lambda: VirtualTrainer(world, None)
+    )
+    lab.work()
+    result = lab.result(meter.stop())
+    joules = {name: [one.energy.value for one in result.trained if one.precision == name] for name in STEP_S}
+    logs = [math.log(b / a) for a, b in zip(joules["fp32"], joules["bf16"], strict=True)]
+    found = result.beside[1].gross
+    assert found.trials == 3 and stdev(logs) > 0
+    assert math.log(found.high / found.ratio) >= 4.302 * stdev(logs) / math.sqrt(3)
+    assert math.log(found.high / found.ratio) == pytest.approx(math.log(found.ratio / found.low))
+
+
+def test_a_training_that_was_interrupted_is_in_no_mean(world):
+    """Half a training has half the joules."""
+
+    class Interrupted(VirtualTrainer):
+        def ask(self, do, **told):
+            if do == "epoch" and self._mark_ns and len(lab._done) == 6:  # why private: the sixth and last training
+                raise KeyboardInterrupt
+            return super().ask(do, **told)
+
+    meter = Meter("train", sensors=["virtual"])
+    meter.start()
+    job = TrainJob(device="cpu", epochs=2, trials=3)
+    lab = TrainLab(job, meter, cool=False, worker=lambda: Interrupted(world))
+    with pytest.raises(KeyboardInterrupt):
+        lab.work()
+    result = lab.result(meter.stop())
+    assert [len(one.epochs) for one in result.trained] == [2, 2, 2, 2, 2, 1]
+    last = result.trained[-1].precision
+    found = {one.candidate.label: one for one in result.beside}
+    assert {name: len(one.trials) for name, one in found.items()} == {"fp32": 3, "bf16": 3} | {last: 2}
+    whole = [one.seconds for one in result.trained if one.precision == last][:2]
+    assert found[last].seconds.value == pytest.approx(sum(whole) / 2)

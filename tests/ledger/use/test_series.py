@@ -5,6 +5,7 @@ import pytest
 from machines import Process, write_machine
 from tapes import at
 
+from everywatt.energy import loading
 from everywatt.energy.sources import addable, sources
 from everywatt.ledger.split.split import cut, remainder
 from everywatt.ledger.use import account
@@ -58,7 +59,7 @@ def test_idle_cells_of_a_long_tape_come_from_the_heads_of_its_frames(tmp_path, m
     source = addable(sources(tape))[0]
     exact, rough = account.Cells(), account.Cells()
     exact.update(source)
-    monkeypatch.setattr(account, "MANY_ROWS", 1000)
+    monkeypatch.setattr(loading, "MANY_ROWS", 1000)
     rough.update(source)
     assert exact.joules.sum() == pytest.approx(1800 * 20 + 1800 * 80)
     inside = rough.observed_s > 0

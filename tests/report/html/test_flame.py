@@ -35,3 +35,22 @@ def test_a_span_has_one_interval_in_phases_and_in_the_graph(tmp_path):
     (outer,) = graph["root"]["children"]
     found = {one["name"]: one["shown"] for one in (outer, *outer["children"])}
     assert found == {row["name"]: row["energy"]["shown"] for row in phases["rows"]} and not graph["left_out"]
+
+
+def test_a_span_that_is_open_lasts_until_now(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    path = write_tape(tmp_path / "open.tape", [package], [("run", 2, None, None, {}), ("load", 3, 4, "s0", {})])
+    found = {row["name"]: row for row in phases_of(everywatt.load(path))["rows"]}
+    assert found["run"]["seconds"] == pytest.approx(8.0, abs=0.2) and found["load"]["seconds_shown"] == "1.00 s"
+    assert found["run"]["mean_shown"] == "40.00 W"
+
+
+def test_trainings_of_two_precisions_are_two_phases(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    spans = [("training", 2 * n, 2 * n + 1 + n % 2, None, {"precision": ("fp32", "bf16")[n % 2]}) for n in range(4)]
+    run = everywatt.load(write_tape(tmp_path / "train.tape", [package], spans))
+    found = {row["name"]: row for row in phases_of(run)["rows"]}
+    assert {name: (row["count"], row["seconds"]) for name, row in found.items()} == {
+        "training fp32": (2, pytest.approx(2.0)), "training bf16": (2, pytest.approx(4.0))
+    }  # fmt: skip
+    assert found["training bf16"]["energy"]["joules"] == pytest.approx(160.0, rel=0.01)

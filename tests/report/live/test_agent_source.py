@@ -79,6 +79,17 @@ def test_devices_owners_and_the_total(server):
     )
 
 
+def test_the_total_has_an_interval_where_its_devices_have(server):
+    ends = [
+        f'everywatt_energy_{side}_joules_total{{device="{device}",domain="{domain}"}} {value}\n'
+        for device, domain, low, high in (("gpu.0", "gpu", 4800, 5100), ("cpu.0", "package", 990, 1010))
+        for side, value in (("low", low), ("high", high))
+    ]
+    server.body = ((TEXT % {"joules": 5000}) + "".join(ends)).encode()
+    total = AgentSource(url(server), 1.0).poll().total
+    assert (total.low, total.joules, total.high) == (5790, 6000, 6110)
+
+
 def test_an_owner_s_power_is_what_its_counters_grew_by(server):
     source = AgentSource(url(server), 1.0)
     source.poll()

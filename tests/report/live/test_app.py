@@ -49,7 +49,7 @@ def run(steps, *, size=(120, 40), source=None, **more):
     return app
 
 
-async def until(pilot, condition, tries=200):
+async def until(pilot, condition, tries=3000):
     for _ in range(tries):
         if condition():
             return
@@ -193,3 +193,27 @@ def test_signals_are_left_as_they_were():
 
     run(steps)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_clicks_sort_and_press_keys():
+    async def click(pilot, app, words):
+        y, line = next((y, line) for y, line in enumerate(text(app).splitlines()) if words in line)
+        await pilot.click(offset=(line.index(words), y))
+
+    async def steps(pilot, app):
+        await pilot.press("s")
+        await click(pilot, app, "OWNER")
+        assert app.view.sort == "owner" and owners(app)[0] == "idle"
+        await click(pilot, app, "▾OWNER")
+        assert app.view.reverse and owners(app)[-1] == "idle"
+        await click(pilot, app, "UTIL")
+        assert app.view.device_sort == "use"
+        await click(pilot, app, "u unit")
+        assert app.view.unit == "Wh"
+        await click(pilot, app, "space freeze")
+        assert app.view.frozen
+        await click(pilot, app, "python train.py")
+        assert app.view.sort == "owner"
+        await click(pilot, app, "q quit")
+
+    assert run(steps).return_value == 0

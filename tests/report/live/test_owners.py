@@ -119,3 +119,25 @@ def test_owners_say_how_much_older_than_the_total_they_are(machine):
     later = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns + 9_000_000_000)
     assert 0 <= first.age_s < 2 and later.age_s == pytest.approx(first.age_s + 9.0)
     assert later.entries == first.entries
+
+
+def test_an_owner_that_came_after_intervals_were_found_has_one(tmp_path):
+    """Intervals are found now and then; the clock stands still, so that they are found once."""
+    late = Process(300, [0.0] * 9 + [1.0] * (SECONDS - 9), began=9, name="late")
+    path = write_machine(
+        tmp_path / "box-0001.tape", {"cpu.0": WATTS}, [*processes(), late], seconds=SECONDS, everything=True,
+        seal=False,
+    )  # fmt: skip
+    with Tape.open(path, verify=False) as tape:
+        gatherer = Gatherer(1.0)
+        gatherer.adopt(tape)
+        gatherer.feed(Follower(tape).look())
+        clock = Clock()
+        asker = RunningOwners("process", clock=clock, cpu_clock=lambda: 0.0)
+        asker.finish(tape, gatherer.lines, at(8.2))
+        clock.now_s = 5.0
+        owners = asker.ask(Run(path, [tape]), gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    assert named(owners)["late"].joules > 20
+    for entry in owners.entries:
+        assert entry.low is not None and entry.low <= entry.joules <= entry.high, entry
+    assert named(owners)["late"].low < named(owners)["late"].joules

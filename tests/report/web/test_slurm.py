@@ -97,7 +97,7 @@ def test_pages_are_guarded_and_hold_text_only(open_: TestClient, path: str) -> N
 def test_what_an_administrator_sees(behind: TestClient) -> None:
     text = behind.get("/slurm?period=30d", headers=as_user("root")).text
     assert "root (administrator)" in text and "3.60 MJ ± 0.36" in text and "/slurm/job/3_4" in text
-    assert "Nodes in these hours: 11.60 MJ = jobs 6.600 MJ, idle 3.500 MJ, system 1.500 MJ." in text
+    assert "Nodes in this period: 11.60 MJ = jobs 6.600 MJ, idle 3.500 MJ, system 1.500 MJ." in text
     assert "ada" in behind.get("/slurm/users", headers=as_user("root")).text
     assert "&lt;script&gt;" in text
     assert "/slurm/month/2026-11" in behind.get("/slurm/months", headers=as_user("root")).text
@@ -114,7 +114,7 @@ def test_the_period_is_marked_unless_a_window_was_asked_for(open_: TestClient) -
 def test_a_user_sees_their_own_jobs(behind: TestClient, path: str) -> None:
     answer = behind.get(path, headers=as_user("bob"))
     assert answer.status_code == 200
-    for word in ("ada", "phys", "3.60 MJ", "eve", "Nodes in these hours", "Nodes drew"):
+    for word in ("ada", "phys", "3.60 MJ", "eve", "Nodes in this period", "Nodes drew"):
         assert word not in answer.text.replace("everywatt", "")
     own = {"/slurm": "3_4", "/slurm/jobs": "3_4", "/slurm/accounts": "chem", "/slurm/users": "bob"}
     assert own.get(path.partition("?")[0], "500 kJ ± 50") in answer.text
@@ -229,3 +229,8 @@ def test_wide_tables_can_be_scrolled_by_keyboard(open_: TestClient) -> None:
         scrolled = re.findall(r'<div class="scroll[^>]*>', text)
         assert scrolled and all('tabindex="0" role="region" aria-label="' in one for one in scrolled)
         assert len(set(scrolled)) == len(scrolled), "each region has a name of its own"
+
+
+def test_a_period_without_records_has_no_zeros(open_: TestClient) -> None:
+    text = open_.get("/slurm/nodes?since=2020-01-01&until=2020-02-01", headers=BEARER).text
+    assert "No node recorded energy in this period." in text and "0 J" not in text

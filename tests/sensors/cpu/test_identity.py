@@ -4,7 +4,7 @@ import pytest
 
 from everywatt.core.machine import Machine
 from everywatt.sensors.cpu.modelled import generation_of, identify
-from everywatt.sensors.surroundings import parse_cpuinfo
+from everywatt.sensors.procfs import parse_cpuinfo
 
 XEON = """processor\t: {n}
 vendor_id\t: GenuineIntel

@@ -34,6 +34,8 @@ def wait_for(trees, wanted):
 def shell():
     """A shell that runs what it is told, line by line."""
     process = subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True)
+    # Popen returns as soon as the program is being loaded, and its arguments are there a little later.
+    until(Path(f"/proc/{process.pid}/cmdline").read_bytes, "arguments of the shell")
     yield process
     process.stdin.close()
     process.wait(timeout=240)

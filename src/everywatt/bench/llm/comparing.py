@@ -8,7 +8,6 @@ what is wrong with one sensor in the same way cancels.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from everywatt.api.run import Run
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm.energy import Bill
-from everywatt.bench.llm.figure import Figure
+from everywatt.bench.llm.figure import Figure, times
 from everywatt.bench.llm.records import Record, read_plan, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.llm.rows import HEADERS, figure_row
@@ -197,7 +196,7 @@ def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str],
             own = _sums(first, other, charged)
             formula = f"accuracy per joule / the first's{some}; {DRAWN}"
             ratio = _figure(own, lambda s: s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"], formula)
-            figures["accuracy_per_joule_ratio"] = _with_measurement(ratio, first, other)
+            figures["accuracy_per_joule_ratio"] = _with_measurement(ratio, other, first)
     charged, some = covered(both)
     if charged:
         sums = _sums(first, other, charged)
@@ -278,20 +277,18 @@ def _figure(sums: tuple[dict[str, Floats], dict[str, float]], of: Callable[[Any]
     return Figure(value, float(low), float(high), "", formula)
 
 
-def _with_measurement(figure: Figure, first: Side, other: Side) -> Figure:
-    """A ratio with what the sensors leave open beside what the items do, as independent."""
+def _with_measurement(figure: Figure, below: Side, above: Side) -> Figure:
+    """A ratio with what the sensors leave open beside what the items do, as independent; by which side's energy is
+    below and above the line."""
     if figure.value is None or figure.low is None or figure.high is None:
         return figure
     try:
-        ratio = other.owed.gross.ratio(first.owed.gross)
+        ratio = above.owed.gross.ratio(below.owed.gross)
     except EverywattError as error:
         return Figure.none("", figure.formula, error.message)
-    below = math.hypot(figure.value - figure.low, figure.value * (1 - ratio.low / ratio.value))
-    above = math.hypot(figure.high - figure.value, figure.value * (ratio.high / ratio.value - 1))
-    high = figure.value + above if math.isfinite(above) else None
-    return Figure(
-        figure.value, max(0.0, figure.value - below), high, "", f"{figure.formula}; plus measurement uncertainty"
-    )
+    off = ratio.low / ratio.value, ratio.high / ratio.value
+    low, high = times((figure.low, figure.value, figure.high), *off)
+    return Figure(figure.value, low, high, "", f"{figure.formula}; plus measurement uncertainty")
 
 
 def _sentences(first: str, other: str, figures: Mapping[str, Figure], p: float | None, answered: str = "") -> list[str]:

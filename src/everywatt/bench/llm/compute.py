@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from everywatt.bench.llm.figure import Figure, over_energy
@@ -58,6 +58,18 @@ class Facts(ToDict):
         if "token_price" in known:
             known["token_price"] = (float(known["token_price"][0]), float(known["token_price"][1]))
         return cls(**known)
+
+    def given(self, parameters: str | None, peak_flops: str | None, token_price: str | None) -> Facts:
+        """With what a user gave in words: `7B`, `312T`, `0.15,0.60 USD`."""
+        facts = self
+        if parameters is not None:
+            facts = replace(facts, parameters=parse_count(parameters), parameters_from="given")
+        if peak_flops is not None:
+            facts = replace(facts, peak_flops=parse_count(peak_flops), peak_from="given")
+        if token_price is not None:
+            first, second, currency = parse_prices(token_price)
+            facts = replace(facts, token_price=(first, second), currency=currency)
+        return facts
 
 
 def parse_count(text: str) -> float:

@@ -28,7 +28,8 @@ from everywatt.bench.llm.clients import border
 from everywatt.bench.llm.records import Item
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import LLM_DATASETS, library, load_plugin, registered
+from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered
+from everywatt.tape.importing import arrow_batches
 
 Row = Mapping[str, Any]
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -244,9 +245,9 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
             if not files:
                 raise UsageError(f"{path} contains no Arrow or Parquet file.")
             for file in files:
-                yield from _table_rows(file)
+                yield from chain.from_iterable(batch.to_pylist() for batch in arrow_batches(file))
         elif path.suffix in (".parquet", ".arrow"):
-            yield from _table_rows(path)
+            yield from chain.from_iterable(batch.to_pylist() for batch in arrow_batches(path))
         elif path.suffix in (".csv", ".tsv"):
             text = foreign.lines(path, errors="strict", ends=True)
             yield from csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
@@ -275,24 +276,3 @@ def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
         if not isinstance(row, dict):
             raise UsageError(f"{path}:{number} is not an object.")
         yield row
-
-
-def _table_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
-    try:
-        if path.suffix == ".parquet":
-            for batch in pq.ParquetFile(path).iter_batches():
-                yield from batch.to_pylist()
-            return
-        with pa.memory_map(str(path)) as source:
-            try:
-                reader = pa.ipc.open_stream(source)
-            except pa.ArrowInvalid:
-                reader = pa.ipc.open_file(source)
-                for number in range(reader.num_record_batches):
-                    yield from reader.get_batch(number).to_pylist()
-                return
-            for batch in reader:
-                yield from batch.to_pylist()
-    except pa.ArrowException as error:
-        raise UsageError(f"{path} cannot be read: {error}.") from None

@@ -129,6 +129,22 @@ def over_energy(amount: float, energy: Energy, unit: str, formula: str) -> Figur
     """An amount for each joule, with the energy's interval."""
     if energy.joules is None or not energy.joules > 0:
         return Figure.none(unit, formula, energy.refused or "no energy was measured")
-    low = energy.low or 0.0
-    most = amount / low if low > 0 else None
-    return Figure(amount / energy.joules, amount / (energy.high or energy.joules), most, unit, formula)
+    value, less, more = amount / energy.joules, *per_joule(energy)
+    return Figure(value, *times((value, value, value), less, more), unit, formula)
+
+
+def per_joule(energy: Energy) -> tuple[float, float]:
+    """The factors by which a quotient with this energy below the line may be less and more."""
+    value, low, high = energy.value, energy.low or 0.0, energy.high or energy.value
+    return value / high, value / low if low > 0 else math.inf
+
+
+def times(spread: tuple[float, float, float], less: float, more: float) -> tuple[float, float | None]:
+    """The interval of a figure (low, value, high) times an independent factor about 1: each side is the root of squares
+    of logarithms, since a quotient is as often twice as half of what it should be. None above where it has no end."""
+    low, value, high = spread
+    if not value > 0:
+        return 0.0, high * more if math.isfinite(more) else None
+    below = math.hypot(math.log(low / value), math.log(less)) if low > 0 and less > 0 else math.inf
+    above = math.hypot(math.log(high / value), math.log(more)) if math.isfinite(more) else math.inf
+    return value * math.exp(-below), value * math.exp(above) if math.isfinite(above) else None

@@ -107,6 +107,17 @@ def parse_rate(text: str) -> Level:
     return Level(None, rate, kind != "constant")
 
 
+def parse_levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tuple[Level, ...]:
+    """The loads that options ask for; none where they say nothing."""
+    if sum(one is not None for one in (concurrency, rate, sweep)) > 1:
+        raise UsageError("--concurrency, --rate and --sweep cannot be combined.")
+    if sweep is not None:
+        return parse_sweep(sweep)
+    if rate is not None:
+        return (parse_rate(rate),)
+    return () if concurrency is None else (Level(concurrency),)
+
+
 def parse_sweep(text: str) -> tuple[Level, ...]:
     """`1,2,4,8`: concurrencies, each once, in this order."""
     words = [word.strip() for word in text.split(",")]

@@ -12,7 +12,16 @@ import numpy as np
 
 from everywatt.bench.llm.compute import Facts, compute_figures
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill
-from everywatt.bench.llm.figure import Figure, Share, over_energy, percentiles, regression, trimmed_mean
+from everywatt.bench.llm.figure import (
+    Figure,
+    Share,
+    over_energy,
+    per_joule,
+    percentiles,
+    regression,
+    times,
+    trimmed_mean,
+)
 from everywatt.bench.llm.records import OK, Answer, Record, scored
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy
@@ -298,33 +307,25 @@ def _answer_figures(bill: Bill, judged: Sequence[Record]) -> dict[str, Figure]:
     if spread is None or right in (0, n):
         # Drawing the same verdict again and again says nothing of the others: Wilson's interval does.
         spread = accuracy.low / (total / n), accuracy.high / (total / n)
-    low, high = _wider(value, spread, bill.gross)
+    off = per_joule(bill.gross)
+    low, high = times((spread[0], value, spread[1]), *off)
     correct = Figure(
         1 / value if right else None,
-        1 / high if right and high else None,
+        1 / high if right and high else 0.0 if right else None,
         1 / low if right and low else None,
         *names["energy_per_correct_answer"],
         None if right else "no answer is correct",
     )
-    low_j, high_j = max(bill.gross.low or 0.0, 0.0), bill.gross.high or bill.gross.joules
+    watts = bill.gross.joules / bill.seconds
+    of_watts = accuracy.low / watts, accuracy.value / watts, accuracy.high / watts
     return {
         "energy_per_correct_answer": correct,
         "accuracy_per_joule_mean": Figure(value, low, high, *names["accuracy_per_joule_mean"]),
-        "accuracy_per_joule_total": Figure(value / n, low / n, high / n, *names["accuracy_per_joule_total"]),
-        "accuracy_per_watt": Figure(
-            accuracy.value * bill.seconds / bill.gross.joules,
-            accuracy.low * bill.seconds / high_j,
-            accuracy.high * bill.seconds / low_j if low_j > 0 else None,
-            *names["accuracy_per_watt"],
+        "accuracy_per_joule_total": Figure(
+            value / n, low / n, None if high is None else high / n, *names["accuracy_per_joule_total"]
         ),
+        "accuracy_per_watt": Figure(of_watts[1], *times(of_watts, *off), *names["accuracy_per_watt"]),
     }
-
-
-def _wider(value: float, spread: tuple[float, float], energy: Energy) -> tuple[float, float]:
-    """The bootstrap's interval and the measurement's own, as independent."""
-    below, above = value - spread[0], spread[1] - value
-    near = (energy.half_width or 0.0) / energy.value if energy.value else 0.0
-    return max(0.0, value - math.hypot(below, value * near)), value + math.hypot(above, value * near)
 
 
 def _speed_figures(
@@ -388,7 +389,8 @@ def _server_times(phases: Mapping[str, tuple[float, float]]) -> dict[str, Figure
 def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
     """Queue, prefill and decode of the queries in which the sensor saw the phase at least three times."""
     owed = [(record, bill.queries[record.span or ""]) for record in answered if record.span in bill.queries]
-    near = (bill.gross.half_width or 0.0) / bill.gross.value if bill.gross.joules else 0.0
+    gross = bill.gross
+    ends = (1 - (gross.low or 0.0) / gross.value, (gross.high or 0.0) / gross.value - 1) if gross.joules else (0.0, 0.0)
     found = {}
     for name, formula in PHASE_FORMULAS.items():
         covered = [(record, joules) for record, one in owed for joules, seen in [one.phase(name)] if seen]
@@ -405,7 +407,7 @@ def _phase_figures(bill: Bill, answered: Sequence[Record]) -> dict[str, Figure]:
         formula += f", of {len(covered)} of {len(owed)} queries" if len(covered) < len(owed) else ", of all queries"
         joules = math.fsum(one for _, one in covered)
         below, above = bill.phase_sides(name, [bill.queries[record.span or ""] for record, _ in covered])
-        low, high = joules - math.hypot(joules * near, below), joules + math.hypot(joules * near, above)
+        low, high = joules - math.hypot(joules * ends[0], below), joules + math.hypot(joules * ends[1], above)
         energy = Figure(joules, max(low, 0.0), high, "J", formula)
         found[f"{name}_energy"] = energy
         kind = {"prefill": "input", "decode": "output"}.get(name)

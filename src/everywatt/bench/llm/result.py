@@ -23,7 +23,7 @@ from everywatt.api.run import Run, load, union
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.figures import Mean, mean_of
 from everywatt.bench.llm.compute import Facts, peak_of
-from everywatt.bench.llm.energy import SERVER, Asked, Bill, asked_of, bill, refused, settle
+from everywatt.bench.llm.energy import SERVER, Asked, Bill, about, asked_of, bill, refused, settle
 from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.loads import kind_of
 from everywatt.bench.llm.metrics import Metrics, metrics
@@ -210,7 +210,9 @@ def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bil
         return bill_elsewhere(run, records, plan["server_tape"])
     if plan.get("no_energy"):
         return refused(str(plan["no_energy"]), boundary, open_s(records))
-    return bill(run, records, boundary)
+    found = bill(run, records, boundary)
+    covered = plan.get("covered")  # an imported profile: all its joules are of what its own plan charged
+    return found if covered is None else replace(found, boundary=str(covered), about=about(str(covered)))
 
 
 def open_s(records: Sequence[Record]) -> float:

@@ -25,7 +25,7 @@ from everywatt.core.format import (
     print_quantity,
 )
 from everywatt.core.jsonio import dumps
-from everywatt.core.plugins import library
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import Footprint
 
@@ -177,7 +177,7 @@ def _cell(value: Any) -> Any:
 
 def write_query_parquet(found: Sequence[Metrics], file: Path) -> None:
     """The same rows as a Parquet file."""
-    pa, pq = library("pyarrow", "analysis"), library("pyarrow.parquet", "analysis")
+    pa, pq = arrow()
     columns, rows = query_rows(found)
     arrays = {}
     for place, name in enumerate(columns):

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from everywatt.bench.trials import last_line
 from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.sensors.child import end_group
+from everywatt.sensors.procfs import parse_process_stat
 
 READY_S = 600.0  # the longest time that loading may take
 MOST_STARTS = 4  # a server that died so often is not started again
@@ -92,7 +94,7 @@ class Serving:
     def alive(self) -> bool:
         """Whether the process that was started last has not ended."""
         try:
-            return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            return parse_process_stat(Path(f"/proc/{self._pid}/stat").read_bytes()).state != "Z"
         except OSError:
             return False
 
@@ -123,16 +125,7 @@ class Serving:
         shell, self._shell = self._shell, None
         if shell is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(shell.pid, number)
-            except ProcessLookupError:
-                break
-            try:
-                shell.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                continue
-        shell.wait()
+        end_group(shell, GRACE_S)
         for stream in (shell.stdin, shell.stdout):
             if stream is not None:
                 stream.close()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import Job, LayerTime
+from everywatt.bench.precision.plan import ComputedReport, Job, LayerTime
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library, load
 
@@ -63,7 +63,7 @@ class Backend(ABC):
         """Run and give what can be scored: `outputs` (vectors or logits), or `loss` and `tokens` of each item."""
 
     @abstractmethod
-    def facts(self, prepared: Any) -> dict[str, Any]:
+    def facts(self, prepared: Any) -> ComputedReport:
         """The fields of `computed.Computed`, from a separate pass under the profiler."""
 
     def hooks(self) -> int:
@@ -130,5 +130,5 @@ class PlainBackend(Backend):
     def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
         return {"outputs": np.asarray(self.run(prepared), dtype=np.float32)}
 
-    def facts(self, prepared: Any) -> dict[str, Any]:
+    def facts(self, prepared: Any) -> ComputedReport:
         return {"visible": False}

@@ -14,7 +14,6 @@ from everywatt.api.meter import Meter
 from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.figures import MOST_OF_ONE, Figures, answered, figures, whole_blocks
-from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
 from everywatt.bench.precision.plan import TARGET, Job, LoopReport
@@ -28,7 +27,6 @@ from everywatt.bench.precision.variants import (
     Variant,
     Worker,
     WorkerFailed,
-    available_bytes,
     crowded,
     load_data_without_torch,
     next_isa,
@@ -36,6 +34,8 @@ from everywatt.bench.precision.variants import (
 )
 from everywatt.bench.trials import Candidate, Trial, with_energy, with_power
 from everywatt.core.energy import Energy
+from everywatt.core.machine import Machine
+from everywatt.sensors.surroundings import memory_bytes
 
 MOST_BLOCKS = 1_000_000_000  # the end of a range of blocks that has no end
 SENSITIVITY_ITEMS = 64  # scored for each layer alone: a model has dozens of layers, and their order is what is asked
@@ -122,14 +122,14 @@ class PrecisionLab:
             elif line["kind"] == "layers":
                 variant.times, variant.pass_s = line["times"], line["pass_s"]
 
-    def _recall(self, variant: Variant, line: dict[str, Any]) -> None:
+    def _recall(self, variant: Variant, line: Mapping[str, Any]) -> None:
         """A precision that was checked and scored before; where its answers are gone it is done again."""
         file, train = self._answers(variant), self.folder / "train.npz"
         if not file.is_file() or not (self.scorer.ready or train.is_file()):
             return
         if not self.scorer.ready:
             self.scorer.train(train)
-        self._check(variant, dict(line["told"]))
+        variant.check(line["told"])
         self.scorer.add(variant.precision, file)
         variant.seq_length, variant.notes, variant.memory_bytes = (
             line["seq_length"],
@@ -193,7 +193,7 @@ class PrecisionLab:
         """A worker that holds the model. Where memory would not do for all of them, the others are let go first."""
         while variant.worker is None:
             others = [one for one in self.variants if one is not variant and one.worker is not None]
-            if others and (self._short or crowded(self.variants, available_bytes())):
+            if others and (self._short or crowded(self.variants, memory_bytes(Machine.here())[0])):
                 for one in others:
                     one.rest()
                 others, self._short = [], True
@@ -224,7 +224,7 @@ class PrecisionLab:
     def _prepare(self, variant: Variant) -> None:
         self._wake(variant)
         facts = self._step(variant, "facts")
-        self._check(variant, dict(facts))
+        variant.check(facts)
         if not self.scorer.ready:
             self._step(variant, "score", part="train", file=str(self.folder / "train.npz"))
             self.scorer.train(self.folder / "train.npz")
@@ -234,23 +234,6 @@ class PrecisionLab:
         variant.known = True
         names = ("precision", "seq_length", "notes", "memory_bytes")
         self._keep("checked", told=facts, **{name: getattr(variant, name) for name in names})
-
-    def _check(self, variant: Variant, facts: dict[str, Any]) -> None:
-        """Refuse a label that is not true; say what is emulated."""
-        capability = facts.pop("capability", None)
-        variant.computed = Computed.of(facts)
-        why = refusal(variant.precision, variant.computed)
-        if why is not None:
-            raise WorkerFailed(why)
-        flags = cpu_flags()
-        pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        variant.emulated = widened(variant.precision, variant.computed) or emulated(
-            variant.precision, flags=flags, capability=pair
-        )
-        if variant.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
-            variant.notes.append(note)
-        if not variant.computed.visible:
-            variant.notes.append("a plain callable: its precision is as declared by the caller")
 
     def _mixed(self) -> None:
         """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""

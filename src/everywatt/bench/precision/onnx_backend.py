@@ -16,7 +16,7 @@ import numpy.typing as npt
 from everywatt.bench.precision.backend import Backend, Unsupported, build, load_model, pooled
 from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import Job
+from everywatt.bench.precision.plan import ComputedReport, Job
 from everywatt.core.errors import MissingExtra
 
 OUTPUT = "output"
@@ -61,7 +61,7 @@ class OnnxBackend(Backend):
         ids, mask = (torch.from_numpy(prepared[name]) for name in ("input_ids", "attention_mask"))
         return language_loss(torch.from_numpy(np.asarray(out)), ids, mask)
 
-    def facts(self, prepared: Any) -> dict[str, Any]:
+    def facts(self, prepared: Any) -> ComputedReport:
         import onnx
 
         weights: Counter[str] = Counter()

@@ -22,6 +22,7 @@ from everywatt.core.format import format_bytes, format_duration, format_number, 
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Column, Table, csv_text
 
+MOST_LAYERS = 12  # rows of a table on a terminal
 COST = (
     "precision", Column("trials", ""), Column("energy / sample", "J"), Column("energy / batch", "J"),
     Column("power", "W"), Column("mean", "s"), Column("p50", "s"), Column("p95", "s"), Column("p99", "s"),
@@ -391,10 +392,10 @@ def _worth(row: Row, best: bool) -> list[Cell]:
     ]
 
 
-def layer_table(row: Row, most: int = 12) -> Table:
+def layer_table(row: Row) -> Table:
     """The most expensive layers, then the others together; everything is in JSON and CSV."""
     layers = row.layers
-    largest = sorted(layers[:-1], key=lambda one: -one.seconds)[:most]
+    largest = sorted(layers[:-1], key=lambda one: -one.seconds)[:MOST_LAYERS]
     rest = [one for one in layers[:-1] if one not in largest]
     rows: list[list[Cell]] = [[one.layer, one.kind, one.share, one.joules] for one in largest]
     if rest:
@@ -406,7 +407,7 @@ def layer_table(row: Row, most: int = 12) -> Table:
     return Table.of("layer", "type", Column("share", "%"), Column("energy / batch", "J"), rows=rows, title=title)
 
 
-def sensitivity_table(found: Ranking, most: int = 12) -> Table:
+def sensitivity_table(found: Ranking, most: int = MOST_LAYERS) -> Table:
     """What to quantise first, with what it does to the answers."""
     rows: list[list[Cell]] = [
         [
@@ -431,7 +432,7 @@ def sensitivity_table(found: Ranking, most: int = 12) -> Table:
 
 
 def beside_text(beside: Beside, score: Score | None) -> str:
-    """`-0.2 points (-1.9 … +1.4)`, or the ratio of perplexities."""
+    """`−0.2 points (−1.9 … +1.4)`, or the ratio of perplexities."""
     if score is not None and score.metric != "accuracy":
         return f"× {format_ratio(beside.change, beside.low, beside.high)}"
     below, above = beside.change - beside.low, beside.high - beside.change

@@ -19,7 +19,7 @@ from torch import nn
 
 from everywatt.bench.precision.backend import Backend, Unsupported, build, converts, load_model, pooled
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import Job, LayerTime
+from everywatt.bench.precision.plan import ComputedReport, Job, LayerTime
 from everywatt.core.stats import median
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -150,7 +150,7 @@ class TorchBackend(Backend):
             return {"outputs": out.float().cpu().numpy()}
         return language_loss(out, prepared["input_ids"], prepared["attention_mask"])
 
-    def facts(self, prepared: Any) -> dict[str, Any]:
+    def facts(self, prepared: Any) -> ComputedReport:
         weights, memory = weights_of(self.model)
         operators, compute = self._watched(prepared)
         return {

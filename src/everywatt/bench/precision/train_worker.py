@@ -40,7 +40,7 @@ class Training:
         self._mark_ns = 0
         self._epoch = 0
 
-    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def setup(self, request: Mapping[str, Any]) -> dict[str, int]:
         """Load data and model."""
         start = int(request["seed"]) + int(request.get("trial", 1)) - 1
         torch.manual_seed(start)

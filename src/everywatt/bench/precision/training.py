@@ -164,15 +164,16 @@ class TrainResult:
 
     @property
     def beside(self) -> list[Figures]:
-        """A block is one training of each precision."""
-        precisions, found = self.job.precisions, self.trained
+        """A block is one training of each precision; those that failed or were interrupted are in no mean."""
+        precisions = self.job.precisions
+        found = [one for one in self.trained if one.failure is None and len(one.epochs) == self.job.epochs]
         if max((one.trial for one in found), default=1) < 2:
             return []
         candidates = [Candidate(index, name, name, ()) for index, name in enumerate(precisions)]
         trials = [
             Trial(
                 *(precisions.index(one.precision), one.trial - 1, place, one.span),
-                *(0 if one.failure is None else 1, one.seconds, 0.0, None),
+                *(0, one.seconds, 0.0, None),
                 energy=one.energy,
                 net=one.net,
             )

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import IO, Any, TypedDict
 
 from everywatt.bench.experiment import read_lines
-from everywatt.bench.precision.computed import Computed
+from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset, load_data
 from everywatt.bench.precision.plan import LayerTime, LoopReport
-from everywatt.bench.trials import Trial, last_line, let_go
+from everywatt.bench.trials import Trial, last_line
 from everywatt.core.errors import UsageError
-from everywatt.sensors.procfs import parse_meminfo
+from everywatt.sensors.child import let_go
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
@@ -212,6 +212,20 @@ class Variant:
         """Whether it can be measured."""
         return self.failure is None and not self.stopped and (self.known or self.worker is not None)
 
+    def check(self, facts: Mapping[str, Any]) -> None:
+        """Take in what a worker computed with. WorkerFailed where the label is not true; what is emulated is noted."""
+        self.computed = Computed.of(facts)
+        why = refusal(self.precision, self.computed)
+        if why is not None:
+            raise WorkerFailed(why)
+        flags, capability = cpu_flags(), facts.get("capability")
+        pair = None if capability is None else (int(capability[0]), int(capability[1]))
+        self.emulated = widened(self.precision, self.computed) or emulated(self.precision, flags=flags, capability=pair)
+        if self.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
+            self.notes.append(note)
+        if not self.computed.visible:
+            self.notes.append("a plain callable: its precision is as declared by the caller")
+
     def has(self, block: int) -> bool:
         """Whether its trial of that block is done."""
         return any(trial.block == block for trial in self.trials)
@@ -234,14 +248,6 @@ class Variant:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
-
-
-def available_bytes() -> int | None:
-    """Memory that programs can still get; None where the kernel does not say."""
-    try:
-        return parse_meminfo(Path("/proc/meminfo").read_bytes()).get("MemAvailable")
-    except OSError:
-        return None
 
 
 def crowded(variants: list[Variant], available: int | None) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from everywatt.bench.precision.backend import Backend, make
 from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
-from everywatt.bench.precision.plan import Job, LoopReport, job_from
+from everywatt.bench.precision.plan import ComputedReport, Job, LayersReport, LoopReport, SetupReport, job_from
 from everywatt.core.platforms import own_peak_bytes
 
 CALIBRATION_ITEMS = 64  # items from which ranges of activations are found; more change them little and take seconds
@@ -34,7 +34,7 @@ class Lab:
         self.model: Backend
         self._timed: list[Any] = []
 
-    def setup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def setup(self, request: Mapping[str, Any]) -> SetupReport:
         """Load the data, make the model at its precision."""
         self._job = job_from(request["job"])
         self.data = load_data(self._job.data)
@@ -46,7 +46,7 @@ class Lab:
         shape = next(iter(timed[0].values())).shape
         return {"seq_length": length, "shape": list(shape)}
 
-    def arrays(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def arrays(self, request: Mapping[str, Any]) -> dict[str, str]:
         """A data set as an .npz file, for a parent without torch."""
         data = load_data(request["data"])
         arrays: dict[str, Any] = {**data.inputs} if data.labels is None else {**data.inputs, "labels": data.labels}
@@ -82,7 +82,7 @@ class Lab:
             "hooks": hooks,
         }
 
-    def score(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def score(self, request: Mapping[str, Any]) -> dict[str, int]:
         """Answers to all items that are scored, in the order of their numbers, in an .npz file."""
         data, job = self.data, self._job
         items = scored_items(data, job.task, job.seed, request.get("limit", job.limit))
@@ -93,16 +93,16 @@ class Lab:
         _save(Path(request["file"]), items, answers)
         return {"items": len(items)}
 
-    def facts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def facts(self, request: Mapping[str, Any]) -> ComputedReport:
         """What was computed, from a pass of its own."""
         return self.model.facts(self._timed[0])
 
-    def layers(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def layers(self, request: Mapping[str, Any]) -> LayersReport:
         """Where the time goes, from passes of their own."""
         found, whole_s = self.model.layers(self._timed[0], int(request.get("passes", 5)))
         return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
 
-    def calls(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def calls(self, request: Mapping[str, Any]) -> dict[str, int]:
         """How many functions a batch calls, from passes that count them: what a hook would add shows to the last one.
 
         The least of three: now and then the collector of garbage calls some too.
@@ -112,7 +112,7 @@ class Lab:
             "hooks": self.model.hooks(),
         }
 
-    def sensitivity(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def sensitivity(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
         """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
         data, job = self.data, self._job
         items = scored_items(data, job.task, job.seed, request["limit"])

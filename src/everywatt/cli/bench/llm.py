@@ -15,9 +15,9 @@ from everywatt.api.run import Run, load
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.compute import Facts, parse_count, parse_prices
+from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
-from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep, repeated
+from everywatt.bench.llm.loads import Level, parse_levels, repeated
 from everywatt.bench.llm.local import TRANSCRIPT, transcribed
 from everywatt.bench.llm.metrics import parse_bounds
 from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
@@ -35,6 +35,7 @@ from everywatt.cli.common.options import (
     country_option,
     idle_option,
     intensity_option,
+    json_value,
     out_option,
     output_options,
     price_option,
@@ -206,7 +207,7 @@ def command(
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
     folder = None if resume is None else folder_of(load(resume, home=settings.home))
     old = None if folder is None else read_plan(folder)
-    levels = repeated(_levels(concurrency, rate, sweep), repeats)
+    levels = repeated(parse_levels(concurrency, rate, sweep), repeats)
     server = None
     if serve is not None:
         before = old or {}
@@ -237,7 +238,7 @@ def command(
         "server_pids": list(pids),
         "boundary": "server" if pids or client.where == "here" else "machine",
         "scoring": scoring.describe(),
-        "facts": _facts(parameters, peak_flops, token_price, old or {}).to_dict(),
+        "facts": Facts.from_dict((old or {}).get("facts") or {}).given(parameters, peak_flops, token_price).to_dict(),
         "serve": serve,
     }
     if old is not None and (wrong := differences(old, plain(about), SAME)):
@@ -398,19 +399,6 @@ def _dataset(asked: Asked, old: Mapping[str, Any] | None, folder: Path | None, o
         )
 
 
-def _facts(parameters: str | None, peak_flops: str | None, token_price: str | None, old: Mapping[str, Any]) -> Facts:
-    """What is known of the model and its hardware: by options, else as the run that goes on knew it."""
-    facts = Facts.from_dict(old.get("facts") or {})
-    if parameters is not None:
-        facts = replace(facts, parameters=parse_count(parameters), parameters_from="given")
-    if peak_flops is not None:
-        facts = replace(facts, peak_flops=parse_count(peak_flops), peak_from="given")
-    if token_price is not None:
-        first, second, currency = parse_prices(token_price)
-        facts = replace(facts, token_price=(first, second), currency=currency)
-    return facts
-
-
 def _server_tape(name: str | None, skew_s: float | None) -> dict[str, Any] | None:
     """Where the server's own tape is, and how far the clocks may be apart."""
     if name is None and skew_s is None:
@@ -434,16 +422,6 @@ def _scoring(
         raise UsageError("A judge needs both a server and a model.", cure="--judge-url URL --judge-model NAME")
     judge = Judge(model, url, dict(params)) if url else None
     return Scoring(judge, Sandbox.find() if run_code else None)
-
-
-def _levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tuple[Level, ...]:
-    if sum(one is not None for one in (concurrency, rate, sweep)) > 1:
-        raise UsageError("--concurrency, --rate and --sweep cannot be combined.")
-    if sweep is not None:
-        return parse_sweep(sweep)
-    if rate is not None:
-        return (parse_rate(rate),)
-    return () if concurrency is None else (Level(concurrency),)
 
 
 def _server(where: str, url: str, given: Sequence[int], output: Output) -> tuple[tuple[int, ...], str | None]:
@@ -501,11 +479,4 @@ def _settings(sampling: Sequence[tuple[str, str]]) -> dict[str, Any]:
     for key, _ in sampling:
         if key in OURS:
             raise UsageError(f"--set {key}: not a sampling parameter; everywatt sets it itself.")
-    return {key: _value(text) for key, text in sampling}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return {key: json_value(text) for key, text in sampling}

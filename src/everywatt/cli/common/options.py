@@ -149,6 +149,16 @@ class Pair(click.ParamType):  # type: ignore[type-arg]
         return key, text
 
 
+def json_value(text: str) -> Any:
+    """The value of a pair: JSON where it is that (`4`, `[1, 2]`), else the text."""
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _ahead_s(text: str) -> float:
     """A time to wait, which may be nothing and cannot be less."""
     seconds = parse_duration_s(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, out_option, output_options
+from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, json_value, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
 from everywatt.core.clocks import NS, SystemClock
@@ -71,7 +70,9 @@ def command(
     """
     if kind not in kinds():
         raise UsageError(f"'{kind}' cannot be imported.", cure=f"one of: {', '.join(sorted(kinds()))}")
-    options: dict[str, Any] = {key: _value(key, value) for key, value in settings}
+    options: dict[str, Any] = {key: json_value(value) for key, value in settings}
+    if isinstance(names := options.get("values"), str):
+        options["values"] = names.split(",")
     if (start, period) != (None, None) and kind not in UNTIMED:
         raise UsageError(f"--start and --period do not apply to {kind}.", cure=f"they are for {', '.join(UNTIMED)}")
     if start is not None:
@@ -80,13 +81,6 @@ def command(
         options[UNTIMED[kind]] = period
     with imported(output, out, f"{kind}-{paths[0].stem}", f"import of {paths[0].name}") as (target, _):
         import_files(kind, paths, target, options)
-
-
-def _value(key: str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text.split(",") if key == "values" else text
 
 
 MANY = 10  # a summary looks at every device of every tape, several times

@@ -14,6 +14,7 @@ from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
+from everywatt.core.units import parse_bytes
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run
@@ -55,7 +56,6 @@ def command(
     `everywatt model fit RUN --target …`.
     """
     from everywatt.stress import Load
-    from everywatt.stress.files import parse_bytes
 
     if time_s < LEAST_S:
         raise UsageError(f"{format_duration(time_s)} is too short to fit a model.", cure="--time 1m or more")

@@ -163,7 +163,7 @@ def _where(model: Model) -> str:
 @output_options
 def explain(model: Path, output: Output) -> None:
     """Show how much each input moves a model's watts, over its range, with the other inputs at their medians."""
-    from everywatt.models.applying import effects
+    from everywatt.models.applying import effects, scale_warnings
     from everywatt.models.modelfile import load_model
 
     fitted = load_model(model)
@@ -184,4 +184,15 @@ def explain(model: Path, output: Output) -> None:
                 right=(1,),
             )
         )
-    output.json("model-explanation", {"model": str(model), "idle_w": idle_w, "columns": found, "importance": share})
+    for warning in scale_warnings(fitted):
+        output.warn(warning)
+    output.json(
+        "model-explanation",
+        {
+            "model": str(model),
+            "idle_w": idle_w,
+            "columns": found,
+            "importance": share,
+            "warnings": scale_warnings(fitted),
+        },
+    )

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.options import DURATION, Verb, output_options
+from everywatt.cli.common.options import DURATION, FILE, Verb, output_options
 from everywatt.cli.common.output import Output, write_text
-from everywatt.cli.model.tables import model_argument, percent, table_of
+from everywatt.cli.model.tables import percent, table_of
 from everywatt.core.config import resolve, user_file
 from everywatt.core.errors import ConfigError, UsageError
 from everywatt.core.format import format_duration, format_number, format_quantity
@@ -25,7 +25,7 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 
 
 @click.command(cls=Verb)
-@model_argument
+@click.argument("model", type=FILE, required=False)
 @click.option(
     "--against",
     metavar="SENSOR|RUN",
@@ -39,7 +39,7 @@ SECTION = re.compile(r"^\[sensor\.model\]\n(?:(?!\[).*\n?)*", re.MULTILINE)
 @click.option("--dry-run", is_flag=True, help="Print what would be done, without changing anything.")
 @output_options
 def command(
-    model: Path,
+    model: Path | None,
     against: str | None,
     time_s: float,
     target: str | None,
@@ -58,9 +58,15 @@ def command(
     config = user_file(os.environ, Path(os.environ.get("HOME", "/")))
     text = config.read_text(encoding="utf-8") if config.is_file() else ""
     if remove:
-        _write(config, SECTION.sub("", text), dry_run)
-        output.say(f"The sensor 'model' was removed from {config}.")
+        without = SECTION.sub("", text)
+        if without == text:
+            output.say(f"{config} has no [sensor.model]: nothing to remove.")
+            return
+        _write(config, without, dry_run)
+        output.say(f"[sensor.model] {'would be' if dry_run else 'was'} removed from {config}.")
         return
+    if model is None:
+        raise UsageError("No model is named.", cure="everywatt model install MODEL (or --remove)")
     fitted = load_model(model)
     if fitted.form.kind == "plugin":
         raise UsageError("A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models.")
@@ -84,8 +90,8 @@ def command(
         write_text(copy, dumps(fitted))
     rest = SECTION.sub("", text)
     _write(config, (rest.rstrip("\n") + "\n\n" if rest.strip() else "") + section, dry_run)
-    told = "Would be" if dry_run else "Is"
-    output.say(f"{told} in {config}: [sensor.model] file = models/{copy.name}. Try: everywatt sensors")
+    done = "Would be added" if dry_run else "Added"
+    output.say(f"{done} to {config}: [sensor.model] file = models/{copy.name}. Try: everywatt sensors")
     output.json(
         "model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w}
     )

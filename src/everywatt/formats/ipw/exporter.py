@@ -317,6 +317,7 @@ def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill:
         "versions": {"everywatt": __version__, "python": platform.python_version()},
         "client_info": plan["client"],
         "energy": bill.gross.to_dict(),
+        "energy_boundary": bill.boundary,
         "energy_by_device": True,  # unlike exports of older versions, in which per_query_joules was of all devices
     }
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from everywatt.bench.llm.datasets import rows
+from everywatt.bench.llm.energy import MACHINE, SERVER
 from everywatt.bench.llm.loads import Level
 from everywatt.bench.llm.records import OK, RIGHT, WRONG, Answer, Item, Journal, Record, Score, write_plan
 from everywatt.core import foreign
@@ -112,6 +113,9 @@ def _columns(queries: Sequence[Query], summary: Mapping[str, Any]) -> tuple[tupl
     """
     ours = "everywatt" in (summary.get("versions") or {})
     if ours and not (summary.get("energy_by_device") and (summary.get("gpu_info") or {}).get("device_type") == "gpu"):
+        energy = summary.get("energy")
+        if isinstance(energy, Mapping) and energy.get("scope") == "cpu":
+            return ((PARTS[0][0], *PARTS[1][1:]),)
         return ((PARTS[0][0], "node.all.energy", "node.all", Domain.NODE),)
     if any(query.value("energy_metrics", WHOLE[0]) is not None for query in queries):
         return (WHOLE,)
@@ -279,6 +283,7 @@ def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequen
     digest = hashlib.sha256("\n".join(str(query.row.get("problem")) for query in queries).encode()).hexdigest()
     # What `export --to ipw` wrote knows which items they were.
     ours = config["dataset"] if isinstance(config.get("dataset"), Mapping) else {}
+    covered = summary.get("energy_boundary")
     name = str(summary.get("dataset_name") or summary.get("dataset") or config.get("dataset_id") or "unknown")
     return {
         "schema": "everywatt/1",
@@ -296,5 +301,6 @@ def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequen
         "loads": [Level().to_dict()],
         "no_energy": None,
         "boundary": "machine",
+        "covered": covered if covered in (SERVER, MACHINE) else None,
         "warnings": list(warnings),
     }

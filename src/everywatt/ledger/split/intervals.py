@@ -48,6 +48,17 @@ def cpu_time_doubt(channel: Channel, one_of_several: bool, threads_per_core: int
     return UNSURE_SMT, True
 
 
+def occupancy(used_s: Sequence[float], used_squares: float, cpus: float | None) -> list[float] | None:
+    """Which part of the CPUs each owner kept busy, on average over CPU time: rest between loads does not count.
+
+    `used_squares` is that of `DeviceAccount`. None where nothing was used, or power does not saturate (`cpus` is None).
+    """
+    whole_s = math.fsum(used_s)
+    if not cpus or whole_s <= 0 or used_squares <= 0:
+        return None
+    return [amount * used_squares / (cpus * whole_s**2) for amount in used_s]
+
+
 def account_budgets(
     account: DeviceAccount[O],
     key: str,
@@ -71,14 +82,11 @@ def account_budgets(
     owned_s = [(rows[owner][OWNED_S] if owner in rows else 0.0) + lone_s.get(owner, 0.0) for owner in charged]
     used_s = math.fsum(used)
     step_j = JIFFY_S * math.fsum(charges.active_j.values()) / used_s if used_s > 0 else 0.0
-    occupancy = None
-    if cpus and used_s > 0 and account.used_squares > 0:
-        busy_s = used_s**2 / account.used_squares
-        occupancy = [amount / (cpus * busy_s) for amount in used]
     idle_j = [max(charges.idle_j, 0.0) if owner == idle else 0.0 for owner in charged]
     doubt_j = [step_j if amount > 0 else 0.0 for amount in used]
     names, amounts_j = list(map(str, range(len(charged)))), list(charged.values())
-    made = budgets(whole, key, level, names, amounts_j, idle_j, owned_s, doubt_j, unsure, occupancy)
+    occupied = occupancy(used, account.used_squares, cpus)
+    made = budgets(whole, key, level, names, amounts_j, idle_j, owned_s, doubt_j, unsure, occupied)
     found = zip(charged, amounts_j, idle_j, made, strict=True)
     return {owner: (charge + rest, budget) for owner, charge, rest, budget in found if charge + rest > 1 / UJ}
 

@@ -18,7 +18,7 @@ from everywatt.ledger.groups import GROUPINGS, Grouping
 from everywatt.ledger.idle import Idle, kind_of
 from everywatt.ledger.levels import device_number
 from everywatt.ledger.owners import BY_ALLOCATION, BY_USE, Owner
-from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt
+from everywatt.ledger.split.intervals import JIFFY_S, UNSURE, cpu_time_doubt, occupancy
 from everywatt.ledger.split.split import (
     CPU_TIME,
     FIRST,
@@ -53,7 +53,7 @@ class DeviceShares:
     that was shared, so that a watt more of idle is so many joules less for it. `unsure` is by
     how much the cost of a unit of use may differ between owners (95 %, relative), `doubt_j` what else is not sure of
     each owner's share, and `method` how the active joules were split. `occupancy` is which part of the CPUs each owner
-    kept busy on average, None where the power of the device rises in proportion to that.
+    kept busy on average (`intervals.occupancy`), None where the power of the device rises in proportion to that.
     `reasons` say why joules are unattributed.
     """
 
@@ -68,7 +68,7 @@ class DeviceShares:
     method: str
     unsure: float
     doubt_j: Floats
-    occupancy: Floats | None = None
+    occupancy: Sequence[float] | None = None
     notes: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
@@ -169,18 +169,10 @@ class _Work:
             method if len(cpu.uses.owner) else "",
             unsure,
             _doubt(replace(cpu, uses=uses), done, used),
-            self._occupancy(uses, package) if saturates else None,
+            occupancy(used.tolist(), done.used_squares, roll.cpus(package) if saturates else None),
             tuple(notes),
             done.reasons if len(cpu.uses.owner) or not done.reasons else (NOT_RECORDED,),
         )
-
-    def _occupancy(self, uses: Uses, package: int | None) -> Floats:
-        """Which part of the CPUs each owner kept busy, on average over CPU time: rest between loads does not count."""
-        count, cpus = len(self._roll), self._roll.cpus(package)
-        used = sums(uses.stretch, uses.amount, len(self._cpu.stretches))
-        squares = float((used**2 / np.maximum(self._cpu.stretches.seconds, 1e-9)).sum())
-        busy_s = float(used.sum()) ** 2 / squares if squares else 1.0
-        return np.asarray(uses.of_owners(count) / (cpus * busy_s), dtype=np.float64)
 
     def _package(self, source: Source) -> int | None:
         """The package that a source is, where there are several and the tape says which CPUs each has."""
@@ -296,7 +288,7 @@ def _padded(device: DeviceShares, count: int) -> DeviceShares:
         held_j=np.pad(device.held_j, more),
         idle_j=np.pad(device.idle_j, more),
         doubt_j=np.pad(device.doubt_j, more),
-        occupancy=None if device.occupancy is None else np.pad(device.occupancy, more),
+        occupancy=None if device.occupancy is None else [*device.occupancy, *[0.0] * more[1]],
         owned_s=np.pad(device.owned_s, more),
     )
 

@@ -123,7 +123,7 @@ class Split:
     """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
 
     `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
-    `nobody_s` is the same for what is of nobody; `reasons` are why it is.
+    `nobody_s` is the same for what is of nobody; `reasons` are why it is. `used_squares` is that of `DeviceAccount`.
     """
 
     active_j: Floats
@@ -131,8 +131,9 @@ class Split:
     idle_j: float
     nobody_j: float
     owned_s: Floats
-    nobody_s: float = 0.0
-    reasons: tuple[str, ...] = ()
+    nobody_s: float
+    reasons: tuple[str, ...]
+    used_squares: float
 
     @property
     def joules(self) -> float:
@@ -171,7 +172,7 @@ def accumulate(
         _total(np.where(alone, observed_s, 0.0)),
         _total(np.where(alone, noise_e, 0.0)),
         _total(np.where(alone, level.spread_w * observed_s, 0.0)),
-        _total(np.where(busy, used**2 / np.maximum(observed_s, SHORTEST_S), 0.0)),
+        _total(np.where(busy & (observed_s > SHORTEST_S), used**2 / np.maximum(observed_s, SHORTEST_S), 0.0)),
     )
     there = np.flatnonzero(columns.any(axis=1))
     made.owners = dict(zip(there.tolist(), columns[there].tolist(), strict=True))
@@ -192,8 +193,8 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
     reasons = tuple(charges.reasons(NOBODY_AT))
-    nobody_s = account.unattributed_s(charges)
-    return Split(active_j, held_j, charges.idle_j, charges.unattributed_j, owned_s, nobody_s, reasons)
+    nobody = charges.unattributed_j, owned_s, account.unattributed_s(charges)
+    return Split(active_j, held_j, charges.idle_j, *nobody, reasons, account.used_squares)
 
 
 # How joules are shared, as ledgers say it.

@@ -10,14 +10,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged
 from everywatt.energy import window
 from everywatt.energy.sources import Source
 from everywatt.ledger.use.facts import members
 from everywatt.ledger.use.usage import HOST_BUSY, HOST_IDLE, GpuUse, ProcessUse, Series, find_series
-from everywatt.tape.accumulate import energy_channels
+from everywatt.sensors.base import TableRow
 from everywatt.tape.reader import StoredGroup, Tape
 
 Ints = npt.NDArray[np.int64]
@@ -76,7 +75,7 @@ class TapeUse:
         self.busy, self.still = self.channel(tape, HOST_BUSY), self.channel(tape, HOST_IDLE)
         self._notes(tape)
 
-    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, list[dict[str, Any]]], None]]) -> None:
+    def _feed(self, tape: Tape, takers: Mapping[str, Callable[[int, Sequence[TableRow]], None]]) -> None:
         """Give frames of table groups that came since to who takes them, all in order of time."""
         fresh = [self._fresh(tape, group) for group in tape.groups if group.info.name in takers]
         for at_ns, name, rows in heapq.merge(*fresh, key=lambda frame: frame[0]):
@@ -86,7 +85,7 @@ class TapeUse:
                 raise TapeDamaged(f"{tape.path}: a row of {name} cannot be read: {error}.") from None
             self._read_ns[name] = at_ns
 
-    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, list[dict[str, Any]]]]:
+    def _fresh(self, tape: Tape, group: StoredGroup) -> Iterator[tuple[int, str, Sequence[TableRow]]]:
         last_ns = self._read_ns.get(group.info.name)
         for frame in tape.tables(group.id, None if last_ns is None else last_ns + 1, None):
             if last_ns is None or frame.at_ns > last_ns:
@@ -208,7 +207,6 @@ def tape_use(tape: Tape) -> TapeUse:
 
 
 MOST_ANSWERS = 64
-MANY_ROWS = 2_000_000
 
 _answers: WeakKeyDictionary[Tape, dict[tuple[int, str, bytes, bytes], tuple[Floats, Floats]]] = WeakKeyDictionary()
 
@@ -265,27 +263,9 @@ class Cells:
         if count <= have:
             return
         edges = first_ns + np.arange(have, count + 1, dtype=np.int64) * step_ns
-        joules, observed_s = _roughly(source, edges) or _stretch_joules(source, edges[:-1], edges[1:])
+        joules, observed_s = window.cell_joules(source, edges)
         self.joules = np.concatenate((self.joules, joules))
         self.observed_s = np.concatenate((self.observed_s, observed_s))
-
-
-def _roughly(source: Source, edges_ns: Ints) -> tuple[Floats, Floats] | None:
-    """Joules between edges by what frames had accumulated at their first rows; None where that would be too coarse.
-
-    A tape of millions of rows has a frame every few seconds, which is as fine as idle needs, and no row is decoded.
-    """
-    tape, group = source.tape, source.group
-    first_ns, last_ns = tape.extent_ns()
-    rows = (last_ns - first_ns) / NS / max(group.expected_period_s, 1e-9)
-    if not tape.sealed or rows < MANY_ROWS or source.channel.kind is not Kind.COUNTER or source.channel.facts.bias_w:
-        return None
-    place = energy_channels(group.info).index(group.info.channels.index(source.channel))
-    heads = [(frame.first_ns, frame.cum[place][0]) for frame in tape.iter_frames(group.id)]
-    at_ns, counts = np.array([head[0] for head in heads]), np.array([head[1] for head in heads])
-    joules = np.diff(np.interp(edges_ns, at_ns, counts)) * source.channel.scale * source.channel.facts.gain
-    inside = (edges_ns[:-1] >= at_ns[0]) & (edges_ns[1:] <= at_ns[-1])
-    return np.where(inside, joules, 0.0), np.where(inside, np.diff(edges_ns) / NS, 0.0)
 
 
 def _step_ns(length_ns: int) -> int:

@@ -17,6 +17,7 @@ from everywatt.ledger.split.intervals import JIFFY_S
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.processes import CpuRecord, ProcessTable, Seen
 from everywatt.ledger.use.tenants import GpuTable, Tenant, active_weights
+from everywatt.sensors.base import TableRow
 
 LONGEST_S = 60.0  # use of a GPU whose energy is not shared is forgotten after this
 
@@ -152,7 +153,7 @@ class OwnerUse(ProcessTable):
 
     # What the tables say.
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """Rows of `use.processes`: new, changed and gone ones."""
         super().feed(at_ns, rows)
         if self.hidden:
@@ -191,7 +192,7 @@ class OwnerUse(ProcessTable):
         self.taken = [used for used in self._used_now if used[1] > 0]
         for facts, cpu_s, cpu in self.taken:
             owner = self.owner(facts)
-            found.add(owner, cpu_s, cpu, None if owner in (METER, OTHER) else facts.workload)
+            found.add(owner, cpu_s, cpu, None if owner is METER or owner is OTHER else facts.workload)
         beyond_s = self._beyond.take(self._host_used - sum(found.uses.values()))
         if beyond_s > 0:
             found.add(UNATTRIBUTED, beyond_s)
@@ -316,7 +317,7 @@ class GpuOwnerUse:
             return now.used or now.held
         return {pid: part for pid, part in before.items() if pid in now.held and stayed(pid)}
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]], table_name: str = "") -> None:
+    def feed(self, at_ns: int, rows: Sequence[TableRow], table_name: str = "") -> None:
         """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
         before_ns, gpus = self._read.get(table_name, (at_ns - self._period_ns, set[int]()))
         stretches = list(self._table.feed(at_ns, rows, before_ns))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.facts import ProcessFacts, places_of
+from everywatt.sensors.base import TableRow
 
 TICK_NS = NS // 100  # `start` is in ticks of 10 ms since boot, on every Linux of today
 PLAIN_ROW = 9  # keys of a row with nothing but numbers
@@ -73,7 +74,7 @@ class CgroupTable:
             self.names.pop(path, None)
         return gone
 
-    def feed(self, rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, bool, bool, float]]:
+    def feed(self, rows: Sequence[TableRow]) -> Iterator[tuple[str, bool, bool, float]]:
         """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
 
         A new one has a past that is not ours, unless it was made for a command.
@@ -160,7 +161,7 @@ class ProcessTable:
 
     # Groups.
 
-    def feed_cgroups(self, rows: Sequence[dict[str, Any]]) -> None:
+    def feed_cgroups(self, rows: Sequence[TableRow]) -> None:
         """Rows of `use.cgroups`, which are read after the processes.
 
         What groups used beyond their processes was used by some that came and went. Inner groups come first: what is in
@@ -216,7 +217,7 @@ class ProcessTable:
 
     # Rows.
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
             return
@@ -262,7 +263,7 @@ class ProcessTable:
         went[key] = (seen, seen.facts.ppid)
         self._ended(seen.facts, at_ns)
 
-    def _again(self, seen: Seen, row: dict[str, Any], at_ns: int, gains: dict[int, float]) -> float:
+    def _again(self, seen: Seen, row: TableRow, at_ns: int, gains: dict[int, float]) -> float:
         """A process that is known: what it used since it was last told of, never below zero."""
         cpu_s = row.get("cpu_s")
         if cpu_s is None:
@@ -285,7 +286,7 @@ class ProcessTable:
         self._sizes(seen, row, at_ns)
         return used_s
 
-    def _sizes(self, seen: Seen, row: dict[str, Any], at_ns: int) -> None:
+    def _sizes(self, seen: Seen, row: TableRow, at_ns: int) -> None:
         seen.threads = row.get("threads") or 1
         seen.cpu = row.get("cpu", -1) if seen.threads == 1 else -1
         rss = row.get("rss_bytes")
@@ -305,7 +306,7 @@ class ProcessTable:
         before.moved = True
         return seen.facts
 
-    def _row(self, row: dict[str, Any], low_ns: int, at_ns: int, gains: dict[int, float], went: Ended) -> None:
+    def _row(self, row: TableRow, low_ns: int, at_ns: int, gains: dict[int, float], went: Ended) -> None:
         pid, start = int(row["pid"]), row.get("start")
         if pid == 0:
             self.everybody = bool(row.get("everything", self.everybody))
@@ -332,7 +333,7 @@ class ProcessTable:
         if row.get("cpu_s") is not None:
             self._sizes(self._first(row, at_ns, gains), row, at_ns)
 
-    def _first(self, row: dict[str, Any], at_ns: int, gains: dict[int, float]) -> Seen:
+    def _first(self, row: TableRow, at_ns: int, gains: dict[int, float]) -> Seen:
         """A process told of for the first time: what it used since it started counts, if it did so in our time."""
         cpu_s, children_s = float(row["cpu_s"]), float(row.get("children_cpu_s") or 0.0)
         pid, start = int(row["pid"]), row["start"]
@@ -354,7 +355,7 @@ class ProcessTable:
                 gains[pid] = children_s
         return seen
 
-    def _exit(self, row: dict[str, Any], low_ns: int, at_ns: int, went: Ended) -> None:
+    def _exit(self, row: TableRow, low_ns: int, at_ns: int, went: Ended) -> None:
         """The kernel's record of an end: the final CPU time of a known process, or all there is of one never read."""
         pid, start, cpu_s = int(row["pid"]), row.get("start"), float(row.get("cpu_s") or 0.0)
         seen = self.alive.get(pid)
@@ -417,7 +418,7 @@ class ProcessTable:
             found = self._exited[key] = self._number(facts)
         return found
 
-    def _child(self, facts: ProcessFacts, row: dict[str, Any]) -> ProcessFacts:
+    def _child(self, facts: ProcessFacts, row: TableRow) -> ProcessFacts:
         """A process with the parent that it has when it is first told of."""
         parent = self.alive.get(row.get("ppid", 0))
         if parent is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from everywatt.core.clocks import NS
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.processes import LATE
+from everywatt.sensors.base import TableRow
 
 BUSY_SM = 1.0  # per cent of a GPU's SM time below which a process only holds it
 
@@ -36,7 +37,7 @@ class TenantTable:
         """Those of the last rows."""
         return tuple(self._now.values())
 
-    def update(self, rows: Sequence[dict[str, Any]]) -> tuple[Tenant, ...]:
+    def update(self, rows: Sequence[TableRow]) -> tuple[Tenant, ...]:
         """Take rows; gives who was there in the time that ended with them.
 
         Whoever came or left meanwhile was there for half of it, as far as is known.
@@ -73,7 +74,7 @@ class GpuTable:
         return {tenant.pid for table in self._tables.values() for tenant in table.now}
 
     def feed(
-        self, at_ns: int, rows: Sequence[dict[str, Any]], since_ns: int | None = None
+        self, at_ns: int, rows: Sequence[TableRow], since_ns: int | None = None
     ) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
         """Take the rows of one instant; gives stretches (GPU, start, end, tenants) of the GPUs that they are about.
 
@@ -81,7 +82,7 @@ class GpuTable:
         """
         if self._first_ns is None:
             self._first_ns = at_ns
-        changed: dict[int, list[dict[str, Any]]] = {}
+        changed: dict[int, list[TableRow]] = {}
         for row in rows:
             if row.get("gpu") is not None:
                 changed.setdefault(int(row["gpu"]), []).append(row)
@@ -89,7 +90,7 @@ class GpuTable:
             yield from self._stretches(gpu, at_ns, mine, since_ns)
 
     def _stretches(
-        self, gpu: int, at_ns: int, rows: Sequence[dict[str, Any]], before_ns: int | None
+        self, gpu: int, at_ns: int, rows: Sequence[TableRow], before_ns: int | None
     ) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
         table = self._tables.setdefault(gpu, TenantTable())
         since_ns = max((int(row["since_ns"]) for row in rows if row.get("since_ns") is not None), default=None)
@@ -119,12 +120,12 @@ def _half(tenant: Tenant) -> Tenant:
     return tenant if tenant.sm is None else replace(tenant, sm=tenant.sm / 2)
 
 
-def tenant_key(row: dict[str, Any]) -> tuple[Any, ...]:
+def tenant_key(row: TableRow) -> tuple[Any, ...]:
     """What names a tenant in rows of `nvml.processes`."""
     return (row.get("pid"), row.get("gpu_instance"), row.get("compute_instance"))
 
 
-def tenant_of(row: dict[str, Any]) -> Tenant:
+def tenant_of(row: TableRow) -> Tenant:
     """The tenant of one row; one that is gone was there half of the time."""
     instance = row.get("gpu_instance")
     sm = row.get("sm")

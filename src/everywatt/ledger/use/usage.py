@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.processes import CpuRecord, ProcessTable
 from everywatt.ledger.use.tenants import GpuTable, Tenant
+from everywatt.sensors.base import TableRow
 from everywatt.tape.columns import load_columns
 from everywatt.tape.reader import StoredGroup, Tape
 
@@ -76,12 +76,12 @@ class ProcessUse(ProcessTable):
         self._count = len(self.processes)
         self._goes_on = True
 
-    def end_with(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def end_with(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """What the segment after this one told first: all processes that there were then."""
         self._goes_on = True
         self.feed(at_ns, rows)
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """Take the rows that were told at one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
             return
@@ -89,7 +89,7 @@ class ProcessUse(ProcessTable):
         self.everything[-1] = self.everybody
         self._sorted = None
 
-    def feed_groups_at(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def feed_groups_at(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """Rows of `use.cgroups` that were told at one instant."""
         self._groups_ns = at_ns
         self.feed_cgroups(rows)
@@ -189,7 +189,7 @@ class GpuUse:
         self.edges: dict[int, list[int]] = {}
         self.tenants: dict[int, list[tuple[Tenant, ...]]] = {}
 
-    def feed(self, at_ns: int, rows: Sequence[dict[str, Any]]) -> None:
+    def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
         """Take the rows that were told at one instant. A row's use is of the period that ends there."""
         for gpu, start_ns, end_ns, tenants in self._table.feed(at_ns, rows):
             self.edges.setdefault(gpu, [start_ns]).append(end_ns)

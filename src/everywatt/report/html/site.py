@@ -17,7 +17,10 @@ from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
 MOST = 40
-FOOTER = "<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %.</footer>"
+FOOTER = (
+    "<footer>Days and months are UTC; a job belongs to the day of its end. Intervals are 95 %. "
+    "Waste is the part of the idle share that a job did not use.</footer>"
+)
 TITLES = {"user": "By user", "account": "By account", "state": "By final state", "partition": "By partition"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,13 @@ from everywatt.report.html.pyramid import pack
 
 MOST_BANDS = 10_000
 MOST_PHASES = 60
+MOST_SPANS = 5_000  # the ledger by span, and the energies one by one, of more take seconds
+
+
+def _label(span: Span) -> str:
+    """A span's name, with its precision where it has one: what is compared is not added up."""
+    precision = span.attributes.get("precision")
+    return shown_name(f"{span.name} {precision}" if isinstance(precision, str) else span.name)
 
 
 def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
@@ -32,7 +39,7 @@ def spans_over_time(run: Run) -> list[tuple[str, float, float, int]]:
             end_ns = high_ns if span.end_ns is None else span.end_ns
             placed.setdefault(span.id, (span, (span.start_ns - offset_ns) / NS, (end_ns - offset_ns) / NS))
     spans = {uid: span for uid, (span, _, _) in placed.items()}
-    found = [(shown_name(span.name), start, end, len(_path(span, spans)) - 1) for span, start, end in placed.values()]
+    found = [(_label(span), start, end, len(_path(span, spans)) - 1) for span, start, end in placed.values()]
     return sorted(found, key=lambda band: (band[3], band[1]))
 
 
@@ -63,12 +70,15 @@ def _about(seconds: float) -> float:
 def phases_of(run: Run) -> dict[str, Any]:
     """Spans by name: how many, how long, joules with interval, mean watts, share of the run; the longest names."""
     by_name: dict[str, list[Span]] = {}
-    for span in run.spans:
-        by_name.setdefault(span.name, []).append(span)
-    longest = sorted(by_name, key=lambda name: -sum(span.duration_s or 0.0 for span in by_name[name]))[:MOST_PHASES]
+    found = run.spans
+    for span in found:
+        by_name.setdefault(_label(span) if len(found) <= MOST_SPANS else span.name, []).append(span)
+    until_ns = {span.id: tape.extent_ns()[1] for tape in run.tapes for span in tape.spans() if span.end_ns is None}
+    lengths = {name: sum(_seconds(span, until_ns) for span in spans) for name, spans in by_name.items()}
+    longest = sorted(by_name, key=lambda name: -lengths[name])[:MOST_PHASES]
     whole = run.energy().joules
-    rows = [_phase(run, name, spans, whole) for name, spans in by_name.items() if name in longest]
-    return {"rows": rows, "count": len(by_name), "overlap": overlap(run.spans)}
+    rows = [_phase(run, name, spans, lengths[name], whole) for name, spans in by_name.items() if name in longest]
+    return {"rows": rows, "count": len(by_name), "overlap": overlap(found)}
 
 
 def overlap(spans: Sequence[Span]) -> bool:
@@ -81,12 +91,17 @@ def overlap(spans: Sequence[Span]) -> bool:
     return False
 
 
-def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) -> dict[str, Any]:
+def _seconds(span: Span, until_ns: Mapping[str, int]) -> float:
+    """How long a span lasted; one that is open lasts until the end of its tape."""
+    return (span.duration_s or 0.0) if span.end_ns is not None else max(until_ns[span.id] - span.start_ns, 0) / NS
+
+
+def _phase(run: Run, name: str, spans: Sequence[Span], seconds: float, whole_j: float | None) -> dict[str, Any]:
     try:
-        energy = run.energy(span=name)
+        # Spans of one name are asked for together: time in several of them counts once.
+        energy = run.energy(spans[0].name) if name == spans[0].name else sum_energies(map(run.energy, spans))
     except EverywattError as error:  # one of them lies where nothing was read
         energy = Energy.refuse(error.message)
-    seconds = sum(span.duration_s or 0.0 for span in spans)
     row: dict[str, Any] = {
         "name": shown_name(name),
         "count": len(spans),
@@ -107,7 +122,6 @@ def _phase(run: Run, name: str, spans: Sequence[Span], whole_j: float | None) ->
     return row
 
 
-MOST_SPANS = 5_000  # the ledger by span of more takes seconds
 LEAST_SHARE = 0.002  # of the total: narrower nodes stay part of their parent
 
 
@@ -165,11 +179,11 @@ def _spans(run: Run, phases: dict[str, Any]) -> dict[str, Any] | None:
 def _path(span: Span, spans: dict[str, Span]) -> list[str]:
     """The names of a span and of those around it, the outermost last."""
     around = span
-    path, seen = [shown_name(span.name)], {span.id}
+    path, seen = [_label(span)], {span.id}
     while around.parent in spans and around.parent not in seen:
         seen.add(around.parent)
         around = spans[around.parent]
-        path.append(shown_name(around.name))
+        path.append(_label(around))
     return path
 
 

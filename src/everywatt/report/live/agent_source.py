@@ -13,7 +13,7 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -128,7 +128,7 @@ class AgentSource:
         table = _by_device(self._last)
         devices = tuple(self._device(name, values, age_s) for name, values in table.items() if shown(name, self._gpus))
         power_w, averages_w, history_w = sum_of(devices)
-        counted = [device.energy.joules for device in devices if device.in_total and device.energy.joules is not None]
+        counted = [device.energy for device in devices if device.in_total and device.energy.joules is not None]
         return Snapshot(
             source=self.title,
             at_ns=time.time_ns(),
@@ -136,7 +136,7 @@ class AgentSource:
             devices=devices,
             total_w=power_w,
             averages_w=averages_w,
-            total=Amount(math.fsum(counted)) if counted else Amount(refused="the agent reports no energy"),
+            total=_sum(counted) if counted else Amount(refused="the agent reports no energy"),
             history_w=history_w,
             host=HostNow(self.title.partition(":")[0]),
             owners=self._owners(),
@@ -217,6 +217,12 @@ class AgentSource:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+def _sum(amounts: Sequence[Amount]) -> Amount:
+    """Amounts as one; its interval is the widest that theirs allow, since the agent does not say how they depend."""
+    sides = ([getattr(one, side) for one in amounts] for side in ("joules", "low", "high"))
+    return Amount(*(None if None in side else math.fsum(side) for side in sides))
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:

@@ -42,11 +42,14 @@ def chosen(columns: Sequence[Column], room: int) -> list[Column]:
     return [column for column in columns if column in kept]
 
 
+SORTED = "▾v"  # the mark of the column that rows are sorted by, and its ASCII form
+
+
 def head_line(columns: Sequence[Column], sort: str = "", *, ascii_only: bool = False) -> Line:
     """The heads; the one that rows are sorted by is marked."""
     line: Line = []
     for column in columns:
-        mark = ("v" if ascii_only else "▾") if column.key == sort else ""
+        mark = SORTED[ascii_only] if column.key == sort else ""
         line.append((_fit(mark + column.head, column, ascii_only), "key" if mark else "head"))
         line.append((" ", ""))
     return line
@@ -461,6 +464,17 @@ class View:
     def next_unit(self) -> View:
         """Energies in the next unit."""
         return replace(self, unit=_after(self.unit, UNITS))
+
+    def sorted_by(self, heads: str, head: str) -> View:
+        """Sorted by a heading of a line of them; owners by the one that they are sorted by already, reversed."""
+        first = heads.split()[0].lstrip(SORTED) if heads.strip() else ""
+        columns = {column.head: column.key for column in (DEVICE_COLUMNS if first == "DEVICE" else OWNER_COLUMNS)}
+        key = {**columns, "OWNER": "owner"}.get(head.lstrip(SORTED), "")
+        if first == "DEVICE" and key in DEVICE_SORTS:
+            return replace(self, device_sort=key)
+        if first != "OWNER" or key not in OWNER_SORTS:
+            return self
+        return replace(self, reverse=not self.reverse) if key == self.sort else replace(self, sort=key, scroll=0)
 
     def scrolled(self, rows: int, most: int) -> View:
         """Moved by so many rows, within the list."""

@@ -23,7 +23,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
 from everywatt.energy.sources import systematic_terms
-from everywatt.ledger.counters import Factors
+from everywatt.ledger.counters import ANYTHING, Factors
 from everywatt.ledger.engine import DeviceAccount
 from everywatt.ledger.groups import Grouping
 from everywatt.ledger.idle import Idle
@@ -131,6 +131,7 @@ class RunningOwners:
         self._levels: dict[str, Idle] = {}
         self._levels_s = 0.0
         self._factors: dict[Owner, Factors] = {}
+        self._newcomer = ANYTHING  # the interval of an owner that came since they were found
         self._factors_s = 0.0
         self._memory: dict[int, float] = {}
         self._memory_at = 0
@@ -233,6 +234,7 @@ class RunningOwners:
             return
         packages = sum(line.channel.domain is Domain.PACKAGE for line in counted)
         found: dict[Owner, list[tuple[float, Budget]]] = {}
+        newcomers: list[Factors] = []
         for line in counted:
             account, channel = self._accounts.get(line.label), line.channel
             if account is None:
@@ -250,10 +252,13 @@ class RunningOwners:
             made = account_budgets(account, line.label, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
             for owner, pair in made.items():
                 found.setdefault(owner, []).append(pair)
+            newcomers.append(Factors.of_newcomer(account, whole, level, unsure, made.get(IDLE, (0.0,))[0]) or ANYTHING)
         self._factors = {
             owner: Factors.of(Budget.sum(budget for _, budget in pairs), sum(joules for joules, _ in pairs))
             for owner, pairs in found.items()
         }
+        if newcomers:  # on which devices it will be is not known
+            self._newcomer = Factors(min(one.low for one in newcomers), max(one.high for one in newcomers))
         self._factors_s = now_s + min(max(INTERVALS_S, (self._cpu_clock() - began_s) / LEVELS_SHARE), LEVELS_MOST_S)
 
     def _window(self, edges: Sequence[int], counted: Sequence[Line], end_ns: int) -> tuple[int, int] | None:
@@ -289,7 +294,7 @@ class RunningOwners:
         entries = []
         for owner in dict.fromkeys((*now_j, *used)):
             cpu_s, gpu_s = used.get(owner, (0.0, 0.0))
-            sum_j, factors = sums_j.get(owner, 0.0), self._factors.get(owner)
+            sum_j, factors = sums_j.get(owner, 0.0), self._factors.get(owner, self._newcomer)
             entries.append(
                 OwnerNow(
                     owner.kind.value,
@@ -301,8 +306,8 @@ class RunningOwners:
                     100 * gpu_s / duration_s if gpu_s > 0 else None,
                     memory.get(owner) or None,
                     ("; " if owner == UNATTRIBUTED else "+").join(filter(None, how.get(owner, ()))),
-                    None if factors is None else sum_j * factors.low,
-                    None if factors is None else sum_j * factors.high,
+                    sum_j * factors.low,
+                    sum_j * factors.high,
                 )
             )
         entries.sort(key=lambda entry: -entry.power_w)

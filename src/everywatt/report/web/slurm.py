@@ -262,9 +262,11 @@ class SlurmPages:
         if not viewer.admin:
             return ""
         drawn = node_sums(self.store, wanted.since_s, wanted.until_s)
+        if not drawn["total_uj"]:
+            return '<p class="notes">No node recorded energy in this period.</p>'
         parts = ", ".join(f"{name} {format_joules(drawn[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
         total = format_joules(drawn["total_uj"] / UJ)
-        return f'<p class="notes">Nodes in these hours: {total} = {parts}{nodes_covered(drawn)}.</p>'
+        return f'<p class="notes">Nodes in this period: {total} = {parts}{nodes_covered(drawn)}.</p>'
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}
@@ -357,8 +359,8 @@ def _filters(words: Mapping[str, str]) -> str:
 def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
-    who = [*(["user"] if viewer.admin else []), "account", "state"]
-    figures = ["nodes", "time", "energy", "idle share", "waste", "CPU", "GPU", "name"]
+    who = [*(["user"] if viewer.admin else []), "energy", "time", "state"]  # what a phone shows without scrolling
+    figures = ["account", "nodes", "idle share", "waste", "CPU", "GPU", "name"]
     shown = []
     for row in rows:
         end = f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"
@@ -370,7 +372,7 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
 def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> str:
     if not rows:
         return "<p>No job ended in that period.</p>"
-    heads = ("jobs", "refused", "time", "energy", "idle share", "waste", "CPU")
+    heads = ("energy", "jobs", "refused", "time", "idle share", "waste", "CPU")  # energy where a phone shows it
     shown, links = [], []
     for row in rows:
         name = str(row["group"] or "")

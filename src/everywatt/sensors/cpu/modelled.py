@@ -42,7 +42,7 @@ from everywatt.core.errors import SensorError
 from everywatt.core.stats import TO_95
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
-from everywatt.sensors.surroundings import file_text, find_container, find_guest, parse_cpuinfo
+from everywatt.sensors.surroundings import file_text, find_container, find_guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +136,7 @@ def generation_of(cpu: dict[str, str]) -> str | None:
 
 def identify(machine: Machine) -> MachineFacts:
     """Read /proc/cpuinfo, /proc/meminfo, DMI and the power limits. ValueError where not even a CPU count is there."""
-    cpus = parse_cpuinfo(file_text(machine.proc / "cpuinfo"))
+    cpus = procfs.parse_cpuinfo(file_text(machine.proc / "cpuinfo"))
     if not cpus:
         raise ValueError(f"{machine.proc}/cpuinfo names no CPU")
     first = cpus[0]
@@ -242,9 +242,9 @@ def shipped() -> Mapping[str, Any]:
     return data
 
 
-def estimate(load: float, facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> tuple[float, float, float]:
+def estimate(load: float, facts: MachineFacts) -> tuple[float, float, float]:
     """Watts of a machine at a load from 0 to 1, and the 95 % interval: (watts, low, high)."""
-    line = curve(facts, fit)
+    line = curve(facts)
     return (line.at(load), *line.interval_w(load))
 
 
@@ -398,9 +398,9 @@ class Modelled:
         return (ModelledPower(machine, curve(identify(machine))),)
 
 
-def grounds(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> str:
+def grounds(facts: MachineFacts) -> str:
     """One sentence: what was estimated from what, and what makes it uncertain."""
-    fit = shipped() if fit is None else fit
+    fit = shipped()
     if facts.guest is not None:
         head = (
             f"modelled from CPU utilisation: {facts.threads} vCPUs of a host with {facts.cpu}, of unknown size and load"

@@ -20,6 +20,7 @@ from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.procfs import parse_cpuinfo
 from everywatt.sensors.sysfs import (
     NumberFile,
     ValueGroup,
@@ -58,10 +59,7 @@ class Cpu:
     @classmethod
     def read(cls, proc: Path) -> Cpu:
         """The first processor of /proc/cpuinfo."""
-        fields: dict[str, str] = {}
-        for line in (read_text(proc / "cpuinfo") or "").split("\n"):
-            key, _, value = line.partition(":")
-            fields.setdefault(key.strip(), value.strip())
+        fields = next(iter(parse_cpuinfo(read_text(proc / "cpuinfo") or "")), {})
         return cls(
             fields.get("vendor_id", ""),
             _whole(fields.get("cpu family", "")),

@@ -24,6 +24,7 @@ from everywatt.sensors.nvidia.nvml_api import INSUFFICIENT_SIZE, NOT_FOUND, atte
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from everywatt.sensors.base import GpuProcessRow
     from everywatt.sensors.nvidia.nvml_device import Device
 
 ASK_ANYWAY_NS = 60 * NS
@@ -93,7 +94,7 @@ class _Gpu:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+        self.rows: dict[tuple[int, int | None, int | None], GpuProcessRow] = {}
         self.since_us = 0
         self.memory: float | None = None
         self.asked_ns = 0
@@ -110,13 +111,7 @@ class _Gpu:
 
 
 class ProcessTable:
-    """Rows: gpu, uuid, pid, type (C compute, G graphics, C+G), memory_bytes, sm (% of the GPU, None where not known),
-    sample_us (when the driver took it, Unix µs), gpu_instance and compute_instance (None unless MIG), since_ns (when
-    it was last known who is on this GPU, monotonic; not in the first rows).
-    On a board that is cut into MIG instances also slices and of_slices: compute slices of instance and board.
-
-    Only rows that are new or changed are given; a process that left has one row with `gone` true.
-    """
+    """Rows of the processes on some GPUs."""
 
     hurry_s = 0.2
 
@@ -131,10 +126,10 @@ class ProcessTable:
         self._whole = False
         self._closed = closed
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, list[GpuProcessRow]]:
         """When it was read, and the rows that changed. A GPU that fails keeps its rows until it answers again."""
         now_ns = self._clock.monotonic_ns()
-        changed: list[dict[str, Any]] = []
+        changed: list[GpuProcessRow] = []
         failures: list[SensorError] = []
         before_ns = self._read_ns
         hurried = now_ns - before_ns < USUAL_NS and not self._whole
@@ -152,7 +147,7 @@ class ProcessTable:
                 failures.append(error)
                 continue
             gpu.memory, gpu.asked_ns = gpu.device.memory_used, now_ns
-            before = {} if gpu.seen_ns is None else {"since_ns": gpu.seen_ns}
+            before: GpuProcessRow = {} if gpu.seen_ns is None else {"since_ns": gpu.seen_ns}
             changed += [{**row, **before} for row in _changes(gpu.rows, rows)]
             gpu.rows, gpu.seen_ns = rows, now_ns
         if failures and len(failures) == len(self._gpus):
@@ -172,8 +167,8 @@ class ProcessTable:
         """Let go of NVML once every group has."""
         self._closed()
 
-    def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], dict[str, Any]]:
-        rows: dict[tuple[int, int | None, int | None], dict[str, Any]] = {}
+    def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], GpuProcessRow]:
+        rows: dict[tuple[int, int | None, int | None], GpuProcessRow] = {}
         for kind in ("C", "G"):
             for entry in self._listed(gpu, handle, kind):
                 row = _row(gpu.device, entry, kind)
@@ -196,7 +191,7 @@ class ProcessTable:
         gpu.graphics_ns = now_ns if listed else now_ns + ASK_ANYWAY_NS
         return listed
 
-    def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, dict[str, Any]]) -> None:
+    def _add_use(self, gpu: _Gpu, handle: Any, rows: dict[Any, GpuProcessRow]) -> None:
         """SM use since the last read. The driver keeps samples only of processes that did something; others have 0."""
         samples: list[Any] | None
         try:
@@ -216,9 +211,9 @@ class ProcessTable:
         gpu.since_us = newest
 
 
-def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
+def _row(device: Device, entry: Any, kind: str) -> GpuProcessRow:
     memory = entry.usedGpuMemory
-    row = {
+    row: GpuProcessRow = {
         "gpu": device.index,
         "uuid": device.identity.gpu.uuid,
         "pid": int(entry.pid),
@@ -231,7 +226,7 @@ def _row(device: Device, entry: Any, kind: str) -> dict[str, Any]:
     }
     for mig in device.identity.gpu.migs:
         if (mig.gpu_instance, mig.compute_instance) == (row["gpu_instance"], row["compute_instance"]):
-            row |= {"slices": mig.slices, "of_slices": mig.of_slices}
+            row["slices"], row["of_slices"] = mig.slices, mig.of_slices
     return row
 
 
@@ -240,9 +235,9 @@ def _instance(entry: Any, name: str) -> int | None:
     return None if number in (None, _UNKNOWN_ID) else int(number)
 
 
-def _changes(before: dict[Any, dict[str, Any]], after: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
+def _changes(before: dict[Any, GpuProcessRow], after: dict[Any, GpuProcessRow]) -> list[GpuProcessRow]:
     changed = [row for key, row in after.items() if before.get(key) != row]
-    gone = [{**row, "gone": True} for key, row in before.items() if key not in after]
+    gone: list[GpuProcessRow] = [{**row, "gone": True} for key, row in before.items() if key not in after]
     return changed + gone
 
 

@@ -6,11 +6,34 @@ import contextlib
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.sensors import procfs
 from everywatt.sensors.sysfs import parse_cpus
+
+if TYPE_CHECKING:  # as in base
+    from collections.abc import Mapping
+    from typing import Required, TypedDict
+
+    class CgroupUsage(TypedDict, total=False):
+        """What a group used. `why` is why one is None: the kernel does not count it; `cpus` is there where the group
+        was given only so many."""
+
+        cpu_s: float | None
+        memory_bytes: float | None
+        cpus: float
+        why: str
+
+    class CgroupRow(CgroupUsage, total=False):
+        """A group that is new, changed or gone, or that everywatt `made` for a command; or the `name` files give it."""
+
+        cgroup: Required[str]
+        version: int
+        made: bool
+        gone: bool
+        name: Mapping[str, str | int]
+
 
 MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` makes for its command
 _LOOK_AT_LIMITS = 30  # reads between two looks at what a group was given
@@ -103,10 +126,8 @@ class Counted:
         self._cpus: float | None = None
         self._outside = place.version == 2 and _inside(self._root, place.path) is None
 
-    def read(self) -> dict[str, Any]:
-        """{"cpu_s", "memory_bytes"}, "why" where one is None because the kernel does not count it, "cpus" where the
-        group was given only so many. FileNotFoundError where the group is gone.
-        """
+    def read(self) -> CgroupUsage:
+        """What it used. FileNotFoundError where the group is gone."""
         place = self._place
         if self._outside:
             return {"cpu_s": None, "memory_bytes": None, "why": "the group is outside this cgroup namespace"}
@@ -117,7 +138,7 @@ class Counted:
         else:
             cpu_s = self._value("cpuacct", place.cpu, "cpuacct.usage", _nanoseconds, reasons)
             memory = self._value("memory", place.memory, "memory.usage_in_bytes", _whole, reasons)
-        row: dict[str, Any] = {"cpu_s": cpu_s, "memory_bytes": memory}
+        row: CgroupUsage = {"cpu_s": cpu_s, "memory_bytes": memory}
         if self._reads % _LOOK_AT_LIMITS == 0:
             self._cpus = self._given()
         self._reads += 1

@@ -10,10 +10,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.cgroup_names import Place, PlaceKind, places
 from everywatt.sensors import procfs
+
+if TYPE_CHECKING:
+    from everywatt.sensors.usage.cgroups import CgroupRow
 
 ATTEMPTS = 3  # a container's files may come later than its first process
 MOST_BYTES = 4 << 20
@@ -41,7 +44,7 @@ class ContainerNames:
         self._tries: dict[str, int] = {}
         self._folders: dict[Path, tuple[int, dict[str, str]]] = {}
 
-    def rows(self, paths: Iterable[str]) -> list[dict[str, Any]]:
+    def rows(self, paths: Iterable[str]) -> list[CgroupRow]:
         """{"cgroup", "name": {…}} for each of these cgroups of which a name was found for the first time.
 
         A name has, as far as known: `name` and `image` of a container; `pod`, `namespace` and `container` in
@@ -50,7 +53,7 @@ class ContainerNames:
         present = set(paths)
         for path in self._tries.keys() - present:
             del self._tries[path]
-        found = []
+        found: list[CgroupRow] = []
         for path in sorted(present):
             tries = self._tries.get(path, 0)
             if tries >= ATTEMPTS:
@@ -67,10 +70,10 @@ class ContainerNames:
         """A new listener: report all names again."""
         self._tries.clear()
 
-    def _name(self, path: str) -> tuple[dict[str, Any], bool]:
+    def _name(self, path: str) -> tuple[dict[str, str | int], bool]:
         """What files say of a cgroup, and whether there is nothing more to wait for."""
         within = places(path)
-        name: dict[str, Any] = {}
+        name: dict[str, str | int] = {}
         complete = True
         container = within.get(PlaceKind.CONTAINER)
         if container is not None and ("container_id" in container.details or "pod_uid" in container.details):
@@ -84,11 +87,9 @@ class ContainerNames:
                 name["job_id"] = number
         return name, complete
 
-    def _container(self, place: Place) -> dict[str, Any]:
+    def _container(self, place: Place) -> dict[str, str]:
         uid, container_id = place.details.get("pod_uid"), place.details.get("container_id")
-        name: dict[str, Any] = {}
-        if uid is not None:
-            name = self._pod(str(uid))
+        name = {} if uid is None else self._pod(str(uid))
         if container_id is None:
             return name
         if uid is not None:
@@ -101,7 +102,7 @@ class ContainerNames:
                 return {**more, **name}
         return name
 
-    def _pod(self, uid: str) -> dict[str, Any]:
+    def _pod(self, uid: str) -> dict[str, str]:
         """From the kubelet's log folders, `NAMESPACE_POD_UID`; a namespace and a pod have no underscore."""
         entry = self._index(self._root / "var/log/pods", "_").get(uid)
         if entry is None or entry.count("_") != 2:
@@ -109,7 +110,7 @@ class ContainerNames:
         namespace, pod, _ = entry.split("_")
         return {"pod": pod, "namespace": namespace}
 
-    def _kubelet_log(self, container_id: str) -> dict[str, Any]:
+    def _kubelet_log(self, container_id: str) -> dict[str, str]:
         """From the kubelet's links, `POD_NAMESPACE_CONTAINER-ID.log`."""
         entry = self._index(self._root / "var/log/containers", "-").get(f"{container_id}.log")
         if entry is None or entry.count("_") != 2:
@@ -131,7 +132,7 @@ class ContainerNames:
             return {}
         return known[1]
 
-    def _docker(self, container_id: str) -> dict[str, Any]:
+    def _docker(self, container_id: str) -> dict[str, str]:
         data = _json(self._root / "var/lib/docker/containers" / container_id / "config.v2.json")
         if not isinstance(data, dict):
             return {}
@@ -141,7 +142,7 @@ class ContainerNames:
         name = {"name": str(data.get("Name") or "").removeprefix("/"), "image": image}
         return _filled(name) | _annotated(labels)
 
-    def _storage(self, container_id: str) -> dict[str, Any]:
+    def _storage(self, container_id: str) -> dict[str, str]:
         """podman's and CRI-O's list of containers: root's, and that of the user who records."""
         home = Path(os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser())
         for file in (self._root / "var/lib" / _STORAGE, home / _STORAGE):
@@ -151,7 +152,7 @@ class ContainerNames:
                     return _stored(entry)
         return {}
 
-    def _bundle(self, container_id: str) -> dict[str, Any]:
+    def _bundle(self, container_id: str) -> dict[str, str]:
         """containerd's running containers, in a folder for each of its namespaces."""
         try:
             spaces = list((self._root / _BUNDLES).iterdir())
@@ -192,7 +193,7 @@ def user_names(root: Path) -> dict[int, str]:
     return {int(words[2]): words[0] for words in reversed(fields) if len(words) > 2 and words[2].isdecimal()}
 
 
-def _stored(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _stored(entry: Mapping[str, Any]) -> dict[str, str]:
     names = [str(name) for name in entry.get("names") or ()]
     try:
         metadata = json.loads(entry.get("metadata") or "{}")
@@ -206,13 +207,13 @@ def _stored(entry: Mapping[str, Any]) -> dict[str, Any]:
     return _filled({"name": name, "image": image})
 
 
-def _annotated(annotations: Any) -> dict[str, Any]:
+def _annotated(annotations: Any) -> dict[str, str]:
     if not isinstance(annotations, dict):
         return {}
     return _filled({word: annotations.get(key) for key, word in _OCI_ANNOTATIONS.items() if key in annotations})
 
 
-def _filled(name: Mapping[str, Any]) -> dict[str, Any]:
+def _filled(name: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in name.items() if value}
 
 

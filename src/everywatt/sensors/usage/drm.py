@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everywatt.core.channels import Cadence, GroupInfo
 from everywatt.core.clocks import NS
@@ -24,6 +24,9 @@ from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report, Request, State, TableGroup
 from everywatt.sensors.node.hwmon import card_devices
 from everywatt.sensors.sysfs import short_pci, socket_of
+
+if TYPE_CHECKING:
+    from everywatt.sensors.base import GpuProcessRow
 
 YOUNG_NS = 60 * NS
 ROUND = 10  # reads in which every process is looked at once
@@ -120,8 +123,7 @@ class _Process:
 
 
 class DrmTable:
-    """Rows as `nvml.processes` has them: gpu, pid, type, memory_bytes, sm (per cent of its busiest engine), since_ns,
-    and `gone` for a process that left. Only rows that are new or changed are given."""
+    """Rows as `nvml.processes` has them; `sm` is per cent of the busiest engine."""
 
     def __init__(self, machine: Machine, cards: dict[str, int]) -> None:
         self.info = GroupInfo("drm.processes", "drm", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
@@ -129,7 +131,7 @@ class DrmTable:
         self._cards = cards
         self._processes: dict[int, _Process] = {}
         self._clients: dict[tuple[str, str], tuple[int, Client]] = {}
-        self._rows: dict[tuple[int, int], dict[str, Any]] = {}
+        self._rows: dict[tuple[int, int], GpuProcessRow] = {}
         self._read_ns: int | None = None
         self._turn = 0
 
@@ -139,7 +141,7 @@ class DrmTable:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, list[GpuProcessRow]]:
         """When it was read (monotonic ns), and the rows that changed."""
         now_ns = self._clock.monotonic_ns()
         since_ns, self._read_ns = self._read_ns, now_ns
@@ -148,7 +150,7 @@ class DrmTable:
         changed = [row for key, row in rows.items() if self._rows.get(key) != row]
         changed += [{**row, "gone": True} for key, row in self._rows.items() if key not in rows]
         self._rows = rows
-        before = {} if since_ns is None else {"since_ns": since_ns}
+        before: GpuProcessRow = {} if since_ns is None else {"since_ns": since_ns}
         return now_ns, [{**row, **before} for row in changed]
 
     def _list(self, now_ns: int, first: bool) -> None:
@@ -165,7 +167,7 @@ class DrmTable:
                 continue
             known.files = tuple(_card_files(self._proc / str(pid)))
 
-    def _rows_now(self, now_ns: int, since_ns: int | None) -> dict[tuple[int, int], dict[str, Any]]:
+    def _rows_now(self, now_ns: int, since_ns: int | None) -> dict[tuple[int, int], GpuProcessRow]:
         clients: dict[tuple[str, str], tuple[int, Client]] = {}
         for pid, client in self._read_clients():
             key = (client.pci, client.id)

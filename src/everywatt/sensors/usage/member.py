@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everywatt.core.secrets import mask_text
 from everywatt.sensors import procfs
@@ -13,8 +13,40 @@ from everywatt.sensors.usage import cgroups, container_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Required, TypedDict
 
     from everywatt.sensors.usage.exits import Exit
+
+    class ProcessRow(TypedDict, total=False):
+        """A process that is new, changed or gone. Process 0 is the host, of which `everything` and `exits` say what the
+        table has. `memory_why` is why `pss_bytes` and `uss_bytes` are None."""
+
+        pid: Required[int]
+        start: Required[int | None]  # ticks since boot, None where /proc does not show it
+        ppid: int
+        name: str
+        cpu_s: float
+        children_cpu_s: float
+        rss_bytes: float
+        threads: int
+        uid: int | None
+        user: str
+        cmdline: str
+        cgroup: str
+        cpu: int
+        pss_bytes: int | None
+        uss_bytes: int | None
+        memory_why: str
+        zombie: bool
+        meter: bool
+        reaper: bool
+        hidden: bool
+        exit: bool  # the row comes from the kernel's record of its end
+        gone: bool
+        everything: bool
+        exits: bool
+        why: str
+
 
 CMDLINE_LIMIT = 400
 KEEP_OPEN = 128  # stat files that stay open; the rest of a large tree is opened at each read
@@ -40,7 +72,7 @@ class Member:
     file: procfs.KeptFile | None = None
     reads: int = 0
     reported: tuple[Any, ...] = ()
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, int | str | None] = field(default_factory=dict)
     hidden: bool = False
     clock_ns: int = -1
     cpu_s: float = 0.0
@@ -85,7 +117,7 @@ class Reader:
                 found.append(member)
         return found
 
-    def row(self, member: Member) -> dict[str, Any] | None:
+    def row(self, member: Member) -> ProcessRow | None:
         """The row of a process, None where nothing changed. OSError or ValueError when it is gone."""
         clock_ns = time.clock_gettime_ns(member.clock) if self.clocks else -1
         try:
@@ -116,7 +148,7 @@ class Reader:
         except OSError:
             return False
 
-    def _unseen(self, member: Member, clock_ns: int, error: OSError) -> dict[str, Any] | None:
+    def _unseen(self, member: Member, clock_ns: int, error: OSError) -> ProcessRow | None:
         """The row of a process that lives and is not shown by /proc: its clock is all that is known."""
         if isinstance(error, FileNotFoundError) and (clock_ns < 0 or member.stat is not None):
             raise error
@@ -125,7 +157,7 @@ class Reader:
         if member.hidden and (clock_ns < 0 or clock_ns == member.clock_ns):
             return None
         member.clock_ns = clock_ns
-        row: dict[str, Any] = {"pid": member.pid, "start": None, "hidden": True}
+        row: ProcessRow = {"pid": member.pid, "start": None, "hidden": True}
         if not member.hidden:
             row["why"] = HIDDEN
         if clock_ns >= 0:
@@ -135,7 +167,7 @@ class Reader:
         member.hidden = True
         return row
 
-    def _changed_row(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> dict[str, Any] | None:
+    def _changed_row(self, member: Member, stat: procfs.ProcessStat, *, renamed: bool) -> ProcessRow | None:
         member.reads += 1
         zombie = stat.state in "ZX"
         if zombie and member.fixed:
@@ -143,7 +175,7 @@ class Reader:
         elif renamed or not member.fixed or member.reads <= _SETTLING:
             fixed = self._fixed(member)
         elif member.reads % _RECHECK == 0:
-            fixed = self._placed(member, dict(member.fixed))
+            fixed = self._placed(member, member.fixed.copy())
         else:
             fixed = member.fixed
         numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
@@ -151,7 +183,7 @@ class Reader:
         if numbers == member.reported and not changed:
             return None
         member.reported, member.fixed = numbers, fixed
-        row: dict[str, Any] = {
+        row: ProcessRow = {
             "pid": stat.pid,
             "start": stat.start,
             "ppid": stat.ppid,
@@ -160,15 +192,18 @@ class Reader:
             "children_cpu_s": stat.children_cpu_s,
             "rss_bytes": stat.rss_bytes,
             "threads": stat.threads,
-            **changed,
         }
+        row.update(cast("ProcessRow", changed))
         if stat.cpu is not None:
             row["cpu"] = stat.cpu
         if self._memory == "pss":
-            row.update(self._held(member))
-        for name, value in (("zombie", zombie), ("meter", member.meter), ("reaper", member.reaper)):
-            if value:
-                row[name] = True
+            row.update(cast("ProcessRow", self._held(member)))
+        if zombie:
+            row["zombie"] = True
+        if member.meter:
+            row["meter"] = True
+        if member.reaper:
+            row["reaper"] = True
         return row
 
     def _stat_bytes(self, member: Member) -> bytes:
@@ -182,14 +217,14 @@ class Reader:
         self._open += 1
         return member.file.read(2048)
 
-    def _fixed(self, member: Member) -> dict[str, Any]:
+    def _fixed(self, member: Member) -> dict[str, int | str | None]:
         """What seldom changes. A file that cannot be read leaves its entry out or as it was."""
         folder = f"{self.proc}/{member.pid}"
-        fixed = dict(member.fixed)
+        fixed = member.fixed.copy()
         try:
-            fixed["uid"] = procfs.parse_uid(procfs.slurp(f"{folder}/status", 4096))
-            if fixed["uid"] in self._users:
-                fixed["user"] = self._users[fixed["uid"]]
+            fixed["uid"] = uid = procfs.parse_uid(procfs.slurp(f"{folder}/status", 4096))
+            if uid is not None and uid in self._users:
+                fixed["user"] = self._users[uid]
             else:
                 fixed.pop("user", None)
         except (OSError, ValueError):
@@ -203,7 +238,7 @@ class Reader:
             pass  # ended, or another user's under hidepid
         return self._placed(member, fixed)
 
-    def _placed(self, member: Member, fixed: dict[str, Any]) -> dict[str, Any]:
+    def _placed(self, member: Member, fixed: dict[str, int | str | None]) -> dict[str, int | str | None]:
         try:
             place = cgroups.parse_place(procfs.slurp(f"{self.proc}/{member.pid}/cgroup", 4096))
         except OSError:
@@ -213,10 +248,11 @@ class Reader:
         fixed["cgroup"] = place.path
         return fixed
 
-    def _held(self, member: Member) -> dict[str, Any]:
+    def _held(self, member: Member) -> dict[str, int | str | None]:
         """PSS and USS; None if the kernel does not report them; RSS is used then."""
         try:
-            return procfs.parse_rollup(procfs.slurp(f"{self.proc}/{member.pid}/smaps_rollup", 2048))._asdict()
+            held = procfs.parse_rollup(procfs.slurp(f"{self.proc}/{member.pid}/smaps_rollup", 2048))
+            return {"pss_bytes": held.pss_bytes, "uss_bytes": held.uss_bytes}
         except PermissionError:
             why = "PSS of other users' processes requires CAP_SYS_PTRACE; RSS is used instead"
         except (OSError, ValueError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
 from everywatt.sensors.usage import cgroups
@@ -19,6 +19,8 @@ from everywatt.sensors.usage.member import Member, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from everywatt.sensors.usage.member import ProcessRow
 
 _TICK_S = 1.0 / procfs.TICKS_PER_S
 _ROUNDING_S = 2 * _TICK_S  # /proc gives user and system time in whole ticks
@@ -64,9 +66,9 @@ def is_about(record: Exit, member: Member) -> bool:
     return age_s >= record.age_s - 0.1
 
 
-def row_of(record: Exit, *, start: int | None = None, meter: bool = False) -> dict[str, Any]:
+def row_of(record: Exit, *, start: int | None = None, meter: bool = False) -> ProcessRow:
     """The row of a process that ended."""
-    row: dict[str, Any] = {
+    row: ProcessRow = {
         "pid": record.pid,
         "start": start,
         "ppid": record.ppid,
@@ -188,9 +190,9 @@ class Trees:
     def __len__(self) -> int:
         return len(self._members)
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[ProcessRow]:
         """Rows of processes that are new, changed or gone."""
-        rows: list[dict[str, Any]] = []
+        rows: list[ProcessRow] = []
         self._read_members(self._reader.moved(self._members.values()), rows)
         born = self._born()
         if born is not None:
@@ -210,7 +212,7 @@ class Trees:
             self._records.close()
             self._records = None
 
-    def _host_row(self, complete: bool) -> list[dict[str, Any]]:
+    def _host_row(self, complete: bool) -> list[ProcessRow]:
         """What holds for the table from here on, where that changed: all processes or not, exit records or not."""
         exits = self._records is not None and complete
         why = "" if exits else LOST if self._records is not None else self._why if self._whole else ""
@@ -218,8 +220,10 @@ class Trees:
         if now == self._host:
             return []
         self._host = now
-        row = {"pid": 0, "start": 0, "name": "host", "everything": self._whole, "exits": exits}
-        return [{**row, "why": why} if why else row]
+        row: ProcessRow = {"pid": 0, "start": 0, "name": "host", "everything": self._whole, "exits": exits}
+        if why:
+            row["why"] = why
+        return [row]
 
     # Who is there.
 
@@ -255,7 +259,7 @@ class Trees:
             return [self._join(pid) for pid in fresh]
         return self._below(set(self._members), fresh)[0]
 
-    def _read_members(self, members: Iterable[Member], rows: list[dict[str, Any]]) -> None:
+    def _read_members(self, members: Iterable[Member], rows: list[ProcessRow]) -> None:
         read = self._reader.row
         for member in members:
             try:
@@ -272,7 +276,7 @@ class Trees:
         parent = self._members.get(member.stat.ppid) if member.stat is not None else None
         return parent is not None and parent.meter and not parent.reaper
 
-    def _drop(self, member: Member, rows: list[dict[str, Any]]) -> None:
+    def _drop(self, member: Member, rows: list[ProcessRow]) -> None:
         self._reader.close(member)
         if self._members.get(member.pid) is member:
             del self._members[member.pid]
@@ -281,7 +285,7 @@ class Trees:
         elif member.stat is not None or member.root or member.hidden:  # never spoken of: nothing to take back
             rows.append({"pid": member.pid, "start": member.start, "gone": True})
 
-    def _read_young(self, rows: list[dict[str, Any]]) -> None:
+    def _read_young(self, rows: list[ProcessRow]) -> None:
         """Members may have had children, those may have had some; continue until no new one turns up."""
         parents = list(self._members)
         while parents:
@@ -351,7 +355,7 @@ class Trees:
 
     # Who has ended.
 
-    def _endings(self, rows: list[dict[str, Any]]) -> bool:
+    def _endings(self, rows: list[ProcessRow]) -> bool:
         """Add the rows of those that ended. False where exit records were lost."""
         if self._records is None:
             return True
@@ -386,7 +390,7 @@ class Trees:
         owner = of_whom(records, (*self._members, *left)) if records else {}
         return [(record, owner.get(record.ppid, 0)) for record in records if self._everything or record.pid in owner]
 
-    def _last_row(self, member: Member, left: dict[int, Member]) -> dict[str, Any] | None:
+    def _last_row(self, member: Member, left: dict[int, Member]) -> ProcessRow | None:
         """What a member that is gone used in all; its parent knows of it now."""
         final = member.final
         own_s = member.cpu_s if final is None else max(final.cpu_s, member.cpu_s)  # a zombie's clock has the last word

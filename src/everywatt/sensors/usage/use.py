@@ -21,7 +21,7 @@ are reported with the group that they were started in. {"cgroup", "name": {…}}
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from everywatt.core.machine import Machine
     from everywatt.sensors.usage.activity import StateGroup
+    from everywatt.sensors.usage.member import ProcessRow
 
 KEPT_GROUPS = 128  # groups whose files stay open
 _TICK_S = 1.0 / procfs.TICKS_PER_S
@@ -122,7 +123,7 @@ class ProcessUse(Trees):
             exits=True,
         )
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, list[ProcessRow]]:
         """When, and the rows that are new or changed."""
         rows = self.read()
         return self._clock.monotonic_ns(), rows
@@ -137,16 +138,16 @@ class CgroupUse:
         self._clock = machine.clock
         self._root = machine.sys / "fs" / "cgroup"
         self._trees = trees
-        self._reported: dict[cgroups.Place, dict[str, Any]] = {}
+        self._reported: dict[cgroups.Place, cgroups.CgroupUsage] = {}
         self._counted: dict[cgroups.Place, cgroups.Counted] = {}
         self._made: dict[str, float | None] = {}
         self._present: frozenset[cgroups.Place] = frozenset()
         self._order: list[cgroups.Place] = []
         self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
 
-    def read_table(self) -> tuple[int, list[dict[str, Any]]]:
+    def read_table(self) -> tuple[int, list[cgroups.CgroupRow]]:
         """When, and the groups that are new or changed, or gone."""
-        rows: list[dict[str, Any]] = []
+        rows: list[cgroups.CgroupRow] = []
         for place in self._in_order():
             try:
                 used = self._used(place)
@@ -156,7 +157,8 @@ class CgroupUse:
                 continue
             if self._reported.get(place) != used:
                 self._reported[place] = used
-                rows.append({"cgroup": place.path, "version": place.version, **used})
+                row = {"cgroup": place.path, "version": place.version, **used}
+                rows.append(cast("cgroups.CgroupRow", row))
         for folder in list(self._made):
             rows += self._made_row(folder)
         rows += self._names.rows(place.path for place in self._reported)
@@ -175,7 +177,7 @@ class CgroupUse:
         """Tell of the group that was made for a command, by its folder, from now on."""
         self._made.setdefault(folder, None)
 
-    def _used(self, place: cgroups.Place) -> dict[str, Any]:
+    def _used(self, place: cgroups.Place) -> cgroups.CgroupUsage:
         counted = self._counted.get(place)
         kept = counted is not None
         if counted is None:
@@ -192,8 +194,8 @@ class CgroupUse:
             if not kept:
                 counted.close()
 
-    def _made_row(self, folder: str) -> list[dict[str, Any]]:
-        name = {"cgroup": folder, "version": 1 if "/cpuacct" in folder else 2, "made": True}
+    def _made_row(self, folder: str) -> list[cgroups.CgroupRow]:
+        name: cgroups.CgroupRow = {"cgroup": folder, "version": 1 if "/cpuacct" in folder else 2, "made": True}
         try:
             cpu_s = cgroups.made_seconds(folder)
         except (OSError, ValueError):

@@ -34,6 +34,7 @@ PRIVACY: Final = {
     "aes192": "usmAesCfb192Protocol",
     "aes256": "usmAesCfb256Protocol",
 }
+TRIES: Final = 2  # UDP loses a packet now and then
 SHORTEST: Final = 8  # RFC 3414 refuses shorter passwords
 Get = Callable[..., dict[str, int | None]]
 _APC, _RARITAN = "1.3.6.1.4.1.318.1.1.26", "1.3.6.1.4.1.13742.6"
@@ -86,7 +87,6 @@ def get(
     oids: Sequence[str],
     *,
     timeout_s: float = 2.0,
-    tries: int = 2,
     version: int = 1,
 ) -> dict[str, int | None]:
     """Whole numbers of an agent by UDP, None for objects it does not have. SensorError where it does not answer."""
@@ -97,7 +97,7 @@ def get(
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     except OSError as error:
         raise SensorError(f"{host} was not found: {error.strerror}.") from None
-    for _ in range(tries):
+    for _ in range(TRIES):
         with socket.socket(kind, socket.SOCK_DGRAM) as line:
             line.settimeout(timeout_s)
             try:
@@ -203,9 +203,7 @@ def user_of(options: Mapping[str, Any], environ: Mapping[str, str]) -> User:
     return User(name, auth, privacy, proof, hide)
 
 
-def get_v3(
-    host: str, port: int, user: User, oids: Sequence[str], *, timeout_s: float = 2.0, tries: int = 2
-) -> dict[str, int | None]:
+def get_v3(host: str, port: int, user: User, oids: Sequence[str], *, timeout_s: float = 2.0) -> dict[str, int | None]:
     """Whole numbers of an agent, None for objects it does not have. SensorError where it does not answer or refuses."""
     import asyncio  # here: the recorder is small without it
 
@@ -215,11 +213,11 @@ def get_v3(
         raise MissingExtra("pysnmp", "meters") from None
     for oid in oids:
         parse_oid(oid)
-    return asyncio.run(_ask(pysnmp, host, port, user, oids, timeout_s, tries))
+    return asyncio.run(_ask(pysnmp, host, port, user, oids, timeout_s))
 
 
 async def _ask(
-    snmp: Any, host: str, port: int, user: User, oids: Sequence[str], timeout_s: float, tries: int
+    snmp: Any, host: str, port: int, user: User, oids: Sequence[str], timeout_s: float
 ) -> dict[str, int | None]:
     hidden: dict[str, Any] = {}
     if user.privacy != "none":
@@ -228,7 +226,7 @@ async def _ask(
     who = snmp.UsmUserData(user.name, authKey=user.auth_password, authProtocol=proof, **hidden)
     engine = snmp.SnmpEngine()
     try:
-        place = await snmp.UdpTransportTarget.create((host, port), timeout=timeout_s, retries=tries - 1)
+        place = await snmp.UdpTransportTarget.create((host, port), timeout=timeout_s, retries=TRIES - 1)
         trouble, status, _, binds = await snmp.get_cmd(
             engine, who, place, snmp.ContextData(), *(snmp.ObjectType(snmp.ObjectIdentity(oid)) for oid in oids)
         )

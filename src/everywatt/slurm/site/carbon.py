@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.core.plugins import arrow
 from everywatt.footprint.carbon import J_PER_KWH, Curve, Factors
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.store import Store, connect, plain_rows, whole
 from everywatt.slurm.site.totals import COUNTED
 

@@ -22,9 +22,9 @@ from everywatt.core.errors import UsageError
 from everywatt.core.files import replace_text
 from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import J_PER_KWH, Factors
-from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, charged, in_all
 from everywatt.slurm.site.figures import nodes_of
 from everywatt.slurm.site.monthly import sums_of

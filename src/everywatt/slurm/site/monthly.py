@@ -19,16 +19,17 @@ from everywatt.core.format import (
     format_percent,
     format_quantity,
 )
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import J_PER_KWH, Factors
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import arrow
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table
 from everywatt.slurm.site.store import Store, day_of, days_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums, shown_id
 
 RECENT_S: Final = 31 * 86_400.0  # jobs that ended longer ago are not among the last ones
+MOST_JOBS: Final = 20  # the costliest that are listed
 GROUPS: Final = ("user", "account", "state", "partition", "day")
 HEADS: Final = (
     *("month", "by", "group", "jobs", "refused", "elapsed_s", "energy_j", "low_j", "high_j", "idle_j", "waste_j"),
@@ -110,7 +111,6 @@ def period_of_site(
     bounds_s: tuple[float, float],
     name: str,
     factors: Factors,
-    most: int = 20,
     user: str | None = None,
 ) -> Month:
     """Any time of a store, under a name; of one user without what nodes drew."""
@@ -128,7 +128,7 @@ def period_of_site(
         name,
         in_all(table),
         groups,
-        jobs(store, Wanted(since_s, until_s, user), "energy", most),
+        jobs(store, Wanted(since_s, until_s, user), "energy", MOST_JOBS),
         node_sums(store, since_s + 3599, until_s) if user is None else {},
         days_of(since_s, until_s),
     )

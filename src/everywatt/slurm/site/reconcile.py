@@ -13,7 +13,6 @@ from datetime import date
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from everywatt.core.format import format_count, format_percent
 from everywatt.core.jsonio import ToDict, as_data
@@ -24,7 +23,6 @@ from everywatt.slurm.site.from_series import energy_lines
 from everywatt.slurm.site.store import Store, day_of
 from everywatt.slurm.site.wall import COVERED, ORDER, MeterLine, Sensor
 
-Floats = npt.NDArray[np.float64]
 CHIPS: Final = "chips"
 SLURM: Final = "slurm"
 NAMES: Final = {CHIPS: "chips", "node": "node sensor", "psu": "power supply", "wall": "wall", SLURM: "Slurm"}

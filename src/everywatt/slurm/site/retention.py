@@ -22,11 +22,12 @@ from everywatt.core.files import replace_text
 from everywatt.core.foreign import text_lines
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
+from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.node.spool import QUARANTINE, alone, holder, read_values
 from everywatt.slurm.node.state import STATE, State
-from everywatt.slurm.schema import JOB_KEY, arrow
+from everywatt.slurm.schema import JOB_KEY
 from everywatt.slurm.site.daily import LOCK
 from everywatt.slurm.site.store import COMPACTING, Store, day_bounds_s, files_of_day, replace_parquet
 from everywatt.slurm.site.users import USERS, Person, as_person, folder_of, is_name, person, put

@@ -24,9 +24,9 @@ from typing import Any, Final
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
-from everywatt.core.plugins import library
+from everywatt.core.plugins import arrow, library
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.schema import KINDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour, arrow
+from everywatt.slurm.schema import KINDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour
 
 FOREVER_S: Final = 253_370_764_800.0  # 9999-01-01, unix seconds: after the end of every job
 QUARANTINE: Final = "quarantine"

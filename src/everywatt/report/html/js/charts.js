@@ -31,21 +31,26 @@ everywatt.devicePlaces = function (names) {
 
 everywatt.faint = (colour, share) => colour + Math.round(share * 255).toString(16).padStart(2, "0");
 
+// A time in a window of `span` seconds: all of a window alike, in seconds below two minutes, else as minutes and hours.
 everywatt.seconds = function (t, span) {
   const decimals = span > 200 ? 0 : Math.min(6, Math.max(0, Math.ceil(2 - Math.log10(Math.max(span, 1e-9)))));
   if (Math.abs(t) < 1 && span < 0.1) return (1000 * t).toFixed(Math.max(0, decimals - 3)) + " ms";
-  if (Math.abs(t) < 120 || span < 60) return t.toFixed(decimals) + " s";
-  const whole = Math.round(t), h = Math.floor(whole / 3600), m = Math.floor(whole / 60) % 60, s = whole % 60;
+  if (span < 120) return t.toFixed(decimals) + " s";
+  const whole = Math.round(Math.abs(t)), h = Math.floor(whole / 3600), m = Math.floor(whole / 60) % 60, s = whole % 60;
   const two = (x) => String(x).padStart(2, "0");
-  return h ? h + ":" + two(m) + ":" + two(s) : m + ":" + two(s);
+  return (t < 0 && whole ? "−" : "") + (h ? h + ":" + two(m) : m) + ":" + two(s);
 };
+
+// Between two ticks of a time axis: decimal below a minute, then what divides hours and days.
+everywatt.timeSteps = [...[-6, -5, -4, -3, -2, -1, 0, 1].flatMap((power) => [1, 2, 5].map((digit) => Number(digit + "e" + power))).filter((step) => step < 30),
+  ...[0.5, 1, 2, 5, 10, 15, 30, 60, 120, 240, 360, 720, 1440, 2880, 7200, 14400, 43200].map((minutes) => 60 * minutes)];
 
 // With its unit a figure, to four digits; without one a tick or a cell, as short as it can be.
 everywatt.number = function (value, unit) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value), figure = unit && !Number.isInteger(value);
   const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 || (!figure && size >= 1) ? 2 : size >= 1 ? 3 : 4;
-  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits, useGrouping: false }) + (unit ? " " + unit : "");
+  return value.toLocaleString("en", { minimumFractionDigits: figure ? digits : 0, maximumFractionDigits: digits, useGrouping: false }).replace("-", "−") + (unit ? " " + unit : "");
 };
 
 // A figure that follows from an energy, with the digits that the interval of the energy leaves it.
@@ -124,8 +129,11 @@ everywatt.Chart = class {
     return theme.palette[place % theme.palette.length];
   }
 
-  // Beyond the palette its colours come again, dashed.
-  dash(i) { return everywatt.dashes[Math.floor(this.colours(this.lines[i].about) / everywatt.palettes.light.length) % everywatt.dashes.length]; }
+  // Further lines of a device have its colour, dashed; so have those beyond the palette, whose colours come again.
+  dash(i) {
+    const place = this.colours(this.lines[i].about), before = this.lines.slice(0, i).filter((line) => this.colours(line.about) === place).length;
+    return everywatt.dashes[(before + Math.floor(place / everywatt.palettes.light.length)) % everywatt.dashes.length];
+  }
 
   width() { return Math.max(260, Math.floor(this.box.clientWidth)); }
 
@@ -170,7 +178,7 @@ everywatt.Chart = class {
       },
       scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: () => this.range() } },
       axes: [
-        { ...axis, size: 34, space: 70, values: (u, ticks) => ticks.map((t) => this.time(t, this.view.b - this.view.a)) },
+        { ...axis, size: 34, space: 70, incrs: everywatt.timeSteps, values: (u, ticks) => ticks.map((t) => this.time(t, this.view.b - this.view.a)) },
         { ...axis, size: 60, values: (u, ticks) => ticks.map((v) => everywatt.number(v)) },
       ],
       hooks: {

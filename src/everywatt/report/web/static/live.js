@@ -84,7 +84,7 @@ everywatt.Board = class extends everywatt.Page {
     this.chartsBox = element("div.charts");
     this.ownersBox = element("div");
     this.modelsBox = element("div");
-    this.state = element("p.state", { role: "status" }, "Starting the sensors …");
+    this.state = element("p.state", { role: "status" }, this.words.waiting);
     this.hold = element("button", { type: "button", "aria-pressed": "false", onclick: () => this.pause(!this.paused) }, "Pause");
     this.follow = element("button", { type: "button", onclick: () => this.view && this.view.reset() }, "Now");
     const span = (seconds) => element("button", { type: "button", "data-span": seconds, "aria-pressed": String(seconds === 60), onclick: () => this.setSpan(seconds) }, seconds / 60 + " min");
@@ -114,7 +114,7 @@ everywatt.Board = class extends everywatt.Page {
     on("snapshot", (data) => this.take(data));
     on("trouble", (data) => this.end(data.error + (data.cure ? " Try: " + data.cure : "")));
     on("end", () => { this.over = true; this.end("The run has ended."); if (this.words.ended) this.words.ended(); });
-    events.onopen = () => { this.state.textContent = this.snapshot ? "" : "Starting the sensors …"; };
+    events.onopen = () => { this.state.textContent = this.snapshot ? "" : this.words.waiting; };
     events.onerror = () => {
       if (events.readyState === EventSource.CLOSED) this.end("The server has stopped, or has too many viewers.");
       else this.state.textContent = "The server does not respond; retrying …";
@@ -223,7 +223,7 @@ everywatt.Board = class extends everywatt.Page {
         element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
-        figure("Averages", ["1s", "5s", "15s"].map((name) => averages[name] === null ? "–" : number(averages[name])).join(" · ") + " W", "over 1, 5 and 15 s"),
+        figure("Averages", everywatt.alike(["1s", "5s", "15s"].map((name) => averages[name])) + " W", "over 1, 5 and 15 s"),
         figure("CPU", now.host.cpu_pct === null ? "–" : everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
         figure("Memory", now.host.memory_bytes === null ? "–" : everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
     this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
@@ -303,7 +303,8 @@ everywatt.Board = class extends everywatt.Page {
       : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
         percent(entry.cpu_pct), percent(entry.gpu_pct), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
-    this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + this.began() + ".", body));
+    const until = owners.age_s >= 2 ? ", until " + Math.round(owners.age_s) + " s ago" : "";
+    this.ownersBox.replaceChildren(section("live-owners", "Owners", more + "Energy is since " + this.began() + until + ".", body));
   }
 
   redraw() {
@@ -315,10 +316,14 @@ everywatt.Board = class extends everywatt.Page {
 
 // [text, unit] with a prefix that keeps the number short.
 everywatt.scaled = function (value, unit) {
-  const size = Math.abs(value);
-  for (const [factor, prefix] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (size >= factor * 10) return [everywatt.number(value / factor), prefix + unit];
-  if (size > 0 && size < 0.1) return [everywatt.number(value * 1e3), "m" + unit];
-  return [everywatt.number(value), unit];
+  const size = Math.abs(value), [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([each]) => size >= each * 10) || (size > 0 && size < 0.1 ? [1e-3, "m"] : [1, ""]);
+  return [everywatt.alike([value / factor]), prefix + unit];
+};
+
+// Values beside one another, with the digits that leave four to the largest.
+everywatt.alike = function (values) {
+  const most = Math.max(0, ...values.map(Math.abs));
+  return values.map((value) => value === null ? "–" : value.toFixed(most >= 1000 ? 0 : most >= 100 ? 1 : 2).replace("-", "−")).join(" · ");
 };
 
 everywatt.bytesOf = function (bytes) {

@@ -47,7 +47,7 @@ everywatt.showRuns = async function (root, names) {
     const page = everywatt.page = new everywatt.ServedPage(report, root, before, names);
     if (live) {
       const board = everywatt.board = new everywatt.Board("/api/live?" + new URLSearchParams([["run", names[0]]]), before,
-        { title: "This run, now", since: "since", ended: () => location.reload() });
+        { title: "This run, now", since: "since", waiting: "Waiting for readings of this run …", ended: () => location.reload() });
       board.show();
     }
     await page.show();
