@@ -17,7 +17,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -111,12 +114,9 @@ def _xeon(path: Path, quick: bool) -> None:
         folds = folds_of(found_loads(table, list(columns)), columns)
         every = np.arange(len(table))
         folds += [Fold("time", f"last {share:.0%}", every[round((1 - share) * len(every)) :]) for share in LATER]
-        for fold in [fold for fold in folds if not quick or fold.name.startswith("last")]:
-            kept = np.setdiff1d(every, fold.rows)
-            made = fit(table.take(kept), target, ignore=[other])
-            if made.model is not None:
-                name = f"{fold.kind}: {fold.name}"
-                rows.append(_row(made.model, table.take(kept), table.take(fold.rows), target, name, float("inf")))
+        some = [fold for fold in folds if not quick or fold.name.startswith("last")]
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # the fits take most of the time
+            rows += [row for row in pool.map(partial(_without, table, target, other), some) if row]
         for path in others:
             later = _other(path, {target, *found.model.needs})
             if later is not None:
@@ -125,6 +125,13 @@ def _xeon(path: Path, quick: bool) -> None:
     OUT.table(HEADS, validations, right=(3, 4, 5))
     OUT.text("Whole fits without a part of the rows (first look at it), and other rows of the same machine:")
     OUT.table(HEADS, rows, right=(3, 4, 5))
+
+
+def _without(table: Table, target: str, other: str, fold: Fold) -> list[str]:
+    """A whole fit without the rows of a fold, on these rows; empty where there is no relation."""
+    kept, left = (table.take(rows) for rows in (np.setdiff1d(np.arange(len(table)), fold.rows), fold.rows))
+    made = fit(kept, target, ignore=[other]).model
+    return [] if made is None else _row(made, kept, left, target, f"{fold.kind}: {fold.name}", float("inf"))
 
 
 def _other(path: Path, needs: set[str]) -> Table | None:

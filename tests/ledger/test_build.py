@@ -476,3 +476,14 @@ def test_owners_of_a_superchip_add_up_to_the_module(tmp_path, by):
     assert rest.energy.low <= 120.0 * run.duration_s <= rest.energy.high
     assert by == "device" or MODULE_REST in rest.method
     assert any("rest of the module" in note and "50" in note for note in ledger.notes)
+
+
+def test_idle_that_was_assumed_may_be_anything_that_no_process_used(tmp_path):
+    """A card draws 200 W and nothing is known of its use: that may be idle, or the work of an unseen program."""
+    ledger = load(write_machine(tmp_path / "x.tape", {"gpu.0": [200.0] * 10}, [], seconds=10)).ledger()
+    idle, lost = ledger.entry("idle").energy, ledger.entry("unattributed").energy
+    assert (idle.value, lost.value) == (pytest.approx(2000, rel=1e-3), 0.0)
+    assert ledger.idle["gpu.0"]["method"] == "lowest"
+    assert idle.low == pytest.approx(0, abs=1)
+    assert (lost.low, lost.high) == (0.0, pytest.approx(2000, rel=0.01))
+    assert ledger.total.half_width < 10

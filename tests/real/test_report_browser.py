@@ -259,7 +259,7 @@ def test_several_runs_are_compared(show, compared, picture):
     assert coloured(page, "overlay") > 200
     page.click("nav.tabs button >> nth=1")
     page.wait_for_selector('[data-chart="power"] canvas')
-    assert page.inner_text("#summary-title") == "short"
+    assert page.inner_text("#summary-title") == "Energy of short"
     assert page.get_attribute("nav.tabs button >> nth=1", "aria-pressed") == "true"
     picture(page, "report-compared.png", full_page=True)
 

@@ -5,7 +5,7 @@ import known_site
 import numpy as np
 import pytest
 from batches import batch_runs
-from browsing import IN_A_BROWSER, PHONE, brightness, coloured, serious_faults
+from browsing import IN_A_BROWSER, PHONE, brightness, coloured, keyboard_faults, serious_faults
 from precisions import EVIL, precision_result
 from reports import write_run
 
@@ -143,6 +143,7 @@ def test_dark_on_a_phone(open_page, pages, picture, name):
 )
 def test_no_serious_fault_of_accessibility(open_page, pages, name, scheme):
     page = of(open_page, pages, name, color_scheme=scheme, bypass_csp=True)
+    assert scheme == "dark" or keyboard_faults(page) == []
     open_all(page)
     assert serious_faults(page) == []
 

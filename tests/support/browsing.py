@@ -46,3 +46,28 @@ def serious_faults(page):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     found = axe.Axe().run(page).response["violations"]
     return [f"{v['id']}: {v['nodes'][0]['html'][:160]}" for v in found if v["impact"] in ("serious", "critical")]
+
+
+STOP = """() => {
+  const here = document.activeElement;
+  if (!here || here === document.body) return null;
+  const style = getComputedStyle(here), box = here.getBoundingClientRect();
+  const titled = document.getElementById(here.getAttribute("aria-labelledby"));
+  const name = here.getAttribute("aria-label") || (titled || here.labels && here.labels[0] || here).textContent.trim();
+  const ring = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== "none";
+  const faults = [name ? "" : "has no name", ring ? "" : "does not show that it has the focus",
+    box.width > 0 && box.height > 0 && box.right > 0 && box.left < innerWidth ? "" : "cannot be seen"];
+  return faults.filter(Boolean).map((fault) => here.outerHTML.slice(0, 120) + " " + fault);
+}"""
+
+
+def keyboard_faults(page, most=300):
+    """What a person with only a keyboard would miss at the stops of the Tab key, from the first to the last one."""
+    found = []
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        faults = page.evaluate(STOP)
+        if faults is None:
+            return found
+        found += faults
+    return [*found, f"the Tab key is still in the page after {most} stops"]

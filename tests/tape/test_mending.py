@@ -246,7 +246,6 @@ def looked_at_s(path):
         return len(cells.joules) * cells.step_ns / NS
 
 
-@pytest.mark.xfail(strict=True, reason="it counts as one that grows until it is sealed")
 def test_a_tape_whose_recorder_was_killed_a_moment_ago_has_ended(recorder, tmp_path):
     path = tmp_path / "a.tape"
     process = recorder(path)
@@ -256,7 +255,6 @@ def test_a_tape_whose_recorder_was_killed_a_moment_ago_has_ended(recorder, tmp_p
     assert looked_at_s(path) == 4.75
 
 
-@pytest.mark.xfail(strict=True, reason="it counts as one that grows until it is sealed")
 def test_a_tape_that_this_process_writes_has_not_ended(tmp_path):
     writer = TapeWriter(tmp_path / "a.tape", {})
     channel = Channel("gpu.0.energy", "J", Kind.COUNTER, "gpu.0", Domain.GPU)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, State
-from everywatt.core.format import format_duration
+from everywatt.core.format import format_count, format_duration
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Column, Table
 
@@ -80,12 +80,13 @@ def plan_lines(found: Sequence[Share]) -> list[str]:
     idle, rest = len(found) - len(busy), busy[MOST_LANES:]
     lines = []
     if rest:
-        lines.append(f"and {_count(len(rest), 'more lane')} with {_count(sum(len(one.items) for one in rest), 'item')}")
+        items = sum(len(one.items) for one in rest)
+        lines.append(f"and {format_count(len(rest), 'more lane')} with {format_count(items, 'item')}")
     if idle:
-        lines.append(f"{_count(idle, 'lane')} of {len(found):,} {'gets' if idle == 1 else 'get'} no items")
+        lines.append(f"{format_count(idle, 'lane')} of {len(found):,} {'gets' if idle == 1 else 'get'} no items")
     devices = list(dict.fromkeys(one.device for one in busy))
     where = ", ".join([*devices[:8], *(["…"] if len(devices) > 8 else [])])
-    words = f"{_count(sum(len(one.items) for one in busy), 'item')} on {_count(len(busy), 'lane')}"
+    words = f"{format_count(sum(len(one.items) for one in busy), 'item')} on {format_count(len(busy), 'lane')}"
     known = [one.seconds for one in busy if one.seconds is not None]
     return [
         *lines,
@@ -95,10 +96,6 @@ def plan_lines(found: Sequence[Share]) -> list[str]:
 
 def _busy(found: Sequence[Share]) -> list[Share]:
     return [share for share in found if share.items]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
 from everywatt.bench.verdict import Comparison, Sample, Verdict, compare, interval, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError, UsageError
-from everywatt.core.format import format_rounded
+from everywatt.core.format import format_count, format_rounded
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Quantity
 from everywatt.core.units import parse_bytes, parse_duration_s, parse_energy_j, parse_power_w
@@ -239,7 +239,7 @@ def _beside(
     time = _paired_numbers(first, one.trials, lambda t: t.seconds, target, anytime)
     cpu = _paired_numbers(first, one.trials, lambda t: t.cpu_s, target, anytime)
     if failures and not ignore_failure:
-        count = f"{failures} trial{'s' if failures > 1 else ''} failed"
+        count = f"{format_count(failures, 'trial')} failed"
         verdict = f"no verdict: {count} (--ignore-failure counts them)"
         gross = None if gross is None else replace(gross, answer=Verdict.UNDECIDED)
     elif gross is None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from everywatt.core.energy import Ratio
-from everywatt.core.format import format_percent
+from everywatt.core.format import format_count, format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.stats import deviation, mean, median, student_factor
 
@@ -149,7 +149,7 @@ class Comparison(ToDict):
             why = "undecided" if math.isfinite(self.high) else f"not decidable with n = {self.trials}"
             if self.more_trials is None:
                 return why
-            return f"{why}: about {_rounded(self.more_trials)} more trial{'s' if self.more_trials > 1 else ''} needed"
+            return f"{why}: about {format_count(_rounded(self.more_trials), 'more trial')} needed"
         return f"{name} uses {change(self.cell, what, other)}"
 
     @property
@@ -230,10 +230,10 @@ def compare(
     )
 
 
-def _rounded(count: int) -> str:
-    """`96`, `130`, `8,700`: two digits, rounded up, since more is not known of how many trials it takes."""
-    step = 10 ** max(len(str(count)) - 2, 0)
-    return f"{-(-count // step) * step:,}"
+def _rounded(count: int) -> int:
+    """Two digits, rounded up: more is not known of how many trials it takes."""
+    step = int(10 ** max(len(str(count)) - 2, 0))
+    return -(-count // step) * step
 
 
 def _answer(low: float, high: float, target: float) -> Verdict:

@@ -24,6 +24,7 @@ from everywatt.cli.common.output import Output
 from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.domains import WHOLE
 from everywatt.core.errors import NoSensor, UsageError
+from everywatt.core.format import format_count
 from everywatt.core.jsonio import dumps
 from everywatt.core.machine import Machine
 from everywatt.core.tables import Column, Table
@@ -182,7 +183,7 @@ def _share(path: Path, time_s: float, output: Output) -> int:
     }
     count = len(document["measured"])
     output.say(
-        f"{path}: {_count(count, 'channel')} of {_count(len(devices), 'device')}, without names."
+        f"{path}: {format_count(count, 'channel')} of {format_count(len(devices), 'device')}, without names."
         if count
         else f"{path}: no sensor here measures power; the file has the reason of each, without names."
     )
@@ -193,10 +194,6 @@ def _share(path: Path, time_s: float, output: Output) -> int:
         return 0  # no simulator for such sensors
     output.say(f"Simulate the machine: everywatt sim --like {path} -- COMMAND")
     return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _characterise(

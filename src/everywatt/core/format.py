@@ -224,8 +224,8 @@ def format_money(amount: float, currency: str = "") -> str:
 
 
 def format_count(number: int, noun: str, plural: str = "") -> str:
-    """`1 item`, `3 items`."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    """`1 item`, `3 items`, `12,000 items`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def shared_unit(size: float, unit: str) -> tuple[float, str]:

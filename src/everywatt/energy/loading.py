@@ -72,7 +72,7 @@ def load_readings(asked: Sequence[Source], start_ns: int, end_ns: int) -> list[R
         for one in asked
     ]
     plain = [rows for one, rows in zip(asked, found, strict=True) if not _keeps(one) and not rows.around.edges]
-    by_ends = readings_by_ends([rows.around for rows in plain], start_ns, end_ns)
+    by_ends = readings_by_ends([rows.around for rows in plain], start_ns, end_ns) if plain else []
     known = dict(zip(map(id, plain), by_ends, strict=True))
     readings: list[Reading | None] = []
     for rows in found:

@@ -26,8 +26,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
 from everywatt.ledger.counters import OTHER, OwnerKey
-from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, HELD_J, NO_HOLDERS, OWNED_S, USED, DeviceAccount
-from everywatt.ledger.idle import ASSUMED
+from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, ASSUMED, HELD_J, NO_HOLDERS, OWNED_S, USED, DeviceAccount
 from everywatt.ledger.split.intervals import budgets, occupancy
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse

@@ -225,6 +225,8 @@ def _entries(by: str, pages: Sequence[TapeShares], total: Energy) -> tuple[tuple
 def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: DeviceShares, uj: int) -> None:
     name = f"{shares.host}/{device.label}" if shares.host else device.label
     rows = _rows(device, uj)
+    if device.owned_s[NOBODY_AT]:  # nothing, or as much as idle may be less
+        rows.setdefault(NOBODY_AT, [0, 0, 0])
     booked: dict[Owner, list[int]] = {}
     doubts: dict[Owner, float] = {}
     owned_s: dict[Owner, float] = {}

@@ -22,6 +22,8 @@ NO_USE = 1e-12
 SHORTEST_S = 1e-3  # less is rounding, or was not observed
 NO_HOLDERS: Mapping[Any, float] = {}
 
+ASSUMED = ("prior", "lowest")  # methods of idle levels that were not observed
+
 # Why joules are unattributed, as every face says it.
 NO_USER = "above idle while no process used it"
 UNLISTED = "processes that were not listed"
@@ -174,9 +176,12 @@ class DeviceAccount(Generic[O]):
             unattributed_j, charged_j = unattributed_j * factor, most_j
         return Charges(active_j, held_j, self.whole_j - charged_j, unattributed_j)
 
-    def unattributed_s(self, charges: Charges[O]) -> float:
-        """How long the device drew what no owner is charged for: one watt more of idle is so many joules less of it."""
-        return self.alone_s if charges.unattributed_j > 0 else 0.0
+    def unattributed_s(self, charges: Charges[O], level: Level) -> float:
+        """How long the device drew what no owner is charged for: one watt more of idle is so many joules less of it.
+
+        Where idle was never observed, that may be all the time in which no process used the device.
+        """
+        return self.alone_s if charges.unattributed_j > 0 or level.method in ASSUMED else 0.0
 
     def _closed(self, joules_at: int, noise_at: int, use_at: int) -> dict[O, float]:
         """Joules of each owner, none below zero.

@@ -25,7 +25,7 @@ from everywatt.core.energy import Energy, join_labels, total
 from everywatt.core.format import format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import deviation, mean, mean_half_width, median, percentile
-from everywatt.ledger.engine import Level
+from everywatt.ledger.engine import ASSUMED, Level
 
 QUIET_USE = 0.10  # a device that is busy for more of the time is not idle
 STILL_USE = 0.02  # of a GPU: what drivers report for a card without work
@@ -45,7 +45,6 @@ BENT = 0.6
 # A card with an idle process on it may draw twice what it does without.
 HELD_SPREAD = 0.5
 LEAST_SPREAD = 0.5  # of an idle level that is assumed, however little the device was used
-ASSUMED = ("prior", "lowest")
 HOW = ", so idle power is assumed (measure it with --idle 10s)"
 WORDS = {
     "measured": "measured before",

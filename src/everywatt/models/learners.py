@@ -294,21 +294,28 @@ def figures(values: Floats, digits: int) -> list[float]:
 
 
 def sum_of(trees: Sequence[Tree], x: Floats) -> Floats:
-    """The sum of the trees for each row."""
-    total = np.zeros(len(x))
-    columns = np.asfortranarray(x)  # one after another in memory, since each node reads one value of each row
-    for tree in trees:
-        todo = [(0, np.arange(len(x)), np.ones(len(x)))]
-        while todo:
-            node, rows, weight = todo.pop()
-            if tree.feature[node] < 0:
-                total[rows] += weight * tree.value[node]
-                continue
-            value, low = columns[rows, tree.feature[node]], tree.threshold[node]
-            width = tree.until[node] - low if tree.until else 0.0
-            share = np.clip((value - low) / width, 0.0, 1.0) if width > 0 else (value > low).astype(np.float64)
-            for child, part in ((tree.left[node], 1 - share), (tree.right[node], share)):
-                some = part > 0
-                if some.any():
-                    todo.append((child, rows[some], (weight * part)[some]))
+    """The sum of the trees for each row; the same as `Tree.at` for each."""
+    starts = np.cumsum([0, *(len(tree.feature) for tree in trees[:-1])])
+    feature, first, value = (
+        np.concatenate([getattr(t, key) for t in trees]) for key in ("feature", "threshold", "value")
+    )
+    last = np.concatenate([tree.until or tree.threshold for tree in trees])
+    left, right = (
+        np.concatenate([np.add(getattr(tree, side), start) for tree, start in zip(trees, starts, strict=True)])
+        for side in ("left", "right")
+    )
+    # Every walk of a row through a tree, a step at a time; where both sides count, one walk becomes two.
+    rows, node = np.tile(np.arange(len(x)), len(trees)), np.repeat(starts, len(x))
+    weight, total = np.ones(len(rows)), np.zeros(len(x))
+    while len(rows):
+        ends = feature[node] < 0
+        total += np.bincount(rows[ends], weight[ends] * value[node[ends]], len(x))
+        rows, node, weight = rows[~ends], node[~ends], weight[~ends]
+        at, low, high = x[rows, feature[node]], first[node], last[node]
+        share = np.where(at >= high, 1.0, (at - low) / np.where(high > low, high - low, 1.0))
+        share[at <= low] = 0.0
+        to_left, to_right = share < 1, share > 0
+        rows = np.concatenate([rows[to_left], rows[to_right]])
+        weight = np.concatenate([(weight * (1 - share))[to_left], (weight * share)[to_right]])
+        node = np.concatenate([left[node[to_left]], right[node[to_right]]])
     return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,9 @@ from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import schema
 
+if sys.platform == "linux":
+    import fcntl
+
 _MAGIC: Final = b"SQLite format 3\x00"
 _COPY_BELOW_BYTES: Final = 256 << 20
 _LOG_MAGIC: Final = (0x377F0682, 0x377F0683)
@@ -21,16 +25,22 @@ _LOG_HEADER: Final = struct.Struct(">8I")
 _LOG_ENTRY: Final = struct.Struct(">6I")
 _LOG_INDEX_AT: Final = 16
 _LOG_TRIES: Final = 4
+_LOCK: Final = struct.Struct("hhqqi4x")  # struct flock of Linux: type, whence, start, length, process
+_READERS: Final = (0x40000002, 510)  # first byte and length, by SQLite's file format
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first bytes of a file: what it says of itself, and what it is."""
+    """The first bytes of a file: what it says of itself, and what it is.
+
+    `locked`: another process has it open as a database, or that cannot be determined.
+    """
 
     page_bytes: int
     pages: int
     file_bytes: int
     inode: int
+    locked: bool
 
     @property
     def truncated(self) -> bool:
@@ -63,6 +73,7 @@ def read_header(path: Path) -> Header:
         with path.open("rb") as file:
             head = file.read(100)
             stat = os.fstat(file.fileno())
+            locked = _locked(file.fileno())
     except FileNotFoundError:
         raise NotATape(f"There is no file {path}.") from None
     except OSError as error:
@@ -83,7 +94,18 @@ def read_header(path: Path) -> Header:
     page_bytes = 65536 if size == 1 else size
     if page_bytes < 512 or page_bytes & (page_bytes - 1):
         raise TapeDamaged(f"{path}: its header claims pages of {page_bytes} bytes.")
-    return Header(page_bytes, struct.unpack_from(">I", head, 28)[0], stat.st_size, stat.st_ino)
+    return Header(page_bytes, struct.unpack_from(">I", head, 28)[0], stat.st_size, stat.st_ino, locked)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether another process holds SQLite's lock of readers, as one with a log does from its first look to its end."""
+    if sys.platform != "linux":
+        return True
+    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, *_READERS, 0)
+    try:
+        return bool(_LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK)
+    except OSError:
+        return True
 
 
 def open_file(path: Path) -> Opened:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from everywatt.core.errors import RunExists, TapeError
 from everywatt.core.platforms import O_CLOEXEC, user_id
 
+if TYPE_CHECKING:
+    from everywatt.tape.writer import TapeWriter
+
+WRITERS: WeakSet[TapeWriter] = WeakSet()
+"""Those of this process."""
 MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = (
     *("nfs", "cifs", "smb", "lustre", "beegfs", "fhgfs", "gpfs", "9p", "ceph", "afs", "coda", "ncpfs", "orangefs"),

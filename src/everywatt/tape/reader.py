@@ -14,7 +14,7 @@ from everywatt.core.clocks import Anchor, UtcMap
 from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
-from everywatt.tape import checking, codec, opening, schema
+from everywatt.tape import checking, codec, opening, places, schema
 from everywatt.tape.accumulate import FrameSum, energy_channels, unpack_cum
 
 _MOST_TABLE_BYTES: Final = 64 << 20
@@ -90,7 +90,8 @@ class Frame:
 class Tape:
     """One segment. `trouble` holds sentences on what is missing or damaged; it is empty for a sealed, whole tape.
 
-    `sealable` is True for one that is not sealed and has lost nothing of what was written.
+    `sealable` is True for one that is not sealed and has lost nothing of what was written, `ended` for one that no
+    process was writing when it was opened: nothing more will come.
     """
 
     def __init__(self, path: Path, verify: bool | None) -> None:
@@ -136,6 +137,9 @@ class Tape:
         self.sealed = bool(self._seal)
         whole = bool(opened.log and not opened.log_cut) or bool(self.meta.get("abandoned"))
         self.sealable = whole and not self.sealed and not truncated
+        # A process does not see locks of its own.
+        here = any(writer.inode == opened.header.inode for writer in places.WRITERS)
+        self.ended = self.sealed or not (opened.header.locked or here)
         if truncated:
             trouble.append(f"{self.path.name} is truncated: {opened.header.left}.")
         elif not self.sealed:

@@ -56,6 +56,7 @@ class TapeWriter:
         self._file = self._reserve(spool, mounts)
         self._db: sqlite3.Connection | None = _create(self._file, mode)
         self._inode = self._file.stat().st_ino
+        places.WRITERS.add(self)
         self._spare = places.hold_space(self._file, spare_bytes)
         try:
             self._begin({**meta, "checkpoint_s": checkpoint_s})
@@ -84,6 +85,11 @@ class TapeWriter:
     def spooled(self) -> bool:
         """True where the tape is written elsewhere and moved when it is sealed."""
         return self._file != self.path
+
+    @property
+    def inode(self) -> int | None:
+        """Of the file that is being written; None when it is closed."""
+        return None if self._db is None else self._inode
 
     @property
     def live_path(self) -> Path:

@@ -1,30 +1,39 @@
 """Given the same intervals and idle levels, all faces charge the same microjoules.
 
-A finished run, a live view, the agent, a Slurm node whose jobs are one process each, and a benchmark of a server that
-is each process in turn, with two queries at a time.
+A finished run, `monitor`, the page of `serve`, the agent's series, a Slurm node whose jobs are one process each, and a
+benchmark of a server that is each process in turn, with two queries at a time.
 """
 
+import contextlib
 import random
+from types import SimpleNamespace
 
 import pytest
-from machines import Process, process_rows, write_machine
-from tapes import UTC_NS, at
+from machines import DOMAINS, GPUS, HOST, PROCESSES, Process, process_rows, write_machine
+from tapes import UTC_NS, at, counter_group
 
 from everywatt.api.run import Run
 from everywatt.bench.llm.energy import bill
 from everywatt.bench.llm.records import OK, Answer, Record
-from everywatt.ledger.counters import UNATTRIBUTED, Counters, OwnerKey
+from everywatt.core.channels import Row
+from everywatt.core.clocks import NS, FakeClock
+from everywatt.fleet.device_counters import IdleFinder
+from everywatt.fleet.exporting import Exporter
+from everywatt.fleet.jobs import Places
+from everywatt.fleet.metrics import OWNER_ENERGY, OWNER_LOW_HIGH, samples
+from everywatt.fleet.watch import Watcher
+from everywatt.ledger.counters import Counters, OwnerKey
 from everywatt.ledger.levels import find_levels
-from everywatt.ledger.use.owner_use import GpuOwnerUse, OwnerUse
-from everywatt.report.live.gather import Gatherer
-from everywatt.report.live.owners import RunningOwners
+from everywatt.ledger.use.owner_use import OwnerUse
+from everywatt.report.live.tape_source import TapeSource
+from everywatt.report.web.live import shortened
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 
 SECONDS, REST, CPUS = 12, 4, 4
 CPU_W, GPU_W = 10.0, 40.0
+NAMES = (OWNER_ENERGY, *OWNER_LOW_HIGH)
 
 
 def machine(seed):
@@ -66,24 +75,71 @@ def of_slurm(tape, processes, levels):
     return booked, whole_uj
 
 
+class OneOwnerEach(Places):
+    """Every process is an owner of its own."""
+
+    def owner(self, process):
+        return OwnerKey("process", f"{process.pid}:{process.start}")
+
+
+class GivenIdle(IdleFinder):
+    """Idle as it is known, whatever is seen."""
+
+    def level(self):
+        return self._known
+
+
 def of_agent(processes, watts, tables, levels, threads):
-    """Microjoules of each process as the agent counts them, fed second by second."""
-    counters, gpus = Counters(), GpuOwnerUse()
-    place = {p.pid: OwnerKey("process", p.id) for p in processes}
-    use = OwnerUse(lambda process: place[process.pid], 1.0, 0)
-    told = {}
+    """Microjoules of each owner by the series of an agent that hears of the machine second by second."""
+    clock = FakeClock(at(0))
+    watcher = Watcher(clock, NS, OneOwnerEach([]), Counters())
+    watcher.cpu = OwnerUse(watcher.places.owner, 1.0, 0, CPUS)
+    watcher._cpus, watcher.threads_per_core = CPUS, threads  # not this machine's
+    infos = [counter_group(device, DOMAINS[device[:3]]) for device in watts]
+    watcher.listen([SimpleNamespace(info=one, outage=None, listeners=[], expected_s=seconds_each) for one in
+                    (*infos, HOST, PROCESSES, GPUS)])  # fmt: skip
+    for line in watcher.lines.all:
+        line.idle = GivenIdle(line.kind)
+        line.idle.know(levels[line.device].level)
+    sources = {source.info.name: source for source in watcher.sources}
+    exporter, told, joules, found = Exporter(watcher, ()), {}, dict.fromkeys(watts, 0.0), {}
     for second in range(SECONDS + 1):
-        use.feed(at(second), process_rows(processes, second, told))
-        use.feed_host(50.0 + sum(p.used(second) for p in processes))
-        gpus.feed(at(second), tables.get(second, []))
-        uses = use.take().on(None, None if threads is None else CPUS / threads)
-        if not second:
-            continue
-        taken, held = gpus.take(0).by_owner(lambda pid: place.get(pid, UNATTRIBUTED))
-        for device, shares in (("cpu.0", (uses, {})), ("gpu.0", (taken, held))):
-            whole_uj = round(watts[device][second - 1] * 1e6)
-            counters.add(device, whole_uj, 1.0, levels[device].level, *shares, now_ns=second)
-    return {owner: sum(amounts.values()) for owner, amounts in counters.uj.items()}
+        clock.now_ns = at(second)
+        busy_s = 50.0 + sum(p.used(second) for p in processes)
+        values = {info.name: (joules[info.device],) for info in infos} | {HOST.name: (busy_s, CPUS * second - busy_s)}
+        for name, value in values.items():
+            watcher.rows(sources[name], [Row(at(second), at(second), at(second), value)])
+        watcher.table(sources[PROCESSES.name], at(second), process_rows(processes, second, told))
+        watcher.table(sources[GPUS.name], at(second), tables.get(second, []))
+        watcher.settle(at(second), anyway=True)
+        joules = {device: joules[device] + watts[device][min(second, SECONDS - 1)] for device in watts}
+        exporter.update(at(second))
+        by_owner = {}
+        for name, labels, value in samples(exporter.registry.text()):
+            if name in NAMES:
+                sums = by_owner.setdefault((labels["kind"], labels["owner"]), dict.fromkeys(NAMES, 0))
+                sums[name] += round(value * 1e6)
+        found |= by_owner  # what ended is a part of the rest after its last values
+    for owner, (amount, low, high) in ((owner, sums.values()) for owner, sums in found.items()):
+        assert low <= amount <= high, owner
+    return {owner: sums[OWNER_ENERGY] for owner, sums in found.items() if owner[0] != "rest"}
+
+
+def seconds_each(period_ns):
+    return 1.0
+
+
+def of_view(path):
+    """Microjoules of owners as `monitor` prints them and as `serve` sends them to a page, each with its interval."""
+    with contextlib.closing(TapeSource(path, 1.0, by="process")) as source:
+        snapshot = source.poll()
+    assert snapshot.live
+    found = []
+    for data in (snapshot.to_dict(), shortened(snapshot)):
+        entries = data["owners"]["entries"]
+        assert all(entry["low"] <= entry["joules"] <= entry["high"] for entry in entries)
+        found.append({(e["owner"]["kind"], e["owner"]["id"]): round(e["joules"] * 1e6) for e in entries})
+    return found
 
 
 def of_benchmark(folder, processes, watts, tables, threads):
@@ -113,21 +169,14 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed, threads):
         spans=[("idle", 0, REST, {"role": "idle"})], cpus=CPUS, threads_per_core=threads,
     )  # fmt: skip
     with Tape.open(path, verify=False) as tape:
-        run, levels = Run(path, [tape]), find_levels(tape, {})
+        levels = find_levels(tape, {})
         finished = {
             (entry.owner.kind.value, entry.owner.id): entry.microjoules
-            for entry in run.ledger("process", between=(0.0, float(SECONDS))).entries
+            for entry in Run(path, [tape]).ledger("process", between=(0.0, float(SECONDS))).entries
         }
-        gatherer = Gatherer(1.0)
-        gatherer.adopt(tape)
-        gatherer.feed(Follower(tape).look())
         booked, node_uj = of_slurm(tape, processes, levels)
-        asker = RunningOwners("process", clock=lambda: 0.0, cpu_clock=lambda: 0.0)
-        view = asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
-    # Each has its interval, or owes nothing.
-    assert all(entry.low <= entry.joules <= entry.high for entry in view.entries if entry.joules > 1e-6)
-    live = {(entry.kind, entry.id): round(entry.joules * 1e6) for entry in view.entries}
-    agent = {tuple(owner): amount for owner, amount in of_agent(processes, watts, tables, levels, threads).items()}
+    monitor, page = of_view(path)
+    agent = of_agent(processes, watts, tables, levels, threads)
     served, queries_uj = of_benchmark(tmp_path, processes, watts, tables, threads)
     whole_uj = round(sum(map(sum, watts.values())) * 1e6)
     assert sum(finished.values()) == pytest.approx(whole_uj, abs=2)
@@ -135,6 +184,6 @@ def test_every_face_charges_the_same_microjoules(tmp_path, seed, threads):
     assert node_uj == pytest.approx(whole_uj, abs=2)
     for owner, amount in (*booked.items(), *served.items(), *queries_uj.items()):
         assert abs(amount - finished.get(owner, 0)) <= 3, owner
-    for owner in {*finished, *live, *agent}:
-        amounts = [found.get(owner, 0) for found in (finished, live, agent)]
+    for owner in {*finished, *monitor, *page, *agent}:
+        amounts = [found.get(owner, 0) for found in (finished, monitor, page, agent)]
         assert max(amounts) - min(amounts) <= 3, (owner, amounts)

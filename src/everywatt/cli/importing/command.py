@@ -18,6 +18,7 @@ from everywatt.cli.common.progress import Tell, task
 from everywatt.core.clocks import NS, SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.errors import UsageError
+from everywatt.core.format import format_count
 from everywatt.report.text import summary
 from everywatt.tape.importing import import_files, kinds
 from everywatt.tape.run_store import home as runs_home
@@ -132,7 +133,7 @@ def _oddities(run: Run) -> list[str]:
     swapped = sum(int(meta.get("swapped_fields", 0)) for meta in metas)
     found = [sentence for meta in metas for sentence in meta.get("oddities", ())]
     if torn:
-        found.append(f"{torn} line{'s' if torn > 1 else ''} could not be read and gave no readings")
+        found.append(f"{format_count(torn, 'line')} could not be read and gave no readings")
     if swapped:
         found.append(f"utilisation and memory were swapped {swapped} times; corrected")
     return found

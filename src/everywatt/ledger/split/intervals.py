@@ -78,7 +78,7 @@ def account_budgets(
     charged[unattributed] = charged.get(unattributed, 0.0) + charges.unattributed_j
     charged.setdefault(idle, 0.0)
     used = [rows[owner][USED] if owner in rows else 0.0 for owner in charged]
-    lone_s = {unattributed: account.unattributed_s(charges)}
+    lone_s = {unattributed: account.unattributed_s(charges, level)}
     owned_s = [(rows[owner][OWNED_S] if owner in rows else 0.0) + lone_s.get(owner, 0.0) for owner in charged]
     used_s = math.fsum(used)
     step_j = JIFFY_S * math.fsum(charges.active_j.values()) / used_s if used_s > 0 else 0.0

@@ -193,7 +193,7 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
     reasons = tuple(charges.reasons(NOBODY_AT))
-    nobody = charges.unattributed_j, owned_s, account.unattributed_s(charges)
+    nobody = charges.unattributed_j, owned_s, account.unattributed_s(charges, level)
     return Split(active_j, held_j, charges.idle_j, *nobody, reasons, account.used_squares)
 
 

@@ -258,7 +258,7 @@ class Cells:
             self.step_ns, self.origin_ns = step_ns, first_ns
             self.joules, self.observed_s = np.zeros(0), np.zeros(0)
         # On a live tape the newest publications may still be missing.
-        late_ns = 0 if tape.sealed else int(2.5 * max(source.group.expected_period_s, 1.0) * NS)
+        late_ns = 0 if tape.ended else int(2.5 * max(source.group.expected_period_s, 1.0) * NS)
         have, count = len(self.joules), int((last_ns - late_ns - first_ns) // step_ns)
         if count <= have:
             return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.format import format_joules, format_money, format_quantity
+from everywatt.core.format import format_count, format_joules, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
@@ -111,7 +111,7 @@ def _days(month: Month) -> str:
 
 
 def _records(count: int, what: str) -> str:
-    return f"{count} record{'' if count == 1 else 's'} {what}" if count else ""
+    return f"{format_count(count, 'record')} {what}" if count else ""
 
 
 def _marks(days: Sequence[date]) -> list[tuple[int, str]]:

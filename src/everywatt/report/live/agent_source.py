@@ -222,7 +222,8 @@ class AgentSource:
 def _sum(amounts: Sequence[Amount]) -> Amount:
     """Amounts as one; its interval is the widest that theirs allow, since the agent does not say how they depend."""
     sides = ([getattr(one, side) for one in amounts] for side in ("joules", "low", "high"))
-    return Amount(*(None if None in side else math.fsum(side) for side in sides))
+    joules, low, high = (None if None in side else math.fsum(side) for side in sides)
+    return Amount(joules, low, high)
 
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:

@@ -365,7 +365,7 @@ def _job_table(rows: Sequence[Mapping[str, Any]], viewer: Viewer) -> str:
     for row in rows:
         end = f"{datetime.fromtimestamp(row['end_s'], UTC):%Y-%m-%d %H:%M}"
         shown.append([*cells(row, ["job", *who]), end, *cells(row, figures)])
-    table = Table.of(*columns("job", *who), "end", *columns(*figures), rows=shown)
+    table = Table.of(*columns("job", *who), "end", *columns(*figures), rows=shown, title="List of jobs")
     return table_html(table, [f"/slurm/job/{quote(shown_id(row))}" for row in rows])
 
 
@@ -380,7 +380,7 @@ def _sum_table(by: str, rows: Sequence[Mapping[str, Any]], words: Mapping[str, s
         links.append(href if name else "")
         shown.append([name or "(none)", *cells(row, heads)])
     named = (replace(one, name="without energy") if one.name == "refused" else one for one in columns(*heads))
-    return table_html(Table.of(by, *named, rows=shown), links)
+    return table_html(Table.of(by, *named, rows=shown, title=f"Energy by {by}"), links)
 
 
 def _others(job: Detail, viewer: Viewer) -> str:

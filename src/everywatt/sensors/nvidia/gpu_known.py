@@ -72,7 +72,7 @@ def in_slot(name: str) -> bool:
 class Spread(NamedTuple):
     """95 % half-widths for a card that is not calibrated: gain, and offset in watts.
 
-    `correlation` is that of gain and offset, `freedom` the number of models.
+    `correlation` is that of gain and offset, `freedom` the effective number of cards.
     """
 
     gain_pct: float
@@ -84,24 +84,25 @@ class Spread(NamedTuple):
 def spread(*leave_out: str) -> Spread:
     """How far the next card may be off, from the measured ones; models that contain a word of `leave_out` do not count.
 
-    A prediction interval around zero (readings are not corrected by the mean of other cards) for a card of another
-    model: cards of one model are alike, so that each model counts once, by the mean of its cards. A sensor that reads
-    too steep mostly starts too low. The derivation is in docs/estimation.md.
+    A prediction interval around zero (readings are not corrected by the mean of other cards). Cards of one model are
+    alike and count as fewer. A sensor that reads too steep mostly starts too low; of that correlation counts what is
+    left after one standard error. The derivation is in docs/estimation.md.
     """
     words = [word.lower() for word in leave_out]
     cards = [card for card in CARDS if not any(word in card.model.lower() for word in words)]
     of_model = Counter(card.model for card in cards)
-    count = len(of_model)
-    weights = [1 / count / of_model[card.model] for card in cards]
+    weights = [1 / (1 + (of_model[card.model] - 1) * MEASURED_ALIKE**2) for card in cards]
+    count = sum(weights)
     gains, offsets = [card.gradient_pct for card in cards], [card.offset_w for card in cards]
 
     def mean_product(first: list[float], second: list[float]) -> float:
-        return sum(weight * one * other for weight, one, other in zip(weights, first, second, strict=True))
+        return sum(weight * one * other for weight, one, other in zip(weights, first, second, strict=True)) / count
 
     gain_rms, offset_rms = (math.sqrt(mean_product(errors, errors)) for errors in (gains, offsets))
-    factor = student_factor(count) * math.sqrt(1 + 1 / count)
+    factor = student_factor(int(count)) * math.sqrt(1 + 1 / count)
     correlation = mean_product(gains, offsets) / (gain_rms * offset_rms)
-    return Spread(factor * gain_rms, factor * offset_rms, correlation, count)
+    surely = max(abs(correlation) - (1 - correlation**2) / math.sqrt(count), 0.0)
+    return Spread(factor * gain_rms, factor * offset_rms, math.copysign(surely, correlation), int(count))
 
 
 # The largest board among CARDS. Within their range, 150 to 450 W, offsets do not grow with the limit of a board; beyond
@@ -109,9 +110,10 @@ def spread(*leave_out: str) -> Spread:
 LARGEST_W = max(card.limit_w for card in CARDS)
 
 # Share of the variance of gain and offset that is between models and not between cards of one model: intraclass
-# correlation of CARDS by one-way analysis of variance, 0.37 for the gain. For the offset it is 0.16, but five cards of
-# one model are few to know it from: anything up to 0.70 explains them (one side, 95 %), and the larger makes totals of
-# several cards wider.
+# correlation of CARDS by one-way analysis of variance, 0.37 and 0.16. Their mean says how much more five cards of one
+# model tell than one. For totals of several cards both are rounded up, because five cards are few to know them from
+# (the offset's may be up to 0.70, one side, 95 %), and the larger makes totals wider.
+MEASURED_ALIKE = 0.27
 GAIN_ALIKE, OFFSET_ALIKE = 0.4, 0.7
 
 

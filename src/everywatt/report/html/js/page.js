@@ -117,7 +117,7 @@ everywatt.Page = class {
     const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
-      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? run.name : run.llm ? "Energy of the whole machine" : "Energy"),
+      element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? "Energy of " + run.name : run.llm ? "Energy of the whole machine" : "Energy"),
       element("div.hero", {}, element("div", {}, big, chips), figures),
       parts.length > 1 ? element("div.parts", {}, whole(parts), named) : null,
       warnings);

@@ -297,7 +297,7 @@ everywatt.Board = class extends everywatt.Page {
     const { element, section, table, number } = everywatt, owners = this.snapshot.owners;
     if (!owners) { this.ownersBox.replaceChildren(); return; }
     if (document.activeElement && this.ownersBox.contains(document.activeElement)) return;
-    const percent = (value) => value === null ? "–" : value.toFixed(1) + " %";
+    const percent = (value) => everywatt.percent(value === null ? null : value / 100);
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
       : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
@@ -330,5 +330,5 @@ everywatt.bytesOf = function (bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0, value = bytes;
   while (value >= 1024 && place < units.length - 1) { value /= 1024; place++; }
-  return value.toLocaleString("en", { maximumFractionDigits: value >= 100 || !place ? 0 : 1 }) + " " + units[place];
+  return value.toFixed(place ? 1 : 0) + " " + units[place];
 };
