@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from everywatt.core.clocks import SystemClock
 from everywatt.core.errors import TapeError
 from everywatt.core.jsonio import dumps
 from everywatt.core.platforms import user_id
@@ -84,7 +84,7 @@ def at_rest(path: Path, quiet_s: float = QUIET_S) -> bool:
         return False
     if sum(stat.st_size for stat in stats) > MOST_BYTES:
         return False
-    if time.time_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
+    if SystemClock().utc_ns() - max(stat.st_mtime_ns for stat in stats) < quiet_s * 1e9:
         return False
     return os.access(path.parent, os.W_OK | os.X_OK) and not places.is_network(places.filesystem(path))
 
@@ -133,7 +133,7 @@ def _say_so(db: sqlite3.Connection, last_ns: int) -> None:
         return
     from everywatt.tape.exporting import iso
 
-    when = iso(time.time_ns())
+    when = iso(SystemClock().utc_ns())
     db.execute(schema.REPLACE["meta"], schema.sealed_row("meta", ("sealed_later", dumps(when))))
     number = db.execute("SELECT ifnull(max(id), 0) + 1 FROM note").fetchone()[0]
     text = "The recorder ended without sealing the tape: rows that it had not written yet are missing."
