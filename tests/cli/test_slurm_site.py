@@ -71,7 +71,7 @@ def test_by_account_has_a_known_answer(said: Any, site: Path) -> None:
 def test_a_job_in_full(said: Any, site: Path) -> None:
     code, out = said("slurm", "job", "1", "--store", site)
     assert code == 0
-    assert "3.60 MJ ± 0.36" in out and "5.000 MJ   ours with the idle share: -20.0 %" in out
+    assert "3.60 MJ ± 0.36" in out and "5.000 MJ   ours with the idle share: −20.0 %" in out
     assert "* 2.0 of 16 CPUs used on average." in out
     assert re.search(r"^  0 +#{40} +2\.90 MJ$", out, re.MULTILINE)
     (job,) = data(said, "slurm", "job", "3_4", "--store", site)["jobs"]
