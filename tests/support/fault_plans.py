@@ -340,7 +340,10 @@ class Outcome:
         truth = sum(machine.energy_j(device, program.began_ns, program.ended_ns) for device in measured)
         # What was not observed may have been anything that the devices can draw.
         slack = EDGE_S * most_w + SLACK * truth
-        missing = (1 - energy.coverage) * length_s * most_w
+        missing = sum(
+            (1 - part.coverage) * length_s * machine.curves[DEVICES[name.split()[0]]].high_w
+            for name, part in energy.parts
+        )
         told = f"{energy} for {truth:.2f} J in {length_s:.2f} s"
         if not 0 <= energy.coverage <= 1 + 1e-9:
             yield f"coverage of {energy.coverage}: {told}"
