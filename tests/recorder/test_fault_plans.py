@@ -44,7 +44,6 @@ def test_a_gauge_that_misses_just_under_three_periods_has_no_gap() -> None:
     hold(1205)
 
 
-@pytest.mark.xfail(strict=True, reason="two reads within a period, with a publication between them, count as kilowatts")
 def test_two_reads_close_together_do_not_set_the_power_beyond_the_last() -> None:
     hold(1347)
 

@@ -338,8 +338,12 @@ def _extended(ticks: Ticks) -> Ticks:
 
 
 def _end_w(ticks: Ticks, side: int) -> float:
-    """Watts near one end: the median of a few cells, because two reads close together give a wild slope."""
-    few = ticks.watts[ticks.real]
+    """Watts near one end: the median of a few cells. Two reads that are closer together than their instants are known
+    give a wild slope, and do not count where there are others."""
+    clear = ticks.real.copy()
+    clear[1:] &= np.diff(ticks.at_ns) >= ticks.half_ns[1:]
+    clear[0] &= bool(clear[1:2].all())  # it has the watts of the next
+    few = ticks.watts[clear if clear.any() else ticks.real]
     few = few[:4] if side > 0 else few[-4:]
     few = few[np.isfinite(few)]
     return median(few) if len(few) else 0.0
