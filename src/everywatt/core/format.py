@@ -105,7 +105,8 @@ def print_quantity(value: float, unit: str, below: float = 0.0, above: float = 0
         return Printed("0", unit)
     factor, prefix = _prefix(size) if _prefixed(unit) else (1.0, "")
     printed = _printed(value / factor, below / factor, above / factor, prefix + unit, signed)
-    if prefix and not printed.value.strip("≈ +0."):  # next to its interval it is 0, and no reader wants 0 GJ
+    # An amount that is 0 next to its interval: no reader wants 0 GJ. A difference of 0 is one.
+    if prefix and below <= value and not printed.value.strip("≈ +0."):
         factor, prefix = _prefix(abs(value))
         own = _number(value / factor, _last_place(value / factor, 2), signed)
         return printed._replace(value=f"≈ {own}", unit=prefix + unit)
