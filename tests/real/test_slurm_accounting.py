@@ -155,7 +155,7 @@ def test_what_slurm_counted_stands_beside_ours(slurm, slurm_counter, ran, said, 
     assert (job["slurm_j"], job["ours_over_slurm"]) == (counted_j, pytest.approx(107 / counted_j - 1))
     assert main(["slurm", "job", str(alone)]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  Slurm "))
-    assert f"ours with the idle share: {100 * (107 / counted_j - 1):+.1f} %" in line
+    assert f"ours with the idle share: {100 * (107 / counted_j - 1):+.1f} %".replace("-", "−") in line
 
 
 def test_the_energy_of_a_job_is_written_to_slurms_accounting(slurm, ran, said, tmp_path: Path) -> None:
