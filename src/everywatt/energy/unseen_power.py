@@ -60,7 +60,7 @@ APART = 0.3
 BY_CHANCE = 0.5
 # Neighbours in the order of their places in the sensor's period differ by less than this share of what unrelated
 # readings do where they are of a load in step with it; and by so many sd less, as the share scatters by 1 / √n.
-IN_STEP = 0.5
+IN_STEP = 0.7
 UNRELATED_SD = 3.0
 # Where in a cell a change recurs is anywhere, once: 95 % of a uniform law in sd, as for edges.
 Z95_RECURRING = 1.7
@@ -295,13 +295,19 @@ def _by_place(t: Array, cells: Array, y: Array, period: float, window: float) ->
     spread = float(np.ptp(place))
     if not BETWEEN * window < spread < period - window or _unlike(place) < IN_STEP:
         return False
-    return _unlike(y[np.argsort(place)]) < min(IN_STEP, 1 - UNRELATED_SD / math.sqrt(len(y)))
+    # Times that keep to a clock tie, and stand in the order of time: neighbours in both orders say nothing.
+    order = np.argsort(place, kind="stable")
+    apart = np.abs(np.diff(cells[order])) > NEAR_CELLS
+    pairs = int(np.count_nonzero(apart))
+    if pairs <= max(len(y) / 2, UNRELATED_SD**2):
+        return False
+    return _unlike(y[order], apart) < min(IN_STEP, 1 - UNRELATED_SD / math.sqrt(pairs))
 
 
-def _unlike(values: Array) -> float:
-    """How much neighbours differ: about 1 for unrelated values, near 0 for those of a smooth course."""
+def _unlike(values: Array, pairs: Flags | slice = slice(None)) -> float:
+    """How much neighbours (of some pairs) differ: about 1 for unrelated values, near 0 for those of a smooth course."""
     spread = float(values.var())
-    return float(np.mean(np.diff(values) ** 2)) / (2 * spread) if spread > 0 else 1.0
+    return float(np.mean(np.diff(values)[pairs] ** 2)) / (2 * spread) if spread > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
