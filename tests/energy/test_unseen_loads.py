@@ -48,6 +48,14 @@ def test_pulses_that_beat_with_a_sensor_whose_publications_stray(product, tmp_pa
     assert not hold(asked(product, tmp_path, make, sensor))
 
 
+@pytest.mark.parametrize("periods", [1.0, 0.5])
+def test_a_load_in_step_with_a_sensor_whose_publications_stray(product, tmp_path, periods):
+    """All readings see the same part of the load's cycle, give or take 15 ms: the rest may be anything."""
+    make = product.pulses(0.05 * periods, 0.1 * periods, 90.0, 330.0)
+    sensor = product.Sensor(window_s=0.02, jitter_s=0.015)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(12), count=10))
+
+
 def test_bursts_of_an_unknown_card_that_fall_between_its_readings(product, tmp_path):
     make = product.pulses(0.003, 0.15, 90.0, 330.0)
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.025, known=False)))

@@ -35,6 +35,7 @@ from everywatt.energy.unseen_power import (
     around,
     followed,
     hidden_levels,
+    in_step,
     otherwise,
     own_swing,
     recurring,
@@ -246,13 +247,14 @@ def _partial(
     below = above = other = other_half = None
     if beside.state is not None:
         period, seen = median(length), window / median(length)
+        jittered = in_step(t, y, beside.state.sure, period, window)
         follows = followed(beside.state, y, period, seen)
         # Both changes of a pulse may fall on the same place of their cells.
         common = np.where(follows, np.sqrt(2), 1.0) * common
         state = replace(beside.state, sure=beside.state.sure & ~follows, maybe=beside.state.maybe & ~follows)
         beside = replace(beside, state=state)
         toggle = _toggle(mean, beside)
-        found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen)
+        found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen, jittered)
         strays = np.sort(np.abs(length - period))[round(OFTEN * (len(length) - 1))]
         other, other_half = otherwise(found.mean, mean, y, state, period, seen, float(strays) / window)
         mean, below, above = found.mean, found.below, found.above

@@ -10,6 +10,7 @@ Everything here comes from the readings and from utilisation, nothing from a fix
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -57,6 +58,10 @@ MOVED = 0.05
 BLOCK = 128
 APART = 0.3
 BY_CHANCE = 0.5
+# Neighbours in the order of their places in the sensor's period differ by less than this share of what unrelated
+# readings do where they are of a load in step with it; and by so many sd less, as the share scatters by 1 / √n.
+IN_STEP = 0.7
+UNRELATED_SD = 3.0
 # Where in a cell a change recurs is anywhere, once: 95 % of a uniform law in sd, as for edges.
 Z95_RECURRING = 1.7
 
@@ -263,6 +268,48 @@ def _recurrence(y: Array) -> tuple[float, int]:
     return min((best - BY_CHANCE) / (1 - BY_CHANCE), 1.0), cells
 
 
+def in_step(t: Array, y: Array, flags: Flags, period: float, window: float) -> Flags:
+    """Which cells of a toggling load (`flags`) readings that differ by their publications' jitter alone are of.
+
+    A load whose period is the sensor's, or a part of it, shows the same part of its cycle in every reading, give or
+    take what publications stray: then readings are one function of where in the period they were published, and say
+    nothing of the rest of the cycle, however many they are. Of any other load those published at the same place differ
+    as much as all do. Publications that stray by more than half of the period are left out.
+    """
+    found = np.zeros(len(y), dtype=bool)
+    cells = np.cumsum(np.round(np.diff(t, prepend=t[0]) / period))
+    for first in range(0, len(y), BLOCK // 2):
+        start = max(0, min(first, len(y) - BLOCK))
+        part = start + np.flatnonzero(flags[start : first + BLOCK])
+        if len(part) > UNRELATED_SD**2 and _by_place(t[part], cells[part], y[part], period, window):
+            found[part] = True
+    return found
+
+
+def _by_place(t: Array, cells: Array, y: Array, period: float, window: float) -> bool:
+    """Whether readings follow from where in the period they were published, which is new each time and confined."""
+    off = cells - cells.mean()
+    if not off.any():
+        return False
+    place = t - t.mean() - off * float(off @ t) / float(off @ off)
+    spread = float(np.ptp(place))
+    if not BETWEEN * window < spread < period - window or _unlike(place) < IN_STEP:
+        return False
+    # Times that keep to a clock tie, and stand in the order of time: neighbours in both orders say nothing.
+    order = np.argsort(place, kind="stable")
+    apart = np.abs(np.diff(cells[order])) > NEAR_CELLS
+    pairs = int(np.count_nonzero(apart))
+    if pairs <= max(len(y) / 2, UNRELATED_SD**2):
+        return False
+    return _unlike(y[order], apart) < min(IN_STEP, 1 - UNRELATED_SD / math.sqrt(pairs))
+
+
+def _unlike(values: Array, pairs: Flags | slice = slice(None)) -> float:
+    """How much neighbours (of some pairs) differ: about 1 for unrelated values, near 0 for those of a smooth course."""
+    spread = float(values.var())
+    return float(np.mean(np.diff(values)[pairs] ** 2)) / (2 * spread) if spread > 0 else 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Levels:
     """Cells of a load that toggles out of the sensor's sight.
@@ -359,12 +406,19 @@ def _range(rows: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def hidden_levels(
-    mean: Array, y: Array, state: Toggling, limit_w: float | None, period: float, recurring_w: Array, seen: float
+    mean: Array,
+    y: Array,
+    state: Toggling,
+    limit_w: float | None,
+    period: float,
+    recurring_w: Array,
+    seen: float,
+    jittered: Flags,
 ) -> Levels:
     """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
 
     `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it;
-    `seen` the share of each period at which the sensor looks.
+    `seen` the share of each period at which the sensor looks; `jittered` where only jitter makes readings differ.
     """
     found = Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
     reach = max(1, round(SLOW_BEAT_S / period))
@@ -427,14 +481,15 @@ def hidden_levels(
         blunt = np.where(rare, max(seen / PULSE_SEEN, 1.0), 1.0)
         found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
-        # Where all readings of the toggling load are the same, they keep pace with it: its upper level is anywhere from
-        # what they show to the board's limit. Readings that keep missing short pauses show the upper level.
+        # Where all readings of the toggling load are the same, but for jitter, they keep pace with it: its upper level
+        # is anywhere from what they show to the board's limit. Readings that keep missing short pauses show the upper
+        # level.
         enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
         counts = np.where(enough, inner[part], among[part]) > 0
         top = np.where(counts, wide[part], -np.inf).max(axis=1)
         bottom = np.where(counts, wide[part], np.inf).min(axis=1)
         alike = top - bottom < LONE * np.maximum(most - least, LONE * most)
-        locked = sure & alike
+        locked = sure & (alike | jittered[part])
         shown = least + share * (top - least)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
         found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
