@@ -14,6 +14,9 @@ from slurm_site import CARD_W, IDLE_W, PER_CPU_S, SlurmSite
 
 import everywatt
 
+# What a job used is known to a few percent only where others do not hold up its cluster.
+pytestmark = pytest.mark.serial
+
 SRUN_S = 0.3
 FORGED = (
     "x UserId=other(1000) GroupId=other(1000) MCS_label=N/A Account=theirs Partition=debug "
