@@ -168,7 +168,10 @@ class Measurement:
     def __str__(self) -> str:
         from everywatt.core.format import format_duration
 
-        return f"{self.name or 'measure'}: {self.energy} in {format_duration(self.duration_s)}"
+        name, energy, lasted = self.name or "measure", self.energy, format_duration(self.duration_s)
+        if energy.measured:
+            return f"{name}: {energy} in {lasted}"
+        return f"{name}: {format_duration(self.cpu_s)} of CPU time in {lasted}, {energy}"
 
     def __repr__(self) -> str:
         return f"<Measurement {self}>"

@@ -12,10 +12,10 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, combine
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.building import repeated
 from everywatt.energy.loading import comparable
 from everywatt.energy.medians import median
 from everywatt.energy.sources import UNEVEN, Source, sources
+from everywatt.energy.stalls import repeated
 from everywatt.energy.ticks import WHOLE_ROWS
 from everywatt.energy.window import source_energy, source_ticks
 from everywatt.tape.accumulate import GAP_PERIODS
@@ -63,9 +63,9 @@ class PowerLine:
 def device_table(tapes: Sequence[Tape], windows: Sequence[Windows]) -> dict[str, Any]:
     """By device: energy, power (mean, sd, min, median, max, samples), and the channel and sensor they came from."""
     table: dict[str, Any] = {}
-    several = len({str(tape.meta.get("host", {}).get("name", "")) for tape in tapes}) > 1
+    several = len({tape.host for tape in tapes}) > 1
     for tape, asked in zip(tapes, windows, strict=True):
-        host = str(tape.meta.get("host", {}).get("name", ""))
+        host = tape.host
         for source in sources(tape):
             label = f"{host} {source.label}" if several else source.label
             entry = table.setdefault(label, _entry(source))
@@ -100,11 +100,11 @@ def _entry(source: Source) -> dict[str, Any]:
 def mean_w(energy: Energy | None, seconds: float) -> float | None:
     """Mean power: the energy of each device over the time of so many seconds in which it was observed.
 
-    None where there is no figure.
+    Devices whose figure was refused are in neither. None where there is no figure.
     """
     parts = [mean_w(part, seconds) for _, part in energy.parts] if energy is not None else []
     known = [watts for watts in parts if watts is not None]
-    if known and len(known) == len(parts):
+    if known:
         return sum(known)
     if energy is None or energy.joules is None or seconds * energy.coverage <= 0:
         return None

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.api.power import device_table
-from everywatt.core.clocks import NS, length_s
+from everywatt.core.clocks import NS, length_s, union, without
 from everywatt.core.config import resolve
 from everywatt.core.energy import Energy, combine, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
@@ -118,7 +118,7 @@ class Run:
                 seconds.append(length_s(windows))
                 if device is None and self._lacks_devices(tape, found):
                     energy = replace(energy, coverage=0.0)
-                figures.append((str(tape.meta.get("host", {}).get("name", "")), energy))
+                figures.append((tape.host, energy))
         if not figures:
             return Energy.refuse("nothing was recorded in that window")
         combined = combine(figures, seconds)
@@ -159,7 +159,7 @@ class Run:
                     return (
                         net if gross.joules is None else replace(net, refused=f"{net.refused}; {self._how_to_idle()}")
                     )
-                figures.append((str(tape.meta.get("host", {}).get("name", "")), net))
+                figures.append((tape.host, net))
         return combine(figures, seconds) if figures else Energy.refuse("nothing was recorded in that window")
 
     def _how_to_idle(self) -> str:
@@ -224,8 +224,11 @@ class Run:
 
     @property
     def duration_s(self) -> float:
-        """Total duration of the run's own windows, in seconds, without gaps between appended segments."""
-        return sum(length_s(windows) for windows in self.windows())
+        """Seconds that the run's own windows cover, without gaps between segments; hosts at one time count once."""
+        found = self.windows()
+        pairs = zip(self.tapes, found, strict=True) if len({tape.host for tape in self.tapes}) > 1 else ()
+        utc = [(tape.to_utc_ns(start), tape.to_utc_ns(end)) for tape, own in pairs for start, end in own]
+        return sum(map(length_s, found)) - (length_s(utc) - length_s(union(utc)))
 
     def windows(self) -> list[list[tuple[int, int]]]:
         """For each tape the disjoint windows (ns on its clock) that the run's own figures cover: without `--idle`."""
@@ -406,30 +409,6 @@ class Run:
         return f"<div>{head}{self.energy()._repr_html_()}</div>"
 
 
-def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Disjoint windows that cover the same time, in order."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(windows):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What is left of windows when disjoint others, in order, are taken away."""
-    left = list(windows)
-    for low, high in taken:
-        left = [
-            (start, end)
-            for first, last in left
-            for start, end in ((first, min(last, low)), (max(first, high), last))
-            if end > start
-        ]
-    return left
-
-
 def sum_runs(runs: Sequence[Run]) -> Energy:
     """The energy of several runs of one scope. Time that runs recorded on one device beside each other counts once."""
     figures: list[Energy] = []
@@ -463,8 +442,7 @@ def _alike(tape: Tape, other: Tape) -> bool:
 
 
 def _same_boot(tape: Tape, other: Tape) -> bool:
-    hosts = [one.meta.get("host", {}).get("name") for one in (tape, other)]
-    return hosts[0] == hosts[1] and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
+    return tape.host == other.host and abs(tape.to_utc_ns(0) - other.to_utc_ns(0)) < SAME_CLOCK_NS
 
 
 def _is_path(run: str | Path) -> bool:

@@ -77,7 +77,6 @@ def prepare(run: Path, command: Sequence[str], items: Sequence[Item], array: Arr
 
 
 def script(part: Path, array: Array, count: int, cwd: Path) -> str:
-    """The text for sbatch."""
     place = part.resolve()
     if '"' in str(place) or "%" in str(place):
         raise UsageError(f'{place}: sbatch does not accept " or % in the path of a folder.', cure="set EVERYWATT_HOME")
@@ -114,11 +113,6 @@ def script(part: Path, array: Array, count: int, cwd: Path) -> str:
     )
 
 
-def check_here() -> None:
-    """UsageError where jobs cannot be submitted from this machine."""
-    _program("sbatch")
-
-
 def submit(part: Path) -> str:
     """Hand the script to sbatch; gives the job's id. What was prepared is taken back where it is refused."""
     try:
@@ -150,7 +144,8 @@ def in_queue(job: str) -> list[str]:
     return said.split()
 
 
-def _program(name: str) -> None:
+def check_program(name: str) -> None:
+    """UsageError where a program of Slurm is not on this machine."""
     if shutil.which(name) is None:
         raise UsageError(
             f"{name} is not installed here.", cure="--executor local, or submit from a node that has Slurm"
@@ -158,7 +153,7 @@ def _program(name: str) -> None:
 
 
 def _slurm(program: str, *words: str) -> str:
-    _program(program)
+    check_program(program)
     try:
         done = subprocess.run(
             [program, *words], capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
@@ -180,7 +175,6 @@ class Follow:
     _at: dict[Path, int] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Read on."""
         for task in tasks(self.part):
             path = task / JOURNAL
             with path.open("rb") as file:

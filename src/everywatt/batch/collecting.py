@@ -20,27 +20,24 @@ from typing import Any
 from everywatt.batch import array
 from everywatt.batch.journal import INTERRUPTED, RUNNING, History, Journal, State, read_journal
 from everywatt.core.channels import Channel, GroupInfo, Row
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
 from everywatt.core.files import replacing
 from everywatt.core.spans import Span
-from everywatt.tape.reader import StoredGroup, TableFrame, Tape
+from everywatt.tape.importing import ImportedTable, Recording, write_tape
+from everywatt.tape.reader import StoredGroup, Tape
 from everywatt.tape.run_store import segments, slug
-from everywatt.tape.writer import TapeWriter
 
 SAME_BOOT_NS = 2 * NS  # clocks of one boot agree on UTC to within this
 TOLD_GAPS = ("suspend", "lost")  # gaps that the recorder tells; the others are found again in the rows
-FLUSH_ROWS = 1024
 Renaming = Mapping[str, str]
 
 
 def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
     """Places of tapes that belong together: of one host and boot, and overlapping, directly or through others."""
     found: list[list[int]] = []
-    for place in sorted(
-        range(len(tapes)), key=lambda i: (_host(tapes[i]), tapes[i].to_utc_ns(tapes[i].extent_ns()[0]))
-    ):
+    for place in sorted(range(len(tapes)), key=lambda i: (tapes[i].host, tapes[i].to_utc_ns(tapes[i].extent_ns()[0]))):
         last = found[-1] if found else []
         if last and any(_together(tapes[place], tapes[other]) for other in last):
             last.append(place)
@@ -49,12 +46,8 @@ def clusters(tapes: Sequence[Tape]) -> list[list[int]]:
     return found
 
 
-def _host(tape: Tape) -> str:
-    return str(tape.meta.get("host", {}).get("name", ""))
-
-
 def _together(a: Tape, b: Tape) -> bool:
-    if _host(a) != _host(b):
+    if a.host != b.host:
         return False
     (a_low, a_high), (b_low, b_high) = a.extent_ns(), b.extent_ns()
     offsets = [tape.to_utc_ns(low) - low for tape, low in ((a, a_low), (b, b_low))]
@@ -85,24 +78,17 @@ def join(tapes: Sequence[Tape], renaming: Sequence[Renaming], out: Path) -> Path
     anchors = sorted(
         {a.monotonic_ns: a for tape in tapes for a in tape.anchors()}.values(), key=lambda anchor: anchor.monotonic_ns
     )
-    writer = TapeWriter(out, meta, clock=FakeClock(now_ns=max(tape.extent_ns()[1] for tape in tapes)))
-    try:
-        for anchor in anchors:
-            writer.anchor(anchor)
-        for same in _groups(tapes, renaming):
-            _copy_group(writer, same)
-        for tape, names in zip(tapes, renaming, strict=True):
-            for span in tape.spans():
-                writer.span_open(_named(span, names, tape))
-            for point in tape.points():
-                writer.point(point)
-            for note in tape.notes():
-                writer.note(note)
-        return writer.seal()
-    except (EverywattError, OSError, ValueError):
-        writer.abandon()
-        writer.live_path.unlink(missing_ok=True)  # our own, made a moment ago
-        raise
+    same = list(_groups(tapes, renaming))
+    return write_tape(
+        out,
+        [_recording(one) for one in same if not one[0][2].table],
+        meta=meta,
+        anchors=anchors,
+        spans=[_named(span, names, tape) for tape, names in zip(tapes, renaming, strict=True) for span in tape.spans()],
+        points=(point for tape in tapes for point in tape.points()),
+        tables=[ImportedTable(one[0][2], _tables(one), _period_s(one)) for one in same if one[0][2].table],
+        notes=(note for tape in tapes for note in tape.notes()),
+    )
 
 
 Same = list[tuple[Tape, StoredGroup, GroupInfo, Renaming]]
@@ -149,34 +135,20 @@ def _named(span: Span, names: Renaming, tape: Tape) -> Span:
     return replace(span, attributes=attributes, end_ns=tape.extent_ns()[1] if span.end_ns is None else span.end_ns)
 
 
-def _copy_group(writer: TapeWriter, same: Same) -> None:
-    info = same[0][2]
-    number = writer.add_group(info, min(group.expected_period_s for _, group, _, _ in same))
-    if info.table:
-        for frame in _tables(same):
-            writer.append_table(number, frame.at_ns, frame.rows)
-        writer.flush()
-        return
-    pending: list[Row] = []
-    for row in _rows(same):
-        pending.append(row)
-        if len(pending) == FLUSH_ROWS:
-            writer.append(number, pending)
-            writer.flush()
-            pending = []
-    writer.append(number, pending)
+def _period_s(same: Same) -> float:
+    return min(group.expected_period_s for _, group, _, _ in same)
+
+
+def _recording(same: Same) -> Recording:
     edges = {row.read_ns: row for tape, group, _, _ in same for row in tape.edges(group.id)}
-    for _, row in sorted(edges.items()):
-        writer.edge(number, row)
     told = {
         (gap.channel and _swap(gap.channel, names), gap.start_ns, gap.end_ns, gap.kind)
         for tape, group, _, names in same
         for gap in tape.gaps(group.id)
         if gap.kind in TOLD_GAPS
     }
-    for channel, start_ns, end_ns, kind in sorted(told, key=lambda gap: (gap[1], gap[2], str(gap[0]))):
-        writer.gap(number, channel, start_ns, end_ns, kind)
-    writer.flush()
+    gaps = sorted(told, key=lambda gap: (gap[1], gap[2], str(gap[0])))
+    return Recording(same[0][2], _rows(same), _period_s(same), [row for _, row in sorted(edges.items())], gaps)
 
 
 def _rows(same: Same) -> Iterator[Row]:
@@ -193,7 +165,7 @@ def _rows(same: Same) -> Iterator[Row]:
                 last = published
 
 
-def _tables(same: Same) -> Iterator[TableFrame]:
+def _tables(same: Same) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Processes: what each tape saw last, together, since each follows those of its own task."""
     newest: dict[int, list[dict[str, Any]]] = {}
     frames = [(frame.at_ns, place, frame.rows) for place, (t, g, _, _) in enumerate(same) for frame in t.tables(g.id)]
@@ -208,7 +180,7 @@ def _tables(same: Same) -> Iterator[TableFrame]:
         seen: dict[Any, dict[str, Any]] = {}
         for row in (row for rows in newest.values() for row in rows):
             seen[row.get("pid"), row.get("gpu"), row.get("uuid")] = row
-        yield TableFrame(at_ns, list(seen.values()))
+        yield at_ns, list(seen.values())
 
 
 LOST = "its task was terminated"
@@ -250,13 +222,12 @@ NOWHERE: tuple[str, Renaming] = ("", {})
 
 
 def _place(run: Path, part: Path, tapes: Sequence[Tape], owners: Sequence[Task]) -> Placed:
-    """Put the tapes into the run."""
     placed: dict[str, tuple[str, Renaming]] = {}
     counts: dict[str, int] = {}
     for cluster in clusters(tapes):
         mine = [tapes[place] for place in cluster]
         renaming = _renaming([owners[place].history for place in cluster])
-        host = str(mine[0].meta.get("host", {}).get("name", "")) or "host"
+        host = mine[0].host or "host"
         counts[host] = counts.get(host, 0) + 1
         place_tape(mine, renaming, run / f"{slug(host)}-part{part.name}-{counts[host]:04d}.tape")
         for tape, names_here in zip(mine, renaming, strict=True):

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,14 @@ from everywatt.batch.journal import Attempt
 from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
-from everywatt.sensors.child import let_go
-from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
+from everywatt.sensors.child import let_go, run_once, send_line
+from everywatt.sensors.nvidia.gpu_select import Gpu, parse_listing, select
 from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
 from everywatt.sensors.nvidia.nvml_device import identify
 
 ORDER = "PCI_BUS_ID"
 MIB = 2**20
 SMI_TIMEOUT_S = 30.0
-_LINE = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
-_MIG_LINE = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,30 +129,17 @@ def _by_command(environ: Mapping[str, str], nvml: str) -> Inventory:
     if program is None:
         return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi is not installed.")
     try:
-        done = subprocess.run(
-            [program, "-L"], env=dict(environ), capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        lines, code = run_once([program, "-L"], environ, SMI_TIMEOUT_S)
+    except OSError as error:
         return Inventory(message=f"GPUs could not be listed: {nvml}, and nvidia-smi failed: {error}.")
-    said = (done.stdout + done.stderr).strip()
-    if "insufficient permission" in said.lower():
+    if "insufficient permission" in "\n".join(lines).lower():
         return _denied("nvidia-smi: Insufficient Permissions")
-    gpus = parse_listing(done.stdout)
+    gpus = parse_listing(lines)
     if gpus:
         return Inventory(gpus, dict.fromkeys((gpu.index for gpu in gpus), None))
-    reason = said.partition("\n")[0] if said else f"nvidia-smi ended with {done.returncode}"
+    ended = f"no response within {SMI_TIMEOUT_S:g} s" if code is None else f"nvidia-smi ended with {code}"
+    reason = next((line for line in lines if line.strip()), ended)
     return Inventory(message=f"No GPU is available: {nvml}; nvidia-smi: {reason}")
-
-
-def parse_listing(listing: str) -> tuple[Gpu, ...]:
-    """The GPUs of `nvidia-smi -L`, with their MIG devices."""
-    found: list[tuple[int, str, str, list[Mig]]] = []
-    for line in listing.split("\n"):
-        if match := _LINE.match(line):
-            found.append((int(match[1]), match[3], match[2], []))
-        elif found and (match := _MIG_LINE.match(line)):
-            found[-1][3].append(Mig(match[1], -1, -1))
-    return tuple(Gpu(index, uuid, name, migs=tuple(migs)) for index, uuid, name, migs in found)
 
 
 def _devices(inventory: Inventory, boards: Sequence[int], migs: Sequence[str], *, by_uuid: bool) -> list[Device]:
@@ -285,12 +268,10 @@ class Lane:
 
     @property
     def alive(self) -> bool:
-        """Whether it has a worker."""
         return self._process is not None
 
     @property
     def worker_pid(self) -> int:
-        """The worker's process id."""
         return self._process.pid if self._process is not None else 0
 
     def fileno(self) -> int:
@@ -299,7 +280,6 @@ class Lane:
         return self._process.stdout.fileno()
 
     def start(self) -> None:
-        """Start a worker."""
         if self._stillborn >= MOST_STILLBORN:
             raise EverywattError(f"Workers for {self.device.name} die as soon as they are started.")
         self._stillborn += 1
@@ -349,7 +329,6 @@ class Lane:
         worker.end_session(worker_pid)
 
     def free(self) -> None:
-        """Busy no more."""
         self.item, self.attempt, self.command_pid, self.file = None, None, None, None
 
     def close(self) -> None:
@@ -359,7 +338,5 @@ class Lane:
             let_go(process, GRACE_S)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
+        assert self._process is not None
+        send_line(self._process, message)

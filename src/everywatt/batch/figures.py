@@ -9,8 +9,8 @@ from typing import Any
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, Attempt, State
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_count, format_duration, format_quantity, format_rounded
-from everywatt.core.jsonio import ToDict, as_data
+from everywatt.core.format import format_count, format_duration, format_quantity
+from everywatt.core.jsonio import ToDict, as_data, declared
 from everywatt.core.stats import median
 from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
 
@@ -25,6 +25,8 @@ CSV_COLUMNS = (
     "memory_max_bytes=use.memory.high power_min_w=use.power.low power_mean_w=use.power.mean "
     "power_max_w=use.power.high why"
 )
+
+MOST_SAID = 60  # characters of a failed item's last line, in tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,9 @@ class AttemptFigures:
     window_ns: tuple[int, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         one = self.attempt
         return {
-            "attempt": one.number,
-            "status": one.status,
-            "device": one.device,
-            "lane": one.lane,
-            "span": one.span,
-            "started": one.at,
+            **declared(one, "attempt=number status device lane span started=at"),
             **{key: value for key, value in (("host", one.host), ("task", one.task)) if value},
             **{key: value for key, value in one.ended.items() if key != "file"},
             "energy": self.energy.to_dict(),
@@ -92,7 +88,6 @@ class ItemFigures(ToDict):
 
     @property
     def attempt_count(self) -> int:
-        """How often it was tried."""
         return len(self.attempts)
 
     @property
@@ -102,7 +97,6 @@ class ItemFigures(ToDict):
 
     @property
     def runtime_s(self) -> float | None:
-        """Seconds of the last attempt."""
         return None if self.last is None else self.last.attempt.runtime_s
 
     @property
@@ -115,18 +109,17 @@ class ItemFigures(ToDict):
         if last.attempt.oom:
             return f"out of memory: {last.attempt.oom}"
         if ended.get("timed_out"):
-            return f"timed out after {format_duration(self.runtime_s or 0.0)}"
+            return "timed out"  # after how long is in the column beside it, and differs among items of one cause
         if ended.get("killed"):
             return "interrupted"
         if ended.get("error"):
             return str(ended["error"])
         code = last.attempt.exit_code
         lines = [line for line in str(ended.get("stderr", "")).split("\n") if line.strip()]
-        said = f": {lines[-1][:60]}" if lines else ""
+        said = f": {lines[-1] if len(lines[-1]) <= MOST_SAID else lines[-1][: MOST_SAID - 1] + '…'}" if lines else ""
         return "" if code is None else f"exit code {code}{said}"
 
     def row(self) -> list[Cell]:
-        """For a table of items."""
         return [
             self.state.item.id,
             self.state.status,
@@ -170,7 +163,6 @@ class DeviceFigures(ToDict):
         return is_gpu(self.device)
 
     def row(self) -> list[Cell]:
-        """For the table of devices."""
         memory, power = self.use.get("memory"), self.use.get("power")
         return [
             *(self.device, self.done, self.failed, self.retries, self.busy_s),
@@ -184,7 +176,7 @@ class DeviceFigures(ToDict):
 
 @dataclass(frozen=True, slots=True)
 class BatchFigures:
-    """The whole batch. `outside` are joules of no item; with those of the devices they are the ledger's total."""
+    """The whole batch. `outside` is energy of no item; with that of the devices it is the ledger's total."""
 
     run: str
     duration_s: float
@@ -194,9 +186,9 @@ class BatchFigures:
     total_microjoules: int
     outside_microjoules: int
     notes: tuple[str, ...] = ()
+    outside: Energy | None = None
 
     def count(self, status: str) -> int:
-        """How many items ended like this."""
         return sum(item.state.status == status for item in self.items)
 
     @property
@@ -250,6 +242,13 @@ class BatchFigures:
         """Items that were begun and are not done."""
         return [item for item in self.items if item.state.status != DONE and item.attempts]
 
+    def causes(self) -> list[tuple[str, list[str]]]:
+        """Why items are not done, the most frequent cause first, with the ids of its items."""
+        found: dict[str, list[str]] = {}
+        for item in self.unfinished():
+            found.setdefault(item.why or item.state.status, []).append(item.state.item.id)
+        return sorted(found.items(), key=lambda cause: -len(cause[1]))
+
     def tables(self) -> list[Table]:
         """By device; what is not finished, and who was slow, where there are such items."""
         found = [self.device_table()]
@@ -261,8 +260,7 @@ class BatchFigures:
         """One row for each device, what lies outside of items, and the total that they add up to."""
         rows = [one.row() for one in self.devices]
         if self.total.joules is not None:
-            half_j = self.total.half_width or 0.0
-            rows.append([OUTSIDE, *[""] * 7, format_rounded("J", half_j, self.outside_microjoules / 1e6), ""])
+            rows.append([OUTSIDE, *[""] * 7, self.outside, ""])
             retries = sum(device.retries for device in self.devices)
             rows.append(["total", self.count(DONE), self.count(FAILED), retries, *[""] * 4, self.total, ""])
         return Table.of(
@@ -280,7 +278,6 @@ class BatchFigures:
         )
 
     def scaling_row(self) -> list[Cell]:
-        """For a table of several batches."""
         gpus = [device for device in self.devices if device.is_gpu]
         done = self.count(DONE)
         use = [during.mean for device in gpus if (during := device.use.get("utilisation")) is not None]
@@ -322,7 +319,6 @@ class BatchFigures:
         return "\n".join(lines).rstrip("\n") + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
         return {
             "run": self.run,
             "duration_s": self.duration_s,
@@ -338,8 +334,15 @@ class BatchFigures:
         }
 
 
+def cause_table(found: BatchFigures, most: int, title: str = "") -> Table:
+    """A row for each cause: how many items, and the first of them."""
+    rows: list[list[Cell]] = [
+        [cause, len(ids), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in found.causes()[:most]
+    ]
+    return Table.of("cause", Column("items", ""), "which", rows=rows, title=title)
+
+
 def item_table(items: Sequence[ItemFigures], title: str = "") -> Table:
-    """One row for each item."""
     return Table.of(
         "item",
         "status",

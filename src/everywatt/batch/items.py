@@ -36,7 +36,6 @@ class Item(ToDict):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Item:
-        """The inverse of `to_dict`."""
         return cls(int(data["index"]), str(data["id"]), str(data["input"]), dict(data["row"]), data.get("size"))
 
 

@@ -8,6 +8,7 @@ they see it (`EXITS`): an item that ended while the batch was being killed is th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,11 +18,13 @@ from typing import Any
 from everywatt.batch.items import Item
 from everywatt.bench.experiment import JsonLines, numbered_lines, read_lines
 from everywatt.core.errors import RunNotFound, UsageError
+from everywatt.core.jsonio import declared
 
 JOURNAL = "batch.jsonl"
 EXITS = "batch-exits.jsonl"
 DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 PENDING, RUNNING = "pending", "running"
+LOOK_S = 0.05  # a reader that asks whether a batch is in progress holds the lock for less
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,6 @@ class State:
 
     @property
     def device(self) -> str | None:
-        """Where it ran last."""
         return self.attempts[-1].device if self.attempts else None
 
 
@@ -99,11 +101,15 @@ class Journal(JsonLines):
         import fcntl  # Windows has no such module, and reads journals too
 
         super().__init__(folder / JOURNAL, 0o644)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            raise UsageError(f"{folder.name} is in use by another everywatt batch.") from None
+        for wait_s in (LOOK_S, None):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if wait_s is None:
+                    os.close(self._fd)
+                    raise UsageError(f"{folder.name} is in use by another everywatt batch.") from None
+                time.sleep(wait_s)
 
     def batch(
         self,
@@ -114,16 +120,18 @@ class Journal(JsonLines):
         options: Mapping[str, Any] | None = None,
         source: str | None = None,
     ) -> None:
-        """A session begins; the items are those that the journal does not have yet."""
+        """A session begins; the items are those that the journal does not have yet.
+
+        They come first: a journal with the line of the batch has all of its items, wherever it was killed.
+        """
         more: dict[str, Any] = {"options": dict(options)} if options is not None else {}
         more |= {"source": source} if source is not None else {}
-        self.write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
         for item in items:
             self.write({"kind": "item", **item.to_dict()})
+        self.write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
 
     def start(self, item: Item, attempt: Attempt) -> None:
-        """An attempt begins."""
-        data = {"attempt": attempt.number, "device": attempt.device, "lane": attempt.lane, "span": attempt.span}
+        data = declared(attempt, "attempt=number device lane span")
         data |= {key: value for key, value in (("host", attempt.host), ("task", attempt.task)) if value}
         self.write({"kind": "start", "at": attempt.at or now(), "id": item.id, **data})
 
@@ -142,6 +150,20 @@ class Journal(JsonLines):
         """Have everything on the disk; gives a sentence where that is not possible, else nothing."""
         why = super().close()
         return why and f"{why}: a resumed batch will run some items again."
+
+
+def in_progress(folder: Path) -> bool:
+    """Whether a process works on the batch: it holds the lock of its journal. True where that cannot be known."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        with (folder / JOURNAL).open("rb") as journal:
+            fcntl.flock(journal, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 def read_journal(folder: Path) -> History:

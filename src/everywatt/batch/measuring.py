@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from everywatt.api.run import Run, union
+from everywatt.api.run import Run
+from everywatt.batch import array
 from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, During, ItemFigures
-from everywatt.batch.journal import DONE, FAILED, Attempt, History
-from everywatt.core.clocks import NS
+from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, RUNNING, Attempt, History, in_progress
+from everywatt.core.clocks import NS, length_s, union
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import EverywattError
@@ -31,8 +31,6 @@ GAUGES = ("utilisation", "memory", "temperature")
 CURVE_POINTS = 200
 NOT_MEASURED = "no sensor measures the device it ran on"
 
-Floats = npt.NDArray[np.float64]
-
 
 def figures(run: Run, history: History) -> BatchFigures:
     """Every item, every device and the whole, from a finished or live run and its journal."""
@@ -40,7 +38,10 @@ def figures(run: Run, history: History) -> BatchFigures:
     entries = {entry.owner.id: entry for entry in ledger.entries if entry.owner.kind is OwnerKind.SPAN}
     spans = _on_tapes(run)
     items = []
-    for state in history.states.values():
+    states = list(history.states.values())
+    if any(state.status == RUNNING for state in states) and not array.parts(run.path) and not in_progress(run.path):
+        states = [replace(state, status=INTERRUPTED) if state.status == RUNNING else state for state in states]
+    for state in states:
         tries = tuple(_attempt(one, entries, spans, ledger) for one in state.attempts)
         known = [one.energy for one in tries if one.energy.joules is not None]
         energy = (
@@ -49,11 +50,21 @@ def figures(run: Run, history: History) -> BatchFigures:
         items.append(ItemFigures(state, tries, energy))
     devices = tuple(_devices(items, entries, ledger, run, history))
     ours = {one.span for state in history.states.values() for one in state.attempts}
-    outside = sum(entry.microjoules for entry in ledger.entries if entry.owner.id not in ours)
+    rest = [entry for entry in ledger.entries if entry.owner.id not in ours]
+    known = [entry.energy for entry in rest if entry.energy.joules is not None]
+    outside = added(known) if known else None
     told = [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
     notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *told))
     return BatchFigures(
-        run.name, run.duration_s, tuple(items), devices, ledger.total, ledger.microjoules, outside, tuple(notes)
+        run.name,
+        run.duration_s,
+        tuple(items),
+        devices,
+        ledger.total,
+        ledger.microjoules,
+        sum(entry.microjoules for entry in rest),
+        tuple(notes),
+        outside,
     )
 
 
@@ -184,7 +195,7 @@ def _devices(
                 sum(item.state.status == FAILED for item in last),
                 len(mine),
                 sum(one.attempt.number > 1 for one in mine),
-                sum(end - start for start, end in union([one.window_ns for one in mine if one.window_ns])) / NS,
+                length_s(union([one.window_ns for one in mine if one.window_ns])),
                 added(known) if known else Energy.refuse(ledger.total.refused or "nothing ran there"),
                 sum(entry.microjoules for one in mine if (entry := entries.get(one.attempt.span or "")) is not None),
                 parts.get(name),

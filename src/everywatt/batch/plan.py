@@ -36,7 +36,6 @@ class Share(ToDict):
 
     @property
     def ids(self) -> list[str]:
-        """The ids of its items."""
         return [item.id for item in self.items]
 
 
@@ -115,7 +114,6 @@ class Pace:
     products: float = 0.0  # of sizes and seconds
 
     def learn(self, item: Item, seconds: float) -> None:
-        """An item took so long."""
         self.seconds_done += seconds
         self.items_done += 1
         if item.size is not None and item.size > 0:
@@ -150,7 +148,6 @@ class Pace:
 
     @classmethod
     def of(cls, states: Mapping[str, State]) -> Pace:
-        """What an earlier session tells."""
         pace = cls()
         for state in states.values():
             last = state.attempts[-1] if state.attempts else None

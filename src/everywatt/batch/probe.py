@@ -15,7 +15,7 @@ from everywatt.batch.figures import BatchFigures, ItemFigures
 from everywatt.batch.items import Item
 from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
 from everywatt.batch.measuring import added, figures
-from everywatt.batch.runner import Runner, Settings
+from everywatt.batch.runner import NO_COMMAND, Runner, Settings
 from everywatt.bench.experiment import Experiment
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
 from everywatt.core.energy import Energy
@@ -39,7 +39,8 @@ class Largest:
 
 
 def largest(fits: Callable[[int], bool], first: int, most: int | None, tolerance: int = 1) -> Largest:
-    """Double from `first` until a size does not fit or `most` is reached, then halve what lies between."""
+    """Double from `first` until a size does not fit or `most` is reached, then halve what lies between; where `first`
+    does not fit, halve it until a size does."""
     good: int | None = None
     most = max(MOST_UNASKED, first) if most is None else most
     size = min(first, most)
@@ -49,10 +50,10 @@ def largest(fits: Callable[[int], bool], first: int, most: int | None, tolerance
             return Largest(good, None)
         size = min(size * 2, most)
     bad = size
+    while good is None and bad > 1:
+        good, bad = (bad // 2, bad) if fits(bad // 2) else (None, bad // 2)
     if good is None:
-        good, bad = _downwards(fits, bad)
-        if good is None:
-            return Largest(None, bad)
+        return Largest(None, bad)
     while bad - good > tolerance:
         middle = (good + bad) // 2
         if fits(middle):
@@ -60,16 +61,6 @@ def largest(fits: Callable[[int], bool], first: int, most: int | None, tolerance
         else:
             bad = middle
     return Largest(good, bad)
-
-
-def _downwards(fits: Callable[[int], bool], bad: int) -> tuple[int | None, int]:
-    """The first size does not fit: halve it until one does."""
-    while bad > 1:
-        size = bad // 2
-        if fits(size):
-            return size, bad
-        bad = size
-    return None, bad
 
 
 def cheapest(cost: Callable[[int], float | None], known: dict[int, float], least: int, most: int) -> int | None:
@@ -110,10 +101,9 @@ def _between(low: int, high: int) -> int | None:
 LOOK_S = 0.02
 WAIT_S = 3.0  # for the tape to reach the end of an attempt
 REACHED_NS = 300_000_000  # beyond that end: slow sensors then have published too
-NO_COMMAND = (126, 127)
 SIZE_COLUMNS = (
-    *(Column("size", ""), "fits", Column("runs", ""), Column("time", "s"), Column("units/s", "")),
-    *(Column("peak memory", "B"), Column("energy", "J"), Column("J/unit", ""), "reason"),
+    *(Column("size", ""), "fits", Column("runs", "", spare=1), Column("time", "s"), Column("units/s", "", spare=2)),
+    *(Column("peak memory", "B"), Column("energy", "J", spare=3), Column("energy/unit", "J"), "reason"),
 )
 CERTAIN = 2.0  # standard errors between runs that make a difference
 
@@ -155,9 +145,14 @@ class SizeFigures(ToDict):
     error_j: float | None = None
 
     @property
+    def energy_per_unit(self) -> Energy | None:
+        """Energy of one run over its size; None where it does not fit."""
+        return None if self.energy.joules is None or not self.fits else self.energy / self.size
+
+    @property
     def joules_per_unit(self) -> float | None:
-        """Joules of one run over its size."""
-        return None if self.energy.joules is None or not self.fits else self.energy.joules / self.size
+        """The joules of that."""
+        return None if self.energy_per_unit is None else self.energy_per_unit.joules
 
     @property
     def units_per_s(self) -> float | None:
@@ -184,7 +179,7 @@ class Result(ToDict):
         rows: list[list[Cell]] = [
             [
                 *(one.size, one.fits, one.trials, one.runtime_s, one.units_per_s, one.peak_bytes),
-                *(None if one.energy.joules is None else one.energy, one.joules_per_unit, one.reason),
+                *(None if one.energy.joules is None else one.energy, one.energy_per_unit, one.reason),
             ]
             for one in self.sizes
         ]
@@ -230,10 +225,9 @@ class Probe:
         folder: Path,
         watch: Callable[[str], None] | None = None,
         *,
-        clock: Clock | None = None,
         lane: Callable[[int, Device, Mapping[str, str]], Lane] = Lane,
     ) -> None:
-        self._clock: Clock = clock or SystemClock()
+        self._clock: Clock = SystemClock()
         self._lane = lane
         self._device, self._settings, self._plan, self._meter = device, settings, plan, meter
         self._folder = folder
@@ -267,7 +261,6 @@ class Probe:
             journal.close()
 
     def result(self, run: Run) -> Result:
-        """Everything from the finished tape."""
         found = figures(run, read_journal(self._folder))
         sizes = tuple(self._size(size, tried, found) for size, tried in sorted(self._tried.items()))
         costs = {one.size: one for one in sizes if one.joules_per_unit is not None}

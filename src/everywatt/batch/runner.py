@@ -70,7 +70,6 @@ class Ranges:
             self._nvtx = None
 
     def open(self, lane: int, name: str) -> None:
-        """An item begins."""
         self.close(lane)
         if self._nvtx is not None:
             self._open[lane] = self._nvtx.start_range(message=name, domain=DOMAIN)
@@ -116,7 +115,6 @@ class Settings:
     source: str | None = None
 
     def wraps(self, item: Item) -> bool:
-        """Whether the item runs under `wrap`."""
         return bool(self.wrap) and (
             self.wrap_items is None or not self.wrap_items.isdisjoint((item.id, str(item.index)))
         )

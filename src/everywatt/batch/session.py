@@ -67,9 +67,13 @@ def file_changed(item: Item, state: State) -> bool:
 
 
 def take_up(folder: Path, command: Sequence[str]) -> History:
-    """The journal of an earlier session. UsageError where it ran another command."""
+    """The journal of an earlier session. UsageError where it ran another command, or was killed before it ran any."""
     history = read_journal(folder)
-    if command and history.command and list(command) != history.command:
+    if not history.command:
+        raise UsageError(
+            f"{folder.name} was killed while its items were listed: none has run.", cure="start the batch again"
+        )
+    if command and list(command) != history.command:
         raise UsageError(f"{folder.name} ran another command: {' '.join(history.command)}.")
     return history
 

@@ -43,7 +43,6 @@ class Tail:
         self.descriptor, self.data, self.count, self.open = descriptor, b"", 0, True
 
     def take(self) -> None:
-        """What has arrived."""
         while self.open:
             try:
                 chunk = os.read(self.descriptor, 1 << 16)
@@ -110,13 +109,9 @@ class Leash:
         fcntl.fcntl(self.end, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(self.end, fcntl.F_SETFL, fcntl.fcntl(self.end, fcntl.F_GETFL) | os.O_ASYNC)
 
-    def put_on(self, group: int) -> None:
-        """From now on this process group ends with us."""
+    def hold(self, group: int) -> None:
+        """From now on this process group ends with us; 0: none, as what a command left behind is not ours."""
         fcntl.fcntl(self.end, fcntl.F_SETOWN, -group)
-
-    def take_off(self) -> None:
-        """Processes that a command left behind intentionally are not ours."""
-        fcntl.fcntl(self.end, fcntl.F_SETOWN, 0)
 
 
 class Worker:
@@ -139,7 +134,6 @@ class Worker:
         self.news: dict[str, Any] | None = None
 
     def serve(self) -> None:
-        """Until the parent is gone."""
         while not self.ended:
             self._wait([0], None)
             while self.job is not None and not self.ended:
@@ -175,7 +169,7 @@ class Worker:
             tell({"started": None, "file": about})
             tell({"ended": {"exit_code": code, "runtime_s": 0.0, "stderr": f"{job['words'][0]}: {why}"}})
             return
-        self.leash.put_on(pid)
+        self.leash.hold(pid)
         self.news = {"started": pid, "file": about, "at_ns": began_ns}
         if job.get("prompt"):
             self._tell_news()
@@ -183,7 +177,7 @@ class Worker:
         tails = Tail(streams[0]), Tail(streams[1])
         timed_out, code, usage = self._follow(pid, tails, job.get("timeout_s"))
         ended_ns = time.monotonic_ns()
-        self.leash.take_off()
+        self.leash.hold(0)
         if "exit" in job:
             _write_exit(job["exit"], code, (ended_ns - began_ns) / 1e9, usage.ru_utime + usage.ru_stime, timed_out)
         if self.ended:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.bench.experiment import Experiment
+from everywatt.bench.experiment import Experiment, Show
 from everywatt.bench.figures import COLUMNS, FEWEST, Figures, answered, figures, quantity, whole_blocks
 from everywatt.bench.trials import (
     Candidate,
@@ -28,7 +28,7 @@ from everywatt.bench.verdict import change, of_candidate
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
-from everywatt.core.format import format_percent
+from everywatt.core.format import format_duration, format_joules, format_number, format_percent
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table, csv_of
 
@@ -66,16 +66,6 @@ class Plan:
             raise UsageError("The target must be a percentage such as 2%.")
 
 
-@dataclass(slots=True)
-class Progress:
-    """Where a comparison stands, for whoever shows it."""
-
-    began_ns: int
-    trials: list[Trial] = field(default_factory=list)
-    found: list[Figures] = field(default_factory=list)
-    doing: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Result(ToDict):
     """What came out. `ended` is why it ended: `decided`, `trials`, `time`, `failures` or `interrupted`."""
@@ -97,17 +87,12 @@ class Result(ToDict):
 
     def verdicts(self) -> list[str]:
         """One sentence for each candidate but the first: CPU time where energy is modelled, gross, and above idle."""
-        lines, first = [], self.found[0].candidate.label
+        lines: list[str] = []
+        first = self.found[0].candidate.label
         for one in self.found[1:]:
-            label = one.candidate.label
-            if one.modelled and one.cpu is not None and not one.failures:
-                found = one.cpu.text(label, first, "CPU time")
-                lines.append(found if found.startswith(f"{label} ") else f"{label}: CPU time: {found}")
-            lines.append(of_candidate(label, one.verdict))
-            if one.modelled and not one.verdict.startswith("no verdict"):
-                lines[-1] += " (modelled)"
+            lines += one.verdicts(first)
             if one.above_idle is not None and not one.failures:
-                lines.append(f"   above idle: {one.above_idle.text(label, first)}")
+                lines.append(f"   above idle: {one.above_idle.text(one.candidate.label, first)}")
         return lines
 
     @property
@@ -142,9 +127,6 @@ class Result(ToDict):
         return csv_of(COLUMNS, self.found)
 
 
-Watcher = Callable[[Progress], None]
-
-
 class Comparing:
     """One comparison in a recording of its own. An interrupt loses nothing: what is done is kept."""
 
@@ -153,7 +135,7 @@ class Comparing:
         candidates: Sequence[Candidate],
         plan: Plan,
         meter: Meter,
-        watch: Watcher | None = None,
+        show: Show | None = None,
         apply: Callable[[Candidate], None] | None = None,
         clock: Clock | None = None,
         execute: Execute = execute,
@@ -161,11 +143,12 @@ class Comparing:
         self._candidates = tuple(candidates)
         self._plan = plan
         self._meter = meter
-        self._watch = watch or (lambda progress: None)
+        self._tell = show or (lambda text: None)
         self._apply = apply
         self._clock = clock or SystemClock()
         self._execute = execute
-        self._progress = Progress(self._clock.monotonic_ns())
+        self._trials: list[Trial] = []
+        self._found: list[Figures] = []  # as far as the tape goes
         self._experiment = Experiment(meter, idle_s=plan.idle_s, cool=plan.cool, show=self._show, clock=self._clock)
         self._ended = "interrupted"
         self._looked_ns = 0
@@ -181,7 +164,7 @@ class Comparing:
                 raise UsageError(
                     f"{run.name} compared other commands: {text!r} is not {self._candidates[index].text!r}."
                 )
-        self._progress.trials = with_energy(found, run)
+        self._trials = with_energy(found, run)
 
     def work(self) -> None:
         """Run the trials. KeyboardInterrupt and errors of the commands' start pass through; what is done is kept."""
@@ -189,7 +172,7 @@ class Comparing:
         _must(plan.setup, "setup")
         try:
             self._experiment.idle()
-            if not any(not trial.warmup for trial in self._progress.trials):
+            if not any(not trial.warmup for trial in self._trials):
                 self._experiment.warm_up(self._candidates, self._trial, plan.warmup)
             self._ended = self._experiment.blocks(
                 self._candidates,
@@ -204,8 +187,7 @@ class Comparing:
                 execute(words_of(plan.cleanup, shell=True))
 
     def result(self, run: Run | None) -> Result:
-        """The figures from the finished tape."""
-        trials = self._progress.trials
+        trials = self._trials
         if run is not None:
             trials = with_power(with_energy(trials, run), run)
         found = figures(
@@ -225,7 +207,7 @@ class Comparing:
         )
 
     def _has(self, candidate: Candidate, block: int) -> bool:
-        return any((trial.candidate, trial.block) == (candidate.index, block) for trial in self._progress.trials)
+        return any((trial.candidate, trial.block) == (candidate.index, block) for trial in self._trials)
 
     def _trial(self, candidate: Candidate, block: int, place: int) -> None:
         self._show(f"warm-up {-block} of {candidate.label}" if block < 0 else f"trial {block + 1} of {candidate.label}")
@@ -243,7 +225,7 @@ class Comparing:
             clock=self._clock,
             execute=self._execute,
         )
-        self._progress.trials.append(trial)
+        self._trials.append(trial)
 
     def _why_ended(self) -> str | None:
         if self._hopeless():
@@ -254,7 +236,7 @@ class Comparing:
         """Whether a command fails again and again, so that there can be no verdict."""
         if self._plan.ignore_failure or self._plan.trials is not None:
             return False
-        failures = [trial.candidate for trial in self._progress.trials if trial.failed and not trial.warmup]
+        failures = [trial.candidate for trial in self._trials if trial.failed and not trial.warmup]
         return any(failures.count(candidate.index) >= FEWEST for candidate in self._candidates)
 
     def _answered(self) -> bool:
@@ -265,16 +247,25 @@ class Comparing:
         self._looked_ns = now_ns
         run = self._experiment.live()
         if run is None:
-            return sum(not t.warmup for t in self._progress.trials) >= FEWEST * len(self._candidates)
-        self._progress.trials = with_energy(self._progress.trials, run, live=True)
-        plan, whole = self._plan, whole_blocks(self._progress.trials)
+            return sum(not t.warmup for t in self._trials) >= FEWEST * len(self._candidates)
+        self._trials = with_energy(self._trials, run, live=True)
+        plan, whole = self._plan, whole_blocks(self._trials)
         found = figures(self._candidates, whole, target=plan.target, ignore_failure=plan.ignore_failure)
-        self._progress.found = found
+        self._found = found
         return answered(found, plan.target)
 
     def _show(self, doing: str) -> None:
-        self._progress.doing = doing
-        self._watch(self._progress)
+        """Say how many trials are done in which time, what is done now, and what is known by now."""
+        count = sum(not trial.warmup for trial in self._trials)
+        words = [f"{count} trials", format_duration(self._experiment.elapsed_s), doing]
+        words += [
+            f"{one.candidate.label}/{self._candidates[0].label} {format_number(one.gross.ratio)}, {one.verdict}"
+            for one in self._found[1:]
+            if one.gross is not None
+        ]
+        if len(self._found) == 1 and self._found[0].energy is not None:
+            words.append(format_joules(self._found[0].energy.value))
+        self._tell(" · ".join(words))
 
 
 def _must(command: str | None, name: str) -> None:

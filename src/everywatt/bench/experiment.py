@@ -55,7 +55,6 @@ class Experiment:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the experiment was made."""
         return (self.clock.monotonic_ns() - self._began_ns) / NS
 
     def idle(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from everywatt.bench.trials import NOT_EXECUTABLE, NOT_FOUND, Candidate, Trial
-from everywatt.bench.verdict import Comparison, Sample, Verdict, compare, interval, outliers
+from everywatt.bench.verdict import Comparison, Sample, Verdict, compare, interval, of_candidate, outliers
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import ScopeError, UsageError
 from everywatt.core.format import format_count, format_rounded
@@ -103,7 +103,6 @@ class Figures(ToDict):
 
     @property
     def trials_done(self) -> int:
-        """How many trials there are."""
         return len(self.trials)
 
     @property
@@ -129,6 +128,18 @@ class Figures(ToDict):
         if len(self.outliers) == 1:
             return f"trial {places} is an outlier; kept"
         return f"trials {places} are outliers; kept" if places else ""
+
+    def verdicts(self, first: str) -> list[str]:
+        """What its trials say of it beside the candidate `first`: of CPU time where energy is modelled, and of energy;
+        nothing for that candidate itself."""
+        label, lines = self.candidate.label, []
+        if not self.verdict:
+            return []
+        if self.modelled and self.cpu is not None and not self.failures:
+            said = self.cpu.text(label, first, "CPU time")
+            lines.append(said if said.startswith(f"{label} ") else f"{label}: CPU time: {said}")
+        certain = not self.modelled or self.verdict.startswith("no verdict")
+        return [*lines, of_candidate(label, self.verdict) + ("" if certain else " (modelled)")]
 
     def rounded(self, value: float | None, unit: str) -> str | None:
         """A figure that follows from the energy, with the digits that the interval of the energy leaves it."""
@@ -281,9 +292,8 @@ def _systematic(pairs: Sequence[tuple[Energy, Energy]]) -> float:
         ratio = top.ratio(bottom)
     except ScopeError:
         return math.inf
-    if ratio.low == 0:  # cut there: only the upper side shows how wide it is
-        return ratio.high / ratio.value - 1
-    return (ratio.high - ratio.low) / 2 / ratio.value
+    # The upper side is the wider one, and infinite where the divisor may be zero.
+    return math.log(ratio.high / ratio.value)
 
 
 def _paired_numbers(

@@ -51,10 +51,6 @@ class PowerLimits:
             raise MeasurementRefused(f"This GPU has no power limit: {words_for(error)}.") from None
         return max(low for low, _ in ranges) / 1e3, min(high for _, high in ranges) / 1e3
 
-    def current_w(self) -> dict[int, float]:
-        """The limits as they are, in watts."""
-        return {gpu: self._nvml.nvmlDeviceGetPowerManagementLimit(h) / 1e3 for gpu, h in self._handles.items()}
-
     def set_w(self, watts: float) -> None:
         """Give all of these GPUs this limit. MeasurementRefused where that is not allowed."""
         for gpu, handle in self._handles.items():
@@ -67,7 +63,7 @@ class PowerLimits:
                 ) from None
 
     def __enter__(self) -> PowerLimits:
-        before = {str(gpu): round(watts * 1000) for gpu, watts in self.current_w().items()}
+        before_mw = {gpu: self._nvml.nvmlDeviceGetPowerManagementLimit(h) for gpu, h in self._handles.items()}
         self._guard = subprocess.Popen(
             [sys.executable, "-m", "everywatt.bench.limits"],
             stdin=subprocess.PIPE,
@@ -77,7 +73,7 @@ class PowerLimits:
         )
         assert self._guard.stdin is not None
         assert self._guard.stdout is not None
-        self._guard.stdin.write(json.dumps(before) + "\n")
+        self._guard.stdin.write(json.dumps(before_mw) + "\n")
         self._guard.stdin.flush()
         if self._guard.stdout.readline().strip() != "ready":
             raise MeasurementRefused("The process that restores the power limits did not start.")

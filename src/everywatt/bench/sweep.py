@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.bench.comparing import Result
 from everywatt.bench.figures import Figures, quantity
 from everywatt.bench.trials import Candidate
-from everywatt.bench.verdict import Verdict
+from everywatt.bench.verdict import Comparison, Verdict
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_percent
 from everywatt.core.jsonio import ToDict
@@ -67,7 +67,6 @@ class Sweep:
         return self.result.to_csv()
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
         return {**self.result.to_dict(), "choice": self.choice.to_dict()}
 
 
@@ -116,9 +115,7 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
         return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
-    words = best.gross.text(best.candidate.label, first.candidate.label)
-    if best.gross.answer is Verdict.UNDECIDED:
-        words = f"lowest mean, but {words} to distinguish it from {first.candidate.label}"
+    words = _distinguished(best.gross, best.candidate.label, first.candidate.label)
     return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
 
 
@@ -130,9 +127,18 @@ def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
-    if gross.answer is Verdict.UNDECIDED:
-        return f"lowest mean, but {gross.text(label)} to distinguish it from {label}"
-    return gross.text(label, label if gross.answer is Verdict.SAME else best.candidate.label)
+    if gross.decided and gross.answer is not Verdict.SAME:
+        return gross.text(label, best.candidate.label)
+    return _distinguished(gross, label, label)
+
+
+def _distinguished(gross: Comparison, label: str, other: str) -> str:
+    """What is known of the cheapest setting beside another one, which `gross` is about or is compared with."""
+    if gross.decided:
+        return gross.text(label, other)
+    if gross.more_trials is None:
+        return f"lowest mean, but not distinguished from {other}"
+    return f"lowest mean, but {gross.text(label)} to distinguish it from {other}"
 
 
 def pareto(points: Mapping[str, tuple[float, ...]]) -> list[str]:

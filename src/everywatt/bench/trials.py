@@ -21,7 +21,7 @@ from everywatt.api.run import Run
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.platforms import own_peak_bytes
 from everywatt.core.spans import Span
 from everywatt.energy.sources import addable, sources
@@ -161,6 +161,15 @@ class Trial(ToDict):
         """Its energy where there is a figure."""
         return None if self.energy is None else self.energy.joules
 
+    def shared(self, count: int) -> Trial:
+        """Energies and times of one of the `count` equal pieces of work that it did."""
+
+        def each(energy: Energy | None) -> Energy | None:
+            return energy if energy is None or energy.joules is None else energy / count
+
+        seconds, cpu_s = self.seconds / count, self.cpu_s / count
+        return replace(self, energy=each(self.energy), net=each(self.net), seconds=seconds, cpu_s=cpu_s)
+
 
 class Execute(Protocol):
     """Runs a command: exit code, CPU seconds, peak bytes."""
@@ -207,10 +216,7 @@ def run_trial(
     """Start the command, wait for it, and keep what it used. Its stdin is empty; its output is dropped unless shown."""
     attributes = {
         "role": TRIAL,
-        "candidate": candidate.index,
-        "label": candidate.label,
-        "command": candidate.text,
-        "params": dict(candidate.params),
+        **declared(candidate, "candidate=index label command=text params"),
         "block": block,
         "place": place,
         "warmup": warmup,

@@ -11,6 +11,7 @@ mixture of a narrow, a middle and a wide prior serves small differences in many 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,26 +81,17 @@ def interval(sample: Sample, *, anytime: bool = True) -> tuple[float, float]:
     return sample.mean - half, sample.mean + half
 
 
-def trials_for(half_width: float, sd: float, *, at_least: int = 2) -> int:
-    """How many values it takes until the interval's half-width is at most `half_width`, if the deviation stays."""
-
-    def wide(n: int) -> bool:
-        return critical_t(n) * sd / math.sqrt(n) > half_width
-
-    n = max(2, at_least)
-    if not wide(n):
-        return n
-    step = 1
-    while wide(n + step) and step < MANY:
-        step *= 2
-    low, high = n + step // 2, n + step
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if wide(middle) else (low, middle)
-    return high
-
-
 MANY = 100_000  # trials that no user would run
+
+
+def trials_for(half_width: float, sd: float, *, at_least: int = 2) -> int:
+    """How many values it takes until the interval's half-width is at most `half_width`, if the deviation stays; at most
+    `MANY`."""
+    return bisect_left(
+        range(MANY), True, lo=max(2, at_least), key=lambda n: critical_t(n) * sd <= half_width * math.sqrt(n)
+    )
+
+
 FAR = 3.5  # standard deviations, by the median absolute deviation (Iglewicz and Hoaglin)
 FACTOR = 3.0  # ratios above this are printed as factors: 200 % more is the last that is read at a glance
 ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
@@ -154,7 +146,6 @@ class Comparison(ToDict):
 
     @property
     def cell(self) -> Ratio:
-        """The ratio for a table."""
         return Ratio(self.ratio, self.low, self.high)
 
     @property
@@ -195,21 +186,14 @@ def compare(
     systematic: float = 0.0,
     anytime: bool = True,
 ) -> Comparison:
-    """Compare paired trials (same length, same block at the same place) of positive values.
+    """Compare paired trials (at least one pair, same block at the same place) of positive values.
 
     `anytime` is False where the number of trials was fixed beforehand, so that no result decided when to stop.
 
     `systematic` is the 95 % half-width of what all trials share and pairing does not cancel (a sensor's offset), as a
     share of the ratio; it widens the interval and does not shrink with more trials.
     """
-    if len(baseline) != len(candidate):
-        raise ValueError("paired trials come in pairs")
-    if any(value <= 0 for value in (*baseline, *candidate)):
-        raise ValueError("a ratio needs positive values")
-    logs = [math.log(b / a) for a, b in zip(baseline, candidate, strict=True)]
-    if not logs:
-        return Comparison(math.nan, 0.0, math.inf, 0, Verdict.UNDECIDED, target, math.inf)
-    sample = Sample.of(logs)
+    sample = Sample.of([math.log(b / a) for a, b in zip(baseline, candidate, strict=True)])
     low, high = interval(sample, anytime=anytime)
     if systematic:
         low = sample.mean - math.hypot(sample.mean - low, systematic)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from everywatt.cli.common.options import DURATION, PATH, Verb
+from everywatt.cli.common.options import DURATION, PATH, Parsed, Verb
 from everywatt.cli.common.output import Output
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import check_installed
 from everywatt.core.units import parse_bytes
 from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combine
 
@@ -19,21 +20,12 @@ if TYPE_CHECKING:
     from everywatt.fleet.service import Http
     from everywatt.net.listen import Address
 
-LIBRARIES = ("uvicorn",)
 
-
-class Size(click.ParamType):  # type: ignore[type-arg]
-    """Bytes, with or without a unit."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return round(parse_bytes(value))
-        except UsageError:
-            self.fail(f"'{value}' is not a size such as 500MB or 2GB.", param, ctx)
+def _size(text: str) -> int:
+    try:
+        return round(parse_bytes(text))
+    except UsageError:
+        raise ValueError(f"'{text}' is not a size such as 500MB or 2GB.") from None
 
 
 @click.command(cls=Verb)
@@ -69,7 +61,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 @click.option("--jobs", metavar="NAMES", help="Where the job of a process comes from: cgroup, or module:Class.")
 @click.option("--rotate", "rotate_s", type=DURATION, default=None, help="Length of a tape segment; 1h by default.")
 @click.option("--retention", "retention_s", type=DURATION, default=None, help="How long tape is kept; 7d by default.")
-@click.option("--disk", "disk_bytes", type=Size(), default=None, help="Maximum size of the tape kept; 2GB by default.")
+@click.option(
+    "--disk",
+    "disk_bytes",
+    type=Parsed("size", _size),
+    default=None,
+    help="Maximum size of the tape kept; 2GB by default.",
+)
 @click.option(
     "--instance", metavar="NAME", help="Value of the instance label in samples that are sent; the host name by default."
 )
@@ -102,7 +100,7 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
             flags[name] = tuple(part.strip() for part in flags[name].split(",") if part.strip())
     options = combine(flags, config)
     if options.remote_write is not None and options.remote_write_format == FORMATS[0]:
-        need("cramjam")
+        check_installed("cramjam", "export")
     if options.small and not check:
         _small(flags, config)
     from everywatt.fleet.agent import Agent
@@ -114,14 +112,6 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
         return _check(options, output)
     agent = Agent(options, say=output.say)
     return serve(agent, lambda: combine(flags, config), _http(options))
-
-
-def need(library: str) -> None:
-    """MissingExtra, with the cure, where a library of the extra `export` is not installed."""
-    from importlib.util import find_spec
-
-    if find_spec(library) is None:
-        raise MissingExtra(library, "export")
 
 
 def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
@@ -142,8 +132,7 @@ def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
 def _http(options: AgentOptions) -> Http:
     from everywatt.net import listen as address
 
-    for library in LIBRARIES:
-        need(library)
+    check_installed("uvicorn", "export")
     place, tls, token = _access(options)
     sock = address.listen(place)
     port = int(sock.getsockname()[1])

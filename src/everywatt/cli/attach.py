@@ -39,7 +39,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @settings_options
 @output_options
-def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note: str | None, output: Output) -> int:
+def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, output: Output) -> int:
     """Measure processes that are already running.
 
     Recording stops when they and all their children have ended, after the time given by --for, or on Ctrl-C; in each
@@ -49,7 +49,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, note
     machine = Machine.here()
     _check(pids, machine.proc)
     load = preflight.CpuLoad(machine)
-    meter = meter_of(settings, note, pids=pids)
+    meter = meter_of(settings, pids=pids)
     # From here on a signal ends the recording and not this program.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     start(meter, output, command=["everywatt", "attach", *map(str, pids)], reaper=os.getpid())

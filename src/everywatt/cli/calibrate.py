@@ -21,6 +21,7 @@ from everywatt.core.format import (
     format_quantity,
     format_watts,
 )
+from everywatt.core.jsonio import declared
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.doctor.calibration import Found, compare_with_meter
 from everywatt.energy.sources import sources
@@ -87,8 +88,8 @@ def command(
     found = compare_with_meter(run, meter, device, meter_device)
     found = [one for one in found if meter is not run or one.device != meter_device]
     here = _devices_here() if str(run.meta.get("host", {}).get("name", "")) == os.uname().nodename else {}
-    told = [_keep(one, run, uuid if len(found) == 1 else None, here, dry_run, output) for one in found]
-    output.json("calibrate", {"devices": told})
+    kept = [_keep(one, run, uuid if len(found) == 1 else None, here, dry_run, output) for one in found]
+    output.json("calibrate", {"devices": kept})
 
 
 def _keep(
@@ -125,12 +126,7 @@ def _keep(
         kept = str(save(stored))
         output.say(f"Stored for {uuid} in {kept}.")
     return {
-        "device": found.device,
-        "gain": found.gain,
-        "gain_within": found.gain_within,
-        "offset_w": found.offset_w,
-        "offset_within_w": found.offset_within_w,
-        "windows": found.windows,
+        **declared(found, "device gain gain_within offset_w offset_within_w windows"),
         "clock": asdict(found.clock),
         "correction": asdict(stored),
         "kept_in": kept,

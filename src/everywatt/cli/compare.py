@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +12,18 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.bench.comparing import Comparing, Plan, Progress, Result, RunsCompared, Watcher, compare_runs
+from everywatt.bench.comparing import Comparing, Plan, Result, RunsCompared, compare_runs
 from everywatt.bench.figures import MOST_OF_ONE, Figures, Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
-from everywatt.cli.common.metering import meter_of, start, stop, terminable
+from everywatt.cli.common.metering import meter_of, recorded, terminable
 from everywatt.cli.common.options import (
     DURATION,
     RUN,
-    Verb,
+    Parsed,
+    Resumed,
+    as_value,
     cooldown_option,
     idle_option,
     out_option,
@@ -30,38 +32,32 @@ from everywatt.cli.common.options import (
 )
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
-from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
-from everywatt.core.format import format_duration, format_joules, format_number
 
 LOG_EVERY_S = 30.0
 
 
-class Share(click.ParamType):  # type: ignore[type-arg]
+def _share(text: str) -> float:
     """`2%`, `0.02`."""
-
-    name = "percent"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        text = str(value).strip()
-        try:
-            share = float(text.rstrip("% ")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            self.fail(f"'{text}' is not a percentage such as 2%.", param, ctx)
-        if not 0 < share < 1:
-            self.fail(f"'{text}' is not between 0 and 100 %.", param, ctx)
-        return share
+    try:
+        share = float(text.strip().rstrip("% ")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"'{text}' is not a percentage such as 2%.") from None
+    if not 0 < share < 1:
+        raise ValueError(f"'{text}' is not between 0 and 100 %.")
+    return share
 
 
 target_option = click.option(
-    "--target", type=Share(), default=0.02, help="Stop when differences are known to this precision.  [default: 2%]"
+    "--target",
+    type=Parsed("percent", _share),
+    default=0.02,
+    help="Stop when differences are known to this precision.  [default: 2%]",
 )
 
 
-@click.command(cls=Verb)
+@click.command(cls=Resumed)
 @click.argument("commands", nargs=-1, required=True, metavar="'CMD A' 'CMD B'... | RUN RUN...")
 @click.option("--trials", type=click.IntRange(1), help="Run exactly this many trials of each, without a target.")
 @target_option
@@ -96,60 +92,47 @@ target_option = click.option(
 @out_option
 @settings_options
 @output_options
+@as_value("plan", Plan)
 def command(
     commands: tuple[str, ...],
-    trials: int | None,
-    target: float,
-    max_s: float,
-    warmup: int,
-    idle_s: float,
-    cool: bool,
+    plan: Plan,
     param: Sequence[tuple[str, str]],
     names: tuple[str, ...],
     shell: bool,
-    setup: str | None,
-    prepare: str | None,
-    cleanup: str | None,
-    ignore_failure: bool,
-    show_output: bool,
     rules: tuple[str, ...],
     resume: str | None,
     level: str | None,
     force: bool,
     out: Path | None,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Compare the energy of commands: interleaved trials, as many as needed, and a verdict with its interval.
 
     Commands are split as a shell would split them; --shell runs them through one. If all arguments name finished runs,
     those are compared; runs of `bench llm` item by item. -o writes .json, .csv, .md or .html. Ctrl-C keeps partial
-    results, and --resume continues.
+    results; --resume RUN continues, and commands and options do not have to be repeated.
     """
     gate = [parse_rule(rule) for rule in rules]
     runs = _runs(commands, settings)
     if runs and all(is_llm(run) for run in runs):
         return _models(runs, level, force, out, output)
     if runs:
-        return _finished(runs, target, force, out, output)
+        return _finished(runs, plan.target, force, out, output)
     values = {name: parse_values(text) for name, text in param}
     chosen = candidates(commands, params=values, names=names, shell=shell)
-    _check_programs(chosen, certain=not (shell or setup or prepare))
-    most = MOST_OF_ONE if len(chosen) == 1 and trials is None else None
-    plan = Plan(
-        target, trials, max_s, warmup, idle_s, cool, setup, prepare, cleanup, ignore_failure, show_output, most
-    )  # fmt: skip
+    _check_programs(chosen, certain=not (shell or plan.setup or plan.prepare))
+    most = MOST_OF_ONE if len(chosen) == 1 and plan.trials is None else None
     check_ending(out)
     if most is not None:
         output.say(f"One command, nothing to compare it with: {most} trials at most; --trials N for another number.")
     with terminable() as code:
-        result = compare(chosen, plan, settings, note, resume, output)
+        result = compare(chosen, replace(plan, most=most), settings, resume, output)
     _show(result, out, settings, output)
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt compare --resume {result.run}")
         return code()
     if failed:
         return 1
@@ -165,11 +148,13 @@ def _check_programs(chosen: Sequence[Candidate], *, certain: bool) -> None:
         raise UsageError(f"'{options[0]}' is not a command: each command is one argument, in quotes.", cure=cure)
     missing = next((one.words for one in chosen if certain and not shutil.which(one.words[0])), None)
     if missing is not None:
+        together = shlex.quote(" ".join(one.text for one in chosen))
+        quotes = f"; for words of one command: everywatt compare {together}" if missing != chosen[0].words else ""
         neither = "neither a run nor" if len(missing) == 1 else "not"
         cure = (
             "everywatt list for the runs; for a program that is not on the PATH, its path; --shell for built-in words"
         )
-        raise UsageError(f"'{missing[0]}' is {neither} a program.", cure=cure)
+        raise UsageError(f"'{missing[0]}' is {neither} a program.", cure=cure + quotes)
 
 
 def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool, bool]:
@@ -218,7 +203,6 @@ def compare(
     chosen: Sequence[Candidate],
     plan: Plan,
     settings: Settings,
-    note: str | None,
     resume: str | None,
     output: Output,
     *,
@@ -226,37 +210,12 @@ def compare(
     apply: Callable[[Candidate], None] | None = None,
 ) -> Result:
     """Run a comparison in a recording of its own, with progress on stderr; `apply` makes a candidate's setting."""
-    meter = meter_of(settings, note, name, append=resume)
+    meter = meter_of(settings, name, append=resume)
     earlier = None if resume is None else load(resume, home=settings.home)
-    comparing = Comparing(chosen, plan, meter, _watcher(chosen, output), apply)
+    comparing = Comparing(chosen, plan, meter, output.progress(log_every_s=LOG_EVERY_S), apply)
     if earlier is not None:
         comparing.take_up(earlier)
-    start(meter, output, command=own_words())
-    try:
-        comparing.work()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        run = stop(meter, output)
-    return comparing.result(run)
-
-
-def _watcher(chosen: Sequence[Candidate], output: Output) -> Watcher:
-    show = output.progress(log_every_s=LOG_EVERY_S)
-
-    def watch(progress: Progress) -> None:
-        count = sum(not trial.warmup for trial in progress.trials)
-        words = [format_duration((time.monotonic_ns() - progress.began_ns) / NS), progress.doing]
-        words += [
-            f"{one.candidate.label}/{chosen[0].label} {format_number(one.gross.ratio)}, {one.verdict}"
-            for one in progress.found[1:]
-            if one.gross is not None
-        ]
-        if len(chosen) == 1 and progress.found and progress.found[0].energy is not None:
-            words.append(format_joules(progress.found[0].energy.value))
-        show(f"{count} trials · " + " · ".join(words))
-
-    return watch
+    return comparing.result(recorded(meter, output, comparing.work, command=own_words()))
 
 
 def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:

@@ -41,12 +41,17 @@ class SettingList:
     settings: Settings
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"settings": setting_rows(self.settings), "warnings": self.settings.warnings}
 
     def tables(self) -> list[Table]:
-        """One row for each setting."""
-        rows = [[row["name"], _shown(row["name"], row["value"]), _origin(row)] for row in setting_rows(self.settings)]
+        rows = [
+            [
+                row["name"],
+                _shown(row["name"], row["value"]),
+                row["source"] + (f" ({row['where']})" if row["where"] else ""),
+            ]
+            for row in setting_rows(self.settings)
+        ]
         return [Table.of("SETTING", "VALUE", "ORIGIN", rows=rows)]
 
 
@@ -65,10 +70,6 @@ def setting_rows(settings: Settings) -> list[dict[str, Any]]:
 def _row(settings: Settings, name: str, value: Any) -> dict[str, Any]:
     origin = settings.origins[name]
     return {"name": name, "value": value, "source": origin.source, "where": origin.where or None}
-
-
-def _origin(row: Mapping[str, Any]) -> str:
-    return f"{row['source']} ({row['where']})" if row["where"] else str(row["source"])
 
 
 def _shown(name: str, value: Any) -> str:
@@ -123,7 +124,6 @@ class PluginList:
         return sorted({*GROUPS, *(plugin.group for plugin in self.plugins)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"groups": self.groups, "plugins": [asdict(plugin) for plugin in self.plugins]}
 
     def tables(self) -> list[Table]:

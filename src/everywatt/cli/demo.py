@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps
+from everywatt.core.plugins import check_installed
 from everywatt.report.text import summary
 from everywatt.tape.run_store import find_run
 from everywatt.tape.run_store import home as runs_home
@@ -107,7 +109,7 @@ def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) ->
     """One precision against the other, in CPU time and energy per product: a wrong gain of sensor or model cancels."""
     double, single = (cpu_s[name] / products[name] for name in PRECISIONS)
     each = f"{format_duration(double)} against {format_duration(single)}"
-    lines = [f"ratio   float64 takes {double / single:.1f} times the CPU time of float32 per product ({each})"]
+    lines = [f"ratio   float64 takes {double / single:.2f} times the CPU time of float32 per product ({each})"]
     energies = [run.energy(span=name) for name in PRECISIONS]
     if all(energy.joules for energy in energies):
         each_j = [energy / products[name] for energy, name in zip(energies, PRECISIONS, strict=True)]
@@ -119,14 +121,14 @@ def _ratio(run: Run, products: Mapping[str, int], cpu_s: Mapping[str, float]) ->
 def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     """A small `bench precision`, with its page beside the tape."""
     from everywatt.bench.precision.lab import Conduct
-    from everywatt.bench.precision.plan import Job, require_torch
+    from everywatt.bench.precision.plan import Job
     from everywatt.cli.bench.precision import KIND, experiment, page_of, show
     from everywatt.cli.common.results import write_result
 
-    require_torch()
+    check_installed("torch", "precision")
     output.say("everywatt demo: a sentence encoder in fp32 and int8, three timed loops of each")
     job = Job(precisions=("fp32", "int8"), loop_s=loop_s, limit=128)
-    result = experiment(job, Conduct(trials=3, cool=False), settings, "demo precision", output)
+    result = experiment(job, Conduct(trials=3, cool=False), replace(settings, note="demo precision"), output)
     show(result, output)
     output.json(KIND, result.to_dict())
     if result.run is not None:

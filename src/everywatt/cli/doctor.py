@@ -89,7 +89,13 @@ def command(
 
         site, node = here(settings.slurm_spool, settings.slurm_store)
         diagnosis = replace(diagnosis, checks=(*diagnosis.checks, *check_node(site, node, slurm_conf())))
-    output.json("doctor", {**as_dict(diagnosis), "fixed": fixed})
+    data = {
+        "ok": not diagnosis.failed,
+        "checks": [asdict(check) for check in diagnosis.checks],
+        "domains": list(diagnosis.domains),
+        "sensors": {report.sensor: report_row(report) for report in diagnosis.reports},
+    }
+    output.json("doctor", {**data, "fixed": fixed})
     for line in outlook(diagnosis):
         output.text(line)
     output.text()
@@ -137,16 +143,6 @@ def absent(reports: Sequence[Report]) -> list[tuple[str, str]]:
     return [
         (", ".join(names), why.replace("NAME", names[0]) if len(names) == 1 else why) for why, names in found.items()
     ]
-
-
-def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Plain data for JSON."""
-    return {
-        "ok": not diagnosis.failed,
-        "checks": [asdict(check) for check in diagnosis.checks],
-        "domains": list(diagnosis.domains),
-        "sensors": {report.sensor: report_row(report) for report in diagnosis.reports},
-    }
 
 
 def _sensor_row(report: Report) -> list[str | None]:
@@ -211,14 +207,7 @@ def _characterise(
             "no sensor here measures power, so there is nothing to characterise (everywatt doctor gives the reason)"
         )
     output.json("characterisation", {"sensors": found})
-    rows = [
-        [
-            entry["sensor"],
-            *(entry["period_s"], entry["window_s"], entry.get("observed"), entry["quantum"]),
-            "; ".join(entry["notes"]),
-        ]
-        for entry in found
-    ]
+    rows = [[one.sensor, one.period_s, one.window_s, one.observed, one.quantum, "; ".join(one.notes)] for one in found]
     times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
     columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
     output.table(Table.of(*columns, rows=rows))

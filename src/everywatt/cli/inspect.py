@@ -11,20 +11,19 @@ from everywatt.cli.common.options import (
     TAG,
     Verb,
     between_option,
-    carbon_options,
+    footprint_options,
     output_options,
     run_argument,
     settings_here,
 )
 from everywatt.cli.common.output import Output
-from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.units import parse_power_w
-from everywatt.footprint.carbon import factors_of, footprint
+from everywatt.footprint.carbon import Factors
 from everywatt.ledger.groups import KINDS
 from everywatt.ledger.owners import POLICIES
-from everywatt.report.ledger_text import LedgerReport
-from everywatt.report.text import RunList, RunReport, Why, causes, readable, sums_by_tag
+from everywatt.ledger.text import LedgerReport
+from everywatt.report.text import RunList, RunReport, Why, causes, readable, run_footprint, sums_by_tag
 from everywatt.tape.mending import empty_spool
 from everywatt.tape.run_store import existing_home, list_runs
 
@@ -35,16 +34,16 @@ span_option = click.option("--span", default=None, help="Restrict to this span, 
 @run_argument
 @span_option
 @between_option
-@carbon_options
+@footprint_options
 @output_options
-def show(run: str, span: str | None, between: tuple[float, float] | None, settings: Settings, output: Output) -> None:
+def show(run: str, span: str | None, between: tuple[float, float] | None, factors: Factors, output: Output) -> None:
     """Show a run: energy, devices, spans, quality. RUN is a name, a path or `last`.
 
     Carbon and cost follow, separate from joules, if factors for them are set.
     """
     opened = load(run)
     if span is None and between is None:
-        output.result("run", RunReport(opened, footprint(opened, factors_of(settings))))
+        output.result("run", RunReport(opened, run_footprint(opened, factors)))
         return
     energy = opened.energy(span, between=between)
     output.facts("energy", {"name": opened.name, "energy": energy.to_dict()}, str(energy))

@@ -75,7 +75,6 @@ OPTIONS = {"--version": "Print the version and exit.", "-h, --help": "Print this
 
 
 def help_text() -> str:
-    """What `everywatt --help` prints."""
     width = max(map(len, (*COMMANDS, *OPTIONS)))
     lines = [
         f"Usage: {PROGRAM} COMMAND [OPTIONS] [ARGS]...",

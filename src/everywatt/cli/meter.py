@@ -6,23 +6,23 @@ import json
 import math
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
 import click
-import numpy as np
 
 from everywatt.api.run import Run, load
 from everywatt.cli.common.group import Members
-from everywatt.cli.common.options import DURATION, PATH, RUN, TIME, Verb, output_options
+from everywatt.cli.common.options import DURATION, PATH, RUN, TIME, Verb, as_value, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration, format_percent
+from everywatt.core.jsonio import as_data, declared
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.meters.archive import read_archive, store
 from everywatt.meters.block import Block, Oddities
@@ -30,16 +30,50 @@ from everywatt.meters.capture import Capture
 from everywatt.meters.importing import blocks_of_files, plug_numbers
 from everywatt.meters.plugmap import check_against, load_map, unchanged
 from everywatt.meters.stats import MeterStats, PlugStats, stats
-from everywatt.meters.wall import Node, compare_node, from_saved, line_of, line_of_blocks, meter_sources, saved, single
+from everywatt.meters.wall import (
+    EnergyLine,
+    Node,
+    compare_node,
+    from_saved,
+    line_of,
+    meter_line,
+    meter_sources,
+    saved,
+    single,
+)
 
 PATHS = click.argument("files", nargs=-1, metavar="FILE...", type=PATH)
-ARCHIVE = click.option("--archive", type=PATH, metavar="DIR", help="Archive of meters.")
 METER = click.option("--meter", metavar="NAME", help="Meter to read, if there are several.")
 START = click.option("--start", type=TIME, help="Start of the period.")
 END = click.option("--end", type=TIME, help="End of the period.")
 MAP = click.option("--map", "map_file", type=PATH, metavar="FILE", help="Map of plugs to nodes (map.toml).")
 
 AROUND_NS = 600 * NS  # clocks of a meter and a node may differ by so much
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Where the rows of a meter come from: files, or an archive of one or several meters."""
+
+    files: tuple[Path, ...]
+    archive: Path | None = None
+    meter: str | None = None
+
+    def read(
+        self, odd: Oddities, start_ns: int | None = None, end_ns: int | None = None, plugs: Sequence[int] | None = None
+    ) -> Iterator[Block]:
+        """The rows of a period, of all plugs or of some."""
+        if (self.archive is None) == (not self.files):
+            raise UsageError("Pass files or an archive.", cure="everywatt meter stats FILE… or --archive DIR")
+        if self.archive is not None:
+            return iter(read_archive(self.archive, self.meter, start_ns, end_ns, plugs))
+        missing = [path for path in self.files if not path.is_file()]
+        if missing:
+            raise UsageError(f"There is no file {missing[0]}.")
+        return blocks_of_files(self.files, odd, start_ns, end_ns, plugs)
+
+
+ARCHIVE = click.option("--archive", type=PATH, metavar="DIR", help="Archive of meters.")
 
 
 @click.group(cls=Members, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,10 +92,9 @@ def command() -> None:
 @MAP
 @click.option("--head", is_flag=True, help="Print the first rows as recorded.")
 @output_options
+@as_value("rows", Rows)
 def stats_command(
-    files: tuple[Path, ...],
-    archive: Path | None,
-    meter: str | None,
+    rows: Rows,
     start: int | None,
     end: int | None,
     plugs: str | None,
@@ -78,11 +111,11 @@ def stats_command(
     odd, change_ns = Oddities(), None
     chosen, total = _chosen(plugs, node)
     if node is not None:
-        sample = next(_recording(files, archive, meter, (start, end), None, Oddities()), None)
+        sample = next(rows.read(Oddities(), start, end), None)
         if sample is None:
             raise MeasurementRefused("No rows were recorded in that period.")
-        chosen, change_ns = plugs_of(map_file, node, meter, (start, end), sample)
-    blocks = unchanged(_recording(files, archive, meter, (start, end), chosen, odd), change_ns, f"'{node}'")
+        chosen, change_ns = plugs_of(map_file, node, rows.meter, (start, end), sample)
+    blocks = unchanged(rows.read(odd, start, end, chosen), change_ns, f"'{node}'")
     first = next(blocks, None)
     if first is None:
         raise MeasurementRefused("No rows were recorded in that period.")
@@ -103,24 +136,6 @@ def _chosen(plugs: str | None, node: str | None) -> tuple[list[int] | None, str 
         return None, node
     numbers = plug_numbers(plugs)
     return numbers, "+".join(map(str, numbers)) if len(numbers) > 1 else None
-
-
-def _recording(
-    files: Sequence[Path],
-    archive: Path | None,
-    meter: str | None,
-    period: tuple[int | None, int | None],
-    plugs: Sequence[int] | None,
-    odd: Oddities,
-) -> Iterator[Block]:
-    if (archive is None) == (not files):
-        raise UsageError("Pass files or an archive.", cure="everywatt meter stats FILE… or --archive DIR")
-    if archive is not None:
-        return iter(read_archive(archive, meter, *period, plugs))
-    missing = [path for path in files if not path.is_file()]
-    if missing:
-        raise UsageError(f"There is no file {missing[0]}.")
-    return blocks_of_files(files, odd, *period, plugs)
 
 
 def _head(block: Block, plugs: Sequence[int] | None, output: Output) -> None:
@@ -183,7 +198,7 @@ def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, ou
         raise UsageError("No file was given.", cure="everywatt meter import FILE… --archive DIR")
     odd = Oddities()
     with task(output, "import"):
-        stored = store(archive, meter or "meter", _recording(files, None, meter, (None, None), None, odd))
+        stored = store(archive, meter or "meter", Rows(files).read(odd))
     if not stored:
         raise MeasurementRefused("The files contain no rows.")
     output.json("meter-import", {"files": [str(path) for path in stored], "oddities": odd.sentences()})
@@ -209,7 +224,7 @@ def map_command(files: tuple[Path, ...], map_file: Path | None, meter: str | Non
     table = load_map(map_file)
     odd = Oddities()
     for path in files:
-        first = next(_recording((path,), None, None, (None, None), None, odd), None)
+        first = next(Rows((path,)).read(odd), None)
         if first is not None:
             at_ns = int(first.utc_ns[0])
             feeds = [feed for feed in table.feeds if not meter or feed.meter in ("", meter)]
@@ -303,13 +318,12 @@ def _clock(text: str) -> tuple[int, int]:
 @click.option("--plot", type=PATH, metavar="FILE", help="Write a plot to this file: .png, .svg or .pdf.")
 @click.option("-o", "--out", type=PATH, help="Save the cells as JSON.")
 @output_options
+@as_value("rows", Rows)
 def compare_command(
-    files: tuple[Path, ...],
+    rows: Rows,
     chips: tuple[str, ...],
     nodes: str | None,
     wall: str | None,
-    archive: Path | None,
-    meter: str | None,
     map_file: Path | None,
     every: float,
     from_file: Path | None,
@@ -338,11 +352,11 @@ def compare_command(
     for name, run in zip(names, runs, strict=True):
         if wall is not None:
             at_wall = run if wall in (run.name, str(run.path)) else load(wall)
-            line = line_of(at_wall, meter_sources(single(at_wall)))
+            line: EnergyLine | None = line_of(at_wall, meter_sources(single(at_wall)))
         else:
-            line = line_of_blocks(
-                list(_beside(run, name, lambda *w: _recording(files, archive, meter, *w), map_file, meter))
-            )
+            line = meter_line(_beside(run, name, rows, map_file))
+        if line is None:
+            raise MeasurementRefused(f"{name}: the meter has no rows during {run.name}.")
         found.append(compare_node(name, run, line, every))
     if out is not None:
         write_text(out, json.dumps(saved(found), indent=1) + "\n")
@@ -350,18 +364,16 @@ def compare_command(
     _show_nodes(found, output, plot)
 
 
-def _beside(
-    run: Run, node: str, read: Callable[..., Iterator[Block]], map_file: Path | None, meter: str | None
-) -> list[Block]:
+def _beside(run: Run, node: str, rows: Rows, map_file: Path | None) -> Iterator[Block]:
     """The rows of a node's plugs over the time of a run, and as long before and after as clocks may differ."""
     begun_ns, ended_ns = (run.tapes[0].to_utc_ns(at) for at in run.tapes[0].extent_ns())
     period, plugs = (begun_ns - AROUND_NS, ended_ns + AROUND_NS), None
-    sample = next(read(period, None, Oddities()), None)
+    sample = next(rows.read(Oddities(), *period), None)
     if sample is None:
         raise MeasurementRefused(f"{node}: the meter has no rows during {run.name}.")
     if map_file is not None:
         table = load_map(map_file)
-        plugs, _ = plugs_of(map_file, node, meter, (begun_ns, ended_ns), sample)
+        plugs, _ = plugs_of(map_file, node, rows.meter, (begun_ns, ended_ns), sample)
         # Before and after the run other plugs may feed the node: their rows are not its own.
         turns = [
             at for feed in table.feeds if feed.node == node for at in (feed.from_ns, feed.until_ns) if at is not None
@@ -370,7 +382,7 @@ def _beside(
             max([period[0], *(at for at in turns if at <= begun_ns)]),
             min([period[1], *(at for at in turns if at >= ended_ns)]),
         )
-    return list(read(period, plugs, Oddities()))
+    return rows.read(Oddities(), *period, plugs)
 
 
 def plugs_of(
@@ -402,45 +414,21 @@ def _show_nodes(nodes: list[Node], output: Output, plot: Path | None) -> None:
 
         output.say(f"Plot: {plot_wall(nodes, plot)}.")
 
-    def mean(values: object) -> float:
-        known = np.asarray(values, dtype=np.float64)
-        known = known[np.isfinite(known)]
-        return float(known.mean()) if len(known) else float("nan")
-
-    told = []
-    for node in nodes:
-        fit = node.overhead
-        told.append(
-            {
-                "node": node.name,
-                "cells": len(node.start_s),
-                "cpu_w": mean(node.cpu_w),
-                "gpu_w": mean(node.gpu_w),
-                "wall_w": mean(node.wall_w),
-                "gap_pct": node.gap_pct,
-                "clock_offset_s": node.clock.seconds,
-                "clock": str(node.clock),
-                "overhead": None
-                if fit is None
-                else {
-                    "a_w": fit.a_w,
-                    "a_within_w": fit.a_within_w,
-                    "b": fit.b,
-                    "b_within": fit.b_within,
-                    "r2": fit.r2,
-                },
-            }
-        )
-    output.json("meter-compare", {"nodes": told, "cells": saved(nodes)})
+    data = [
+        {
+            "node": node.name,
+            "cells": len(node.start_s),
+            **node.means_w(),
+            **as_data(declared(node, "gap_pct clock_offset_s=clock.seconds overhead")),
+            "clock": str(node.clock),
+        }
+        for node in nodes
+    ]
+    output.json("meter-compare", {"nodes": data, "cells": saved(nodes)})
     powers = (Column(name, "W") for name in ("CPU", "GPU", "WALL"))
+    unfitted = "not fitted: too few cells, or the chips' power hardly varied"
     rows: list[list[Cell]] = [
-        [
-            node.name,
-            len(node.start_s),
-            *(mean(values) for values in (node.cpu_w, node.gpu_w, node.wall_w)),
-            node.gap_pct / 100,
-            str(node.overhead) if node.overhead else "not fitted: too few cells, or the chips' power hardly varied",
-        ]
+        [node.name, len(node.start_s), *node.means_w().values(), node.gap_pct / 100, str(node.overhead or unfitted)]
         for node in nodes
     ]
     output.table(Table.of("NODE", Column("CELLS", ""), *powers, Column("GAP", "%"), "OVERHEAD", rows=rows))

@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from everywatt.cli.common.options import DURATION, PATH, Verb, output_options, settings_options
+from everywatt.cli.common.child import held_signals
+from everywatt.cli.common.metering import new_folder
+from everywatt.cli.common.options import DURATION, PATH, Verb, as_value, output_options, settings_options
 from everywatt.cli.common.output import STDOUT, Output, style_of
-from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration
+from everywatt.core.plugins import check_installed
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import LiveSource, Snapshot
@@ -36,18 +39,36 @@ OWNERS_S = 3.8
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, how often and to where."""
+    """What to watch, how long, how often and to where; `source` is None for this machine."""
 
+    source: str | None
     interval_s: float
     for_s: float | None
     once: bool
+    record: bool
     csv: str | None
-    ascii: bool
+    gpus: str | None
+    ascii_only: bool
     by: str | None
-    here: bool
     tail: int
-    token_file: Path | None = None
-    ca: Path | None = None
+    token_file: Path | None
+    ca: Path | None
+
+    def __post_init__(self) -> None:
+        if self.interval_s < SHORTEST_S:
+            raise UsageError(
+                "The shortest interval between updates is 0.1 s.", cure="--interval 0.1s, and --period for sensors"
+            )
+        if self.for_s is not None and self.for_s <= 0:
+            raise UsageError("--for must be above zero.")
+        if self.record and self.source is not None:
+            raise UsageError("--record records this machine, so it takes no SOURCE.")
+        if self.record and self.once:
+            raise UsageError("--record and --once cannot be combined.", cure="--record --for 60s")
+        if self.source is None and (self.token_file or self.ca):
+            raise UsageError(
+                "--token-file and --ca require an agent as SOURCE.", cure="everywatt monitor https://host:port"
+            )
 
 
 @click.command(cls=Verb)
@@ -69,23 +90,8 @@ class Plan:
 @click.option("--ascii", "ascii_only", is_flag=True, help="Use ASCII only.")
 @settings_options
 @output_options
-def command(
-    source: str | None,
-    once: bool,
-    interval_s: float,
-    record: bool,
-    for_s: float | None,
-    csv: str | None,
-    gpus: str | None,
-    by: str | None,
-    tail: int,
-    token_file: Path | None,
-    ca: Path | None,
-    ascii_only: bool,
-    settings: Settings,
-    note: str | None,
-    output: Output,
-) -> int:
+@as_value("plan", Plan)
+def command(plan: Plan, settings: Settings, output: Output) -> int:
     """Watch power, energy and owners live.
 
     SOURCE is this machine by default, or a run or batch that is recording or has ended (its name, its path, `last`), a
@@ -95,20 +101,14 @@ def command(
 
     --record keeps the recording as a run and prints its summary at the end.
     """
-    _check(source, once, interval_s, record, for_s)
-    if source is None and (token_file or ca):
-        raise UsageError(
-            "--token-file and --ca require an agent as SOURCE.", cure="everywatt monitor https://host:port"
-        )
-    plan = Plan(interval_s, for_s, once, csv, ascii_only, by, source is None, tail, token_file, ca)
-    output = replace(output, ascii_only=ascii_only)
-    face = _face(plan, record, output)
+    output = replace(output, ascii_only=plan.ascii_only)
+    face = _face(plan, output)
     if face == "screen":
-        need_textual()
-    folder = _new_run(settings, output) if record else None
+        check_installed("textual", "tui")
+    folder = new_folder(settings, settings.tags.get("name", "monitor"), output) if plan.record else None
     # From here on a signal waits until it is asked for (or the screen handles it), so that nothing is left behind.
     with _signals(face) as ended:
-        made = _source(source, plan, settings, gpus, folder, note, face)
+        made = _source(plan, settings, folder, face)
         try:
             screen = face == "screen"
             code = _screen(made, plan, output) if screen else _stream(made, plan, output, ended, face)
@@ -119,89 +119,46 @@ def command(
     return code
 
 
-def _check(source: str | None, once: bool, interval_s: float, record: bool, for_s: float | None) -> None:
-    if interval_s < SHORTEST_S:
-        raise UsageError(
-            "The shortest interval between updates is 0.1 s.", cure="--interval 0.1s, and --period for sensors"
-        )
-    if for_s is not None and for_s <= 0:
-        raise UsageError("--for must be above zero.")
-    if record and source is not None:
-        raise UsageError("--record records this machine, so it takes no SOURCE.")
-    if record and once:
-        raise UsageError("--record and --once cannot be combined.", cure="--record --for 60s")
-
-
-def _face(plan: Plan, record: bool, output: Output) -> str:
+def _face(plan: Plan, output: Output) -> str:
     """screen, once, stream (JSON lines or CSV), or quiet: a recording without a view."""
     if plan.once:
         return "once"
-    if output.json_to is not None and not record:
+    if output.json_to is not None and not plan.record:
         return "stream"
     if plan.csv is not None:
         return "stream"
     terminal = style_of(sys.stdout).rich and sys.stdin is not None and sys.stdin.isatty()
-    if record and (not terminal or output.quiet or output.json_to is not None or not has_textual()):
+    if plan.record and (not terminal or output.quiet or output.json_to is not None or find_spec("textual") is None):
         return "quiet"
     if not terminal:
         raise UsageError("Full-screen mode needs a terminal.", cure="everywatt monitor --once, --json or --csv FILE")
     return "screen"
 
 
-def has_textual() -> bool:
-    """Whether the extra `tui` is installed."""
-    from importlib.util import find_spec
-
-    return find_spec("textual") is not None
-
-
-def need_textual() -> None:
-    """MissingExtra, with the cure, where Textual is not installed."""
-    if not has_textual():
-        raise MissingExtra("textual", "tui")
-
-
-def _new_run(settings: Settings, output: Output) -> Path:
-    from everywatt.tape.run_store import home, new_run
-
-    place = home(settings.home)
-    if place.why:
-        output.warn(place.why)
-    return new_run(place.path, settings.tags.get("name", "monitor"), SystemClock().utc_ns())
-
-
-def _source(
-    source: str | None,
-    plan: Plan,
-    settings: Settings,
-    gpus: str | None,
-    folder: Path | None,
-    note: str | None,
-    face: str,
-) -> LiveSource:
+def _source(plan: Plan, settings: Settings, folder: Path | None, face: str) -> LiveSource:
     by = plan.by or ("process" if face == "screen" else None)
-    if source is None:
+    if plan.source is None:
         from everywatt.report.live.local import LocalSource
 
         return LocalSource(
             plan.interval_s,
             _period_s(settings, plan, keep=folder is not None),
             by=by,
-            gpus=gpus,
+            gpus=plan.gpus,
             sensors=settings.sensors,
             estimate=settings.estimate,
             once=plan.once,
             keep=folder,
-            meta={"tags": dict(settings.tags), "note": note or ""},
+            meta={"tags": dict(settings.tags), "note": settings.note},
             options=settings.options,
         )
     from everywatt.report.live.snapshot import open_source
 
     return open_source(
-        source,
+        plan.source,
         plan.interval_s,
         by=by,
-        gpus=_numbers(gpus),
+        gpus=tuple(part.strip() for part in (plan.gpus or "").split(",") if part.strip()),
         home=settings.home,
         tail=plan.tail,
         token_file=plan.token_file,
@@ -210,15 +167,11 @@ def _source(
 
 
 def _period_s(settings: Settings, plan: Plan, *, keep: bool) -> float:
-    """A recording or a single look is made at the usual period; a view reads as often as it shows, unless told."""
+    """A recording or a single look is made at the usual period; a view reads as often as it shows (or by --period)."""
     origin = settings.origins.get("period")
     if keep or plan.once or (origin is not None and origin.source != "default"):
         return settings.period_s
     return min(plan.interval_s, 1.0)
-
-
-def _numbers(gpus: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in gpus.split(",") if part.strip()) if gpus else ()
 
 
 @contextmanager
@@ -227,24 +180,8 @@ def _signals(face: str) -> Iterator[Callable[[float], bool]]:
     if face == "screen":
         yield lambda seconds: False
         return
-    caught = {number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, caught)
-
-    def wait(seconds: float) -> bool:
-        deadline_s = time.monotonic() + seconds
-        while True:
-            left_s = deadline_s - time.monotonic()
-            if signal.sigtimedwait(caught, max(0.0, left_s)) is not None:
-                return True
-            if left_s <= 0:
-                return False
-
-    try:
-        yield wait
-    finally:
-        while signal.sigtimedwait(caught, 0) is not None:
-            pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with held_signals(ENDING) as (caught, _):
+        yield lambda seconds: signal.sigtimedwait(caught, max(0.0, seconds)) is not None
 
 
 def _screen(source: LiveSource, plan: Plan, output: Output) -> int:
@@ -252,26 +189,23 @@ def _screen(source: LiveSource, plan: Plan, output: Output) -> int:
 
     gc.freeze()  # what is loaded now stays: looking through it again and again costs more than the view
     colour = style_of(sys.stdout).colour
-    app = MonitorApp(source, plan.interval_s, ascii_only=plan.ascii or _needs_ascii(), colour=colour, for_s=plan.for_s)
+    ascii_only = plan.ascii_only or "utf" not in (sys.stdout.encoding or "").lower()
+    app = MonitorApp(source, plan.interval_s, ascii_only=ascii_only, colour=colour, for_s=plan.for_s)
     code = app.run()
     if app.error is not None:
         output.error(app.error)
     return code if code is not None else app.return_code or 0
 
 
-def _needs_ascii() -> bool:
-    return "utf" not in (sys.stdout.encoding or "").lower()
-
-
 def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[float], bool], face: str) -> int:
     """Poll once an interval on absolute deadlines until time is up, the source ends or a signal comes."""
-    from everywatt.report.live.faces import CsvFile
+    from everywatt.report.live.faces import CsvFile, json_line
 
     table = CsvFile(plan.csv, sys.stdout) if plan.csv is not None else None
     lines = _json_file(output) if face != "quiet" else None
     began_s = time.monotonic()
     wanted_s = plan.for_s or max(plan.interval_s, OWNERS_S if plan.by else ONCE_S)
-    if plan.once and not plan.here:
+    if plan.once and plan.source is not None:
         wanted_s = 0.0  # everything has been written already
     first_s = wanted_s if plan.once else plan.interval_s
     end_s = None if plan.for_s is None else began_s + plan.for_s
@@ -284,7 +218,8 @@ def _stream(source: LiveSource, plan: Plan, output: Output, ended: Callable[[flo
             stopped = ended(due_s - time.monotonic())
             snapshot = source.poll()
             if lines is not None:
-                _print_line(lines, snapshot)
+                lines.write(json_line(snapshot) + "\n")
+                lines.flush()
             if table is not None:
                 table.write(snapshot)
             if plan.once and lines is None and table is None:
@@ -324,13 +259,6 @@ def _json_file(output: Output) -> TextIO | None:
         raise UsageError(f"{output.json_to} cannot be written: {error.strerror}.") from error
 
 
-def _print_line(stream: TextIO, snapshot: Snapshot) -> None:
-    from everywatt.report.live.faces import json_line
-
-    stream.write(json_line(snapshot) + "\n")
-    stream.flush()
-
-
 def _print_once(snapshot: Snapshot, output: Output) -> None:
     from everywatt.report.live import faces
 
@@ -346,13 +274,13 @@ def _print_once(snapshot: Snapshot, output: Output) -> None:
 
 def _so_far(snapshot: Snapshot) -> str:
     from everywatt.report.live.faces import energy_text
-    from everywatt.report.live.format import watts
+    from everywatt.report.live.format import spread, watts
 
-    return f"{format_duration(snapshot.elapsed_s)}, {watts(snapshot.total_w)}, so far {energy_text(snapshot.total)}"
+    power, energy = watts(snapshot.total_w, spread(snapshot.total)), energy_text(snapshot.total)
+    return f"{format_duration(snapshot.elapsed_s)}, {power}, so far {energy}"
 
 
 def _summary(folder: Path, output: Output) -> None:
-    """As after `everywatt run`."""
     from everywatt.api.run import load
     from everywatt.cli.common.metering import say_run
 

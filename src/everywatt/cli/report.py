@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from everywatt.api.run import load
-from everywatt.cli.common.options import RUN, Verb, carbon_options, out_option, output_options, run_argument
+from everywatt.cli.common.options import RUN, Verb, footprint_options, out_option, output_options, run_argument
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.common.progress import task
-from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.plugins import EXPORTERS, load_plugin, registered
 from everywatt.core.tables import Table
-from everywatt.footprint.carbon import factors_of
+from everywatt.footprint.carbon import Factors
 from everywatt.tape.exporting import KINDS, export
 
 
@@ -25,29 +23,14 @@ from everywatt.tape.exporting import KINDS, export
 @out_option
 @click.option("--open", "open_it", is_flag=True, help="Open the file in a browser.")
 @click.option("--raw", is_flag=True, help="Keep every tick, whatever the size of the file.")
-@click.option(
-    "--embodied",
-    "embodied_g",
-    type=click.FloatRange(0),
-    metavar="GRAMS",
-    help="SCI score: grams of CO2e of making the hardware that this use of it carries.",
-)
-@click.option(
-    "--per",
-    type=(click.FloatRange(0, min_open=True), str),
-    metavar="NUMBER UNIT",
-    help="SCI score: functional units of the run, such as 1000 request.  [default: items of a batch, else the run]",
-)
-@carbon_options
+@footprint_options
 @output_options
 def command(
     runs: tuple[str, ...],
     out: Path | None,
     open_it: bool,
     raw: bool,
-    embodied_g: float | None,
-    per: tuple[float, str] | None,
-    settings: Settings,
+    factors: Factors,
     output: Output,
 ) -> None:
     """Write one or more runs as one self-contained HTML file that needs no network and no server.
@@ -60,14 +43,6 @@ def command(
 
     names = runs or ("last",)
     target = out
-    factors = factors_of(settings)
-    if embodied_g is not None:
-        if factors.intensity is None and factors.curve is None:
-            raise UsageError("--embodied requires an intensity of the grid.", cure="--country FR, or --intensity 56")
-        units, unit = per or (1.0, "run")
-        factors = replace(factors, embodied_g=embodied_g, units=units, unit=unit)
-    elif per is not None:
-        raise UsageError("--per requires --embodied.", cure="--embodied 120 --per 1000 request")
     with task(output, "report") as tell:
         opened = [load(name) for name in names]
         target = out or Path(f"{'-and-'.join(run.name for run in opened[:2])}.html")

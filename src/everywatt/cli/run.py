@@ -17,6 +17,7 @@ from everywatt.cli.common import child
 from everywatt.cli.common.metering import meter_of, record_idle, say_run, start
 from everywatt.cli.common.options import RUN, WAIT, Verb, output_options, settings_options
 from everywatt.cli.common.output import STDOUT, Output
+from everywatt.cli.common.progress import repeated
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, MeasurementRefused
 from everywatt.core.format import format_duration
@@ -51,7 +52,6 @@ def command(
     append: str | None,
     strict: bool,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Measure the energy of a command.
@@ -73,7 +73,7 @@ def command(
         found = preflight.look(settings.sensors, options=settings.options)
         if found.refusal:
             raise MeasurementRefused(f"{found.refusal} (--strict).", cure=found.cure)
-    meter = meter_of(settings, note, append=append, pids=())
+    meter = meter_of(settings, append=append, pids=())
     with _loaded_meanwhile(child.load):
         start(meter, output, command=words, reaper=os.getpid())
     if meter.recording is not None:
@@ -208,36 +208,24 @@ def _settle(
 @contextmanager
 def progress(meter: Meter, output: Output) -> Iterator[None]:
     """--verbose: one plain line every ten seconds while the command runs."""
-    if not output.verbose or meter.recording is None:
+    recording, started = meter.recording, time.monotonic()
+    if not output.verbose or recording is None:
         yield
         return
-    done = threading.Event()
-    thread = threading.Thread(target=_report_every, args=(meter, output, done), daemon=True)
-    with suppress(RuntimeError):  # no thread can be started
-        thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        if thread.is_alive():
-            thread.join(timeout=1.0)
 
+    def report() -> None:
+        from everywatt.api.run import load
+        from everywatt.core.format import format_energy
 
-def _report_every(meter: Meter, output: Output, done: threading.Event, every_s: float = 10.0) -> None:
-    from everywatt.api.run import load
-    from everywatt.core.format import format_energy
-
-    started = time.monotonic()
-    while not done.wait(every_s):
-        recording = meter.recording
-        if recording is None:
-            return
         try:
             energy = load(recording.path).energy()
         except EverywattError as error:
             output.detail(f"everywatt: {error}")
-            continue
+            return
         output.detail(f"everywatt: {format_duration(time.monotonic() - started)}, so far {format_energy(energy)}")
+
+    with repeated(report):
+        yield
 
 
 def finish(meter: Meter, run: Run | None, output: Output, settings: Settings, **more: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ import click
 from everywatt.cli.common.options import PATH, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import check_installed
 from everywatt.net.listen import DEFAULT
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from everywatt.report.web.slurm import SlurmPages
 
 SHORT_TOKEN = 16
-LIBRARIES = ("starlette", "uvicorn")
 
 
 @click.command(cls=Verb)
@@ -72,7 +71,8 @@ def command(
     from everywatt.net import listen as address
     from everywatt.net.tls import check_tls, read_token
 
-    need_libraries()
+    for library in ("starlette", "uvicorn"):
+        check_installed(library, "serve")
     settings = settings_here()
     place = address.parse_listen(listen_on)
     secret = read_token(token, token_file)
@@ -105,13 +105,6 @@ def command(
         run(site, sock, cert=cert, key=key)
 
 
-def need_libraries() -> None:
-    """MissingExtra, with the cure, where the extra `serve` is not installed."""
-    for library in LIBRARIES:
-        if find_spec(library) is None:
-            raise MissingExtra(library, "serve")
-
-
 def _slurm(
     folder: Path | None, token: str | None, who: tuple[Sequence[str], str | None, Sequence[str]], settings: Settings
 ) -> SlurmPages | None:
@@ -126,8 +119,7 @@ def _slurm(
     from everywatt.slurm.site.store import Store
 
     for library in ("duckdb", "pyarrow"):
-        if find_spec(library) is None:
-            raise MissingExtra(library, "analysis")
+        check_installed(library, "analysis")
     if token is None:
         raise UsageError("Jobs of a site are served with a token only.", cure="--token-file FILE")
     if bool(proxies) != bool(header) or (admins and not proxies):

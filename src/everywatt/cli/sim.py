@@ -67,8 +67,8 @@ def sim(
 
     Query a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
     """
+    from everywatt.cli.main import COMMANDS
     from everywatt.core.foreign import read_json
-    from everywatt.sim import launch
     from everywatt.sim import truth as truths
     from everywatt.sim.machine import SimMachine
 
@@ -81,9 +81,11 @@ def sim(
     else:
         machine = SimMachine.like(read_json(like))
     with machine.start() as lab:
-        outcome = launch.run(lab, command)
+        outcome = lab.run(command)
         if outcome.why:
-            click.echo(outcome.why, err=True)
+            click.echo(f"Error: {outcome.why}", err=True)
+            if outcome.code == 127 and command[0] in COMMANDS:
+                click.echo(f"Try:   everywatt sim … -- everywatt {' '.join(command)}", err=True)
         if truth_file is not None:
             lab.settle()
             data = truths.describe(lab, outcome.start_ns, outcome.end_ns, command=command, code=outcome.code)

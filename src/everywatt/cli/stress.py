@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from everywatt.core.config import Settings
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_duration
+from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.playing import ENGINES, play, prepared
@@ -81,7 +82,6 @@ def command(
     record: bool,
     plan: bool,
     settings: Settings,
-    note: str | None,
     output: Output,
     **words: Any,
 ) -> int:
@@ -101,7 +101,7 @@ def command(
         results, ended = _played(chosen, choices, output)
         _show(chosen, results, None, output)
         return _code(ended, results)
-    meter = meter_of(settings, note, name=chosen.name)
+    meter = meter_of(settings, name=chosen.name)
     start(meter, output, command=["everywatt", *sys.argv[1:]], reaper=os.getpid())
     try:
         record_idle(meter, idle_s, output)
@@ -187,7 +187,7 @@ def _played(
 
 @contextmanager
 def _held() -> Iterator[list[int]]:
-    """Ctrl-C and a polite end stop the program, and what was reached until then is still told."""
+    """Ctrl-C and a polite end stop the program, and what was reached until then is still reported."""
     arrived: list[int] = []
     numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
     before = {number: signal.signal(number, lambda got, _frame: arrived.append(got)) for number in numbers}
@@ -218,9 +218,9 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
     output.table(step_table(program, results, energies))
     for line in notes(results):
         output.text(line)
-    found = duty(results)
+    found = Duty.of(results)
     if found is not None:
-        output.text(duty_line(found))
+        output.text(str(found))
     for result in results:
         if not result.complete:
             output.say(f"everywatt: stopped in step {result.index + 1}: {result.notes[-1]}")
@@ -232,7 +232,7 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
         "steps": [step_data(result, energies) for result in results],
     }
     if found is not None:
-        data["cpu"] = found
+        data["cpu"] = found.to_dict()
     if run is not None:
         say_run(run, output)
         data |= {"run": run.name, "path": str(run.path), "energy": run.energy().to_dict()}
@@ -241,38 +241,49 @@ def _show(program: Program, results: Sequence[StepResult], run: Run | None, outp
 
 _HEAD = (Column("step", ""), Column("start", "s"), Column("duration", "s"))
 _COLUMNS = {
-    "cpu_percent": Column("cpu %", ""),
+    "cpu_percent": Column("cpu", "%"),
     "memory_bytes": Column("ram", "B"),
     "disk_bytes_per_s": Column("disk", "B/s"),
     "network_bytes_per_s": Column("network", "B/s"),
-    "gpu_percent": Column("gpu %", ""),
+    "gpu_percent": Column("gpu", "%"),
 }
+
+
+def _amount(amounts: Mapping[str, float | str], key: str) -> float:
+    """An amount in the unit of its column, in which a percentage is a share."""
+    return float(amounts.get(key, 0)) / (100 if key.endswith("_percent") else 1)
 
 
 def plan_table(program: Program) -> Table:
     """One row for each step that is asked for."""
+    asked = _asked(program)
     rows = [
-        [index + 1, start, step.duration_s, *_asked_cells(program, step), *_kinds_cell(program, step)]
+        (step, [index + 1, start, step.duration_s, *(_amount(step.asked, key) for key in asked)])
         for index, (start, step) in enumerate(zip(program.starts_s, program.steps, strict=True))
     ]
-    return Table.of(*_HEAD, *(_COLUMNS[key] for key in _asked(program)), *_kinds_column(program), rows=rows)
+    return _table(program, [_COLUMNS[key] for key in asked], rows)
 
 
 def step_table(program: Program, results: Sequence[StepResult], energies: Mapping[int, Energy] | None = None) -> Table:
     """One row for each step that was played; with its power where `energies` has it."""
     origin_ns = results[0].start_ns if results else 0
-    rows = [
-        [
-            *(result.index + 1, (result.start_ns - origin_ns) / 1e9, result.duration_s),
-            *_cells(program, result),
-            *([_power(result, energies)] if energies is not None else []),
-            *_kinds_cell(program, result.step),
-        ]
-        for result in results
-    ]
-    columns = [each for key in _asked(program) for each in (_COLUMNS[key], replace(_COLUMNS[key], name="reached"))]
-    power = [Column("power", "W")] if energies is not None else []
-    return Table.of(*_HEAD, *columns, *power, *_kinds_column(program), rows=rows)
+    asked = _asked(program)
+    rows: list[tuple[Step, list[Cell]]] = []
+    for result in results:
+        cells: list[Cell] = [result.index + 1, (result.start_ns - origin_ns) / 1e9, result.duration_s]
+        for key in asked:
+            cells += [_amount(result.asked, key), _amount(result.reached, key) if key in result.reached else None]
+        rows.append((result.step, cells + ([_power(result, energies)] if energies is not None else [])))
+    columns = [each for key in asked for each in (_COLUMNS[key], replace(_COLUMNS[key], name="reached"))]
+    return _table(program, columns + ([Column("power", "W")] if energies is not None else []), rows)
+
+
+def _table(program: Program, columns: Sequence[Column], rows: Sequence[tuple[Step, Sequence[Cell]]]) -> Table:
+    """The rows, with the kind of work where it is not the usual one in every step."""
+    if {step.cpu.kind for step in program.steps if step.cpu is not None} <= {"integer"}:
+        return Table.of(*_HEAD, *columns, rows=[cells for _, cells in rows])
+    kinds = [[*cells, None if step.cpu is None else step.cpu.kind] for step, cells in rows]
+    return Table.of(*_HEAD, *columns, "kind", rows=kinds)
 
 
 def notes(results: Sequence[StepResult]) -> list[str]:
@@ -282,33 +293,31 @@ def notes(results: Sequence[StepResult]) -> list[str]:
     return found if more <= 0 else [*found[:MOST_NOTES], f"and {more} more steps (--json lists all)", found[-1]]
 
 
-def duty(results: Sequence[StepResult]) -> dict[str, Any] | None:
-    """How near the CPU load came, over all steps: the worst of those that can be judged, and how many cannot.
+@dataclass(frozen=True, slots=True)
+class Duty(ToDict):
+    """How near the CPU load came, over all steps: the worst of those that can be judged, and how many cannot."""
 
-    None where no CPU load was asked for.
-    """
-    asked = [result for result in results if result.cpu_missed_points is not None]
-    if not asked:
-        return None
-    off = [points for result in asked if (points := result.off_points()) is not None]
-    return {
-        "target_points": SHORT_POINTS,
-        "steps": len(asked),
-        "worst_points": max(off) if off else None,
-        "withheld": len(asked) - len(off),
-    }
+    target_points: float
+    steps: int
+    worst_points: float | None
+    withheld: int
 
+    @classmethod
+    def of(cls, results: Sequence[StepResult]) -> Duty | None:
+        """None where no CPU load was asked for."""
+        asked = [result for result in results if result.cpu_missed_points is not None]
+        off = [points for result in asked if (points := result.off_points()) is not None]
+        return cls(SHORT_POINTS, len(asked), max(off, default=None), len(asked) - len(off)) if asked else None
 
-def duty_line(found: Mapping[str, Any]) -> str:
-    """The same as a sentence."""
-    most, count, short = found["target_points"], found["steps"], found["withheld"]
-    told = f"in {short} of {count} steps the machine did not provide the CPU time requested" if short else ""
-    if found["worst_points"] is None:
-        return f"CPU: {told}; the accuracy of the duty cycle cannot be determined"
-    within = "within" if found["worst_points"] <= most else "NOT within"
-    which = f"{count - short} of {count} steps" if short else "every step" if count > 1 else "the step"
-    line = f"CPU: {which} {within} {most:g} points of the request (worst {found['worst_points']:.1f})"
-    return f"{line}; {told}" if told else line
+    def __str__(self) -> str:
+        count, short = self.steps, self.withheld
+        shortfall = f"in {short} of {count} steps the machine did not provide the CPU time requested" if short else ""
+        if self.worst_points is None:
+            return f"CPU: {shortfall}; the accuracy of the duty cycle cannot be determined"
+        within = "within" if self.worst_points <= self.target_points else "NOT within"
+        which = f"{count - short} of {count} steps" if short else "every step" if count > 1 else "the step"
+        line = f"CPU: {which} {within} {self.target_points:g} points of the request (worst {self.worst_points:.1f})"
+        return f"{line}; {shortfall}" if shortfall else line
 
 
 def energies_of(run: Run, results: Sequence[StepResult]) -> dict[int, Energy]:
@@ -339,27 +348,6 @@ def _utc(utc_ns: int) -> str:
 def _asked(program: Program) -> list[str]:
     asked = {key for step in program.steps for key in step.asked}
     return [key for key in _COLUMNS if key in asked]
-
-
-def _kinds(program: Program) -> bool:
-    """Whether the kind of work is worth a column: more than one, or another than the usual."""
-    return bool({step.cpu.kind for step in program.steps if step.cpu is not None} - {"integer"})
-
-
-def _kinds_column(program: Program) -> list[Column]:
-    return [Column("kind")] if _kinds(program) else []
-
-
-def _kinds_cell(program: Program, step: Step) -> list[Cell]:
-    return [None if step.cpu is None else step.cpu.kind] if _kinds(program) else []
-
-
-def _asked_cells(program: Program, step: Step) -> list[Cell]:
-    return [float(step.asked.get(key, 0)) for key in _asked(program)]
-
-
-def _cells(program: Program, result: StepResult) -> list[Cell]:
-    return [cell for key in _asked(program) for cell in (float(result.asked.get(key, 0)), result.reached.get(key))]
 
 
 def _power(result: StepResult, energies: Mapping[int, Energy]) -> float | None:

@@ -17,7 +17,8 @@ from everywatt.bench.trials import Candidate, candidates, parse_values
 from everywatt.cli.common.metering import terminable
 from everywatt.cli.common.options import (
     RUN,
-    Verb,
+    Resumed,
+    as_value,
     cooldown_option,
     idle_option,
     out_option,
@@ -31,7 +32,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 
 
-@click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
+@click.command(cls=Resumed, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, required=True, metavar="-- CMD...", type=click.UNPROCESSED)
 @click.option("--power-limit", metavar="RANGE", help="Power limits of the GPUs: 150W..300W:25W, or 150W,200W.")
 @click.option("--gpu", "gpus", type=click.IntRange(0), multiple=True, help="Restrict to this GPU.  [default: all]")
@@ -48,39 +49,27 @@ from everywatt.core.errors import UsageError
 @out_option
 @settings_options
 @output_options
+@as_value("plan", Plan)
 def command(
     words: tuple[str, ...],
     power_limit: str | None,
     gpus: tuple[int, ...],
     param: tuple[str, str] | None,
-    trials: int,
-    warmup: int,
-    idle_s: float,
-    cool: bool,
-    ignore_failure: bool,
-    show_output: bool,
+    plan: Plan,
     resume: str | None,
     out: Path | None,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Measure a command at several settings: energy against time, Pareto-optimal settings, and the cheapest.
 
     The power limits are restored when the command ends, for whatever reason. -o writes .json, .csv, .md or .html.
+    Ctrl-C keeps partial results; --resume RUN continues, and command and options do not have to be repeated.
     """
     if (power_limit is None) == (param is None):
         raise UsageError("A sweep varies either --power-limit or --param.")
     check_ending(out)
     watts = None if power_limit is None else parse_watts(power_limit)
-    plan = Plan(
-        trials=trials,
-        warmup=warmup,
-        idle_s=idle_s,
-        cool=cool,
-        ignore_failure=ignore_failure,
-        show_output=show_output,
-    )
     with ExitStack() as stack:
         code = stack.enter_context(terminable())
         if watts is not None:
@@ -88,19 +77,19 @@ def command(
             chosen = limits_of(words, _within(watts, limits))
             stack.enter_context(limits)
             result = compare(
-                chosen, plan, settings, note, resume, output, name="sweep", apply=lambda one: _apply(limits, one)
+                chosen, plan, settings, resume, output, name="sweep", apply=lambda one: _apply(limits, one)
             )
         else:
             assert param is not None
             name, text = param
             found = candidates([shlex.join(words)], params={name: parse_values(text)})
             chosen = tuple(replace(one, label=f"{name}={one.params[name]}") for one in found)
-            result = compare(chosen, plan, settings, note, resume, output, name="sweep")
-    sweep = Sweep(result, choose(result.found, ignore_failure=ignore_failure))
+            result = compare(chosen, plan, settings, resume, output, name="sweep")
+    sweep = Sweep(result, choose(result.found, ignore_failure=plan.ignore_failure))
     _show(sweep, out, settings, output)
     if result.ended == "interrupted":
         if result.run is not None:
-            output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run} …")
+            output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run}")
         return code()
     return 0 if sweep.choice.best is not None else refusal(result)
 

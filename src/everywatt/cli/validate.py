@@ -13,7 +13,8 @@ import click
 from everywatt.api.run import Run, load
 from everywatt.batch.journal import JOURNAL
 from everywatt.bench.llm.leaderboard import check_board
-from everywatt.bench.llm.records import PLAN, QUERIES, SCORES
+from everywatt.bench.llm.plan import PLAN
+from everywatt.bench.llm.records import QUERIES, SCORES
 from everywatt.bench.precision.variants import FILE as PRECISION
 from everywatt.cli.common.options import Verb, output_options
 from everywatt.cli.common.output import Output
@@ -62,11 +63,9 @@ class Findings:
     found: Sequence[Finding]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"findings": [asdict(finding) for finding in self.found], "ok": not self.found}
 
     def tables(self) -> list[Table]:
-        """One row for each finding."""
         if not self.found:
             return [Table.lines("No problems found.")]
         rows = [[str(f.file), f.table, f.row, f.field, f.problem] for f in self.found]
@@ -96,14 +95,10 @@ def _site(path: Path) -> list[Finding]:
             "jobs" if flaw.job else "nodes",
             flaw.job or None,
             flaw.kind,
-            _where(flaw.node) + flaw.problem,
+            f"{flaw.node}: {flaw.problem}" if flaw.node else flaw.problem,
         )
         for flaw in flaws(Store(path), 0.0, FOREVER_S)
     ]
-
-
-def _where(node: str) -> str:
-    return f"{node}: " if node else ""
 
 
 Fields = Mapping[str, type | tuple[type, ...]]

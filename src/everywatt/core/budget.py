@@ -15,9 +15,9 @@ family that have the same sign add, those of different signs are independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import Z95, student_factor
@@ -63,6 +63,8 @@ class Bound(NamedTuple):
 
 SHARED = ("gain", "offset", "model", "aliasing", "baseline")
 """Sources of error that repeated measurements share: their scatter does not show them."""
+FACTORS = ("gain", "model")
+"""Sources of error that multiply a figure: what two figures share of them cancels in their ratio, however large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,17 @@ class Budget:
 
     def _reach(self) -> tuple[float, float]:
         """What bounds add below and above: those of one key are one unknown error, others may all be at their ends."""
+        reaches = [bound.reach for bound in self._bounds_by_key().values()]
+        return sum(below for below, _ in reaches), sum(above for _, above in reaches)
+
+    def _bounds_by_key(self) -> dict[str, Bound]:
         sums: dict[str, Bound] = {}
         for bound in self.bounds:
             same = sums.get(bound.key)
             if same is not None:
                 bound = Bound(bound.source, bound.key, same.below + bound.below, same.above + bound.above)
             sums[bound.key] = bound
-        reaches = [bound.reach for bound in sums.values()]
-        return sum(below for below, _ in reaches), sum(above for _, above in reaches)
+        return sums
 
     def _expanded(self) -> float:
         """95 % half-width in joules of all terms together."""
@@ -154,38 +159,87 @@ class Budget:
         # The effective number is rounded down (G.4.2), which also keeps the quantiles to be computed few.
         return combined * _student(math.floor(min(combined**4 / fourth + 1e-6, MANY)) if fourth > 0 else math.inf)
 
-    def to_list(self) -> list[dict[str, Any]]:
-        """Plain data for JSON."""
-        rows: list[dict[str, Any]] = [
-            {"source": t.source, "key": t.key, "joules": t.joules}
-            | ({"freedom": t.freedom} if t.freedom < math.inf else {})
-            for t in self.terms
-        ]
-        rows += [b._asdict() for b in self.bounds]
-        return rows
 
-    @classmethod
-    def from_list(cls, rows: Iterable[Mapping[str, Any]]) -> Budget:
-        """The inverse of `to_list`."""
-        terms, bounds = [], []
-        for row in rows:
-            if "joules" in row:
-                terms.append(Term(row["source"], row["key"], row["joules"], row.get("freedom", math.inf)))
-            else:
-                bounds.append(Bound(row["source"], row["key"], row["below"], row["above"]))
-        return cls(tuple(terms), tuple(bounds))
+def quotient_interval(joules: float, budget: Budget, divisor: float, other: Budget) -> tuple[float, float]:
+    """The 95 % interval of `joules / divisor` by Fieller's theorem, whose errors have these budgets.
+
+    It holds every ratio r for which `joules - r · divisor` may be zero, so that a wide error of the divisor reaches
+    further up than down. An unknown factor of both figures (a card's gain) cancels. Bounds add what the ratio moves by
+    at those of their ends that move it furthest. Infinite where the divisor may be zero.
+    """
+    if divisor < 0:
+        joules, budget, divisor, other = -joules, budget.scaled(-1.0), -divisor, other.scaled(-1.0)
+    slope = joules / divisor
+    straight = budget - other.scaled(slope)
+    width = math.hypot(*straight.by_key().values())
+    expansion = straight._expanded() / width if width else 0.0
+    above, below = _sums(budget.terms), _sums(other.terms)
+    factors = [_sums(term for term in terms if term.source in FACTORS) for terms in (budget.terms, other.terms)]
+    pairs: dict[str, list[float]] = {}
+    for key in dict.fromkeys((*above, *below)):
+        alike = _alike(factors[0].get(key, 0.0) / joules if joules else 0.0, factors[1].get(key, 0.0) / divisor)
+        p = (above.get(key, 0.0) - alike * joules) * expansion
+        q = (below.get(key, 0.0) - alike * divisor) * expansion
+        pair = pairs.setdefault(_family(key, p - slope * q), [0.0, 0.0])
+        pair[0] += p
+        pair[1] += q
+    low, high = (_at_bounds(joules, budget, divisor, other, sign) - slope for sign in (-1.0, 1.0))
+    return low + _fieller(joules, divisor, pairs.values(), -1.0), high + _fieller(joules, divisor, pairs.values(), 1.0)
+
+
+def _alike(one: float, other: float) -> float:
+    """What two shares have in common; 0 where one is negative and the other is not."""
+    return math.copysign(min(abs(one), abs(other)), one) if one * other > 0 else 0.0
+
+
+def _at_bounds(joules: float, budget: Budget, divisor: float, other: Budget, sign: float) -> float:
+    """The ratio where both figures are at those ends of their bounds that move it furthest down (-1) or up (1)."""
+    slope = joules / divisor
+    above, below = budget._bounds_by_key(), other._bounds_by_key()
+    none = Bound("", "", 0.0, 0.0)
+    for key in dict.fromkeys((*above, *below)):
+        one, two = above.get(key, none), below.get(key, none)
+        ends = ((0.0, 0.0), (-one.below, -two.below), (one.above, two.above))
+        end = max(ends, key=lambda end: sign * (end[0] - slope * end[1]))
+        joules, divisor = joules + end[0], divisor + end[1]
+    return joules / divisor if divisor > 0 else sign * math.inf
+
+
+def _fieller(joules: float, divisor: float, pairs: Iterable[Sequence[float]], sign: float) -> float:
+    """The lower (-1) or upper (1) ratio at which `joules - r · divisor` is as large as its 95 % half-width.
+
+    `pairs` are the half-widths in joules of each independent error in both figures.
+    """
+    slope = joules / divisor
+    off = [(p - slope * q, q) for p, q in pairs]  # what does not cancel, and what the divisor has of the error
+    ee, eq, qq = (math.fsum(x) for x in ((e * e for e, _ in off), (e * q for e, q in off), (q * q for _, q in off)))
+    a, inside = divisor**2 - qq, eq**2 + ee * (divisor**2 - qq)
+    if a > 0:
+        return slope + (sign * math.sqrt(inside) - eq) / a
+    # The divisor may be zero: the ratio has no upper end, and a lower one only if the divisor's own error leads there.
+    return slope + ee / (eq - math.sqrt(inside)) if sign < 0 and eq < 0 <= inside else sign * math.inf
 
 
 def _independent(terms: Iterable[Term]) -> dict[str, float]:
     """Signed joules of each independent error: those of one key added up, then members of a family of one sign."""
+    sums = _sums(terms)
+    for key in [key for key in sums if "|" in key]:
+        joules = sums.pop(key)
+        sign = _family(key, joules)
+        sums[sign] = sums.get(sign, 0.0) + joules
+    return sums
+
+
+def _sums(terms: Iterable[Term]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for _, key, joules, _ in terms:
         sums[key] = sums.get(key, 0.0) + joules
-    for key in [key for key in sums if "|" in key]:
-        joules = sums.pop(key)
-        sign = f"{key.partition('|')[0]}|{'-' if joules < 0 else '+'}"
-        sums[sign] = sums.get(sign, 0.0) + joules
     return sums
+
+
+def _family(key: str, joules: float) -> str:
+    """The key under which errors add up: of a member of a family, the family and the sign."""
+    return f"{key.partition('|')[0]}|{'-' if joules < 0 else '+'}" if "|" in key else key
 
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:

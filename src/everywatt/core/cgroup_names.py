@@ -104,7 +104,8 @@ def _container(parts: Sequence[str]) -> Place | None:
         if one is not None:
             newest = (index, *one)
     if newest is None:
-        return _pod_alone(pod) if pod else None
+        uid = pod.get("pod_uid", "")
+        return Place(PlaceKind.CONTAINER, f"pod:{uid}", f"pod {uid[:SHORT_ID]}", pod) if uid else None
     index, runtime, facts = newest
     details = {"runtime": runtime, **facts, **pod}
     unit = _unit(parts[index + 1 :])
@@ -118,12 +119,6 @@ def _container(parts: Sequence[str]) -> Place | None:
 def _family(runtime: str) -> str:
     """Ids of containers are unique whoever runs them; names are so only for one runtime."""
     return runtime if runtime in ("lxc", "nspawn", "qemu") else "container"
-
-
-def _pod_alone(pod: dict[str, str]) -> Place | None:
-    if "pod_uid" not in pod:
-        return None
-    return Place(PlaceKind.CONTAINER, f"pod:{pod['pod_uid']}", f"pod {pod['pod_uid'][:SHORT_ID]}", pod)
 
 
 def _pod(parts: Sequence[str], index: int) -> dict[str, str]:

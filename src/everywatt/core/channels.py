@@ -141,7 +141,6 @@ class GroupInfo:
         return self.table and self.device == "gpu"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return asdict(self)
 
     @classmethod

@@ -7,7 +7,6 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import field
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
@@ -95,52 +94,6 @@ class SystemClock:
         return thread
 
 
-@dataclass
-class FakeClock:
-    """A clock that moves only when it is set, or when its only user waits on it."""
-
-    now_ns: int = 1_000 * NS
-    utc_offset_ns: int = 1_700_000_000 * NS
-    suspended_ns: int = 0
-    sleeps: list[int] = field(default_factory=list)
-
-    def monotonic_ns(self) -> int:
-        return self.now_ns
-
-    def boottime_ns(self) -> int:
-        return self.now_ns + self.suspended_ns
-
-    def utc_ns(self) -> int:
-        return self.now_ns + self.utc_offset_ns
-
-    def sleep_until(self, deadline_ns: int) -> None:
-        self.sleeps.append(deadline_ns)
-        self.now_ns = max(self.now_ns, deadline_ns)
-
-    def select(
-        self, readers: Iterable[Any], writers: Iterable[Any], exceptional: Iterable[Any], timeout_s: float | None, /
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        ready = select.select(readers, writers, exceptional, 0)
-        if not any(ready):
-            self.advance(timeout_s or 0.0)
-        return ready
-
-    def poll(self, fd: int, *, write: bool, timeout_s: float) -> bool:
-        return any(self.select((fd,), (fd,) if write else (), (), timeout_s))
-
-    def spawn(self, function: Callable[[], object], name: str) -> Task:
-        task = threading.Thread(target=function, name=name)
-        task.start()
-        task.join()
-        return task
-
-    def event(self) -> Event:
-        return threading.Event()
-
-    def advance(self, seconds: float) -> None:
-        self.now_ns += round(seconds * NS)
-
-
 @dataclass(frozen=True, slots=True)
 class Anchor:
     """One instant on three clocks. `error_ns` is how long the three reads took."""
@@ -167,6 +120,30 @@ def take_anchor(clock: Clock) -> Anchor:
 def length_s(windows: Iterable[tuple[int, int]]) -> float:
     """Seconds of all windows (start and end in nanoseconds) together."""
     return sum(end - start for start, end in windows) / NS
+
+
+def union(windows: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Disjoint windows that cover the same time, in order."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(windows):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def without(windows: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of windows when disjoint others, in order, are taken away."""
+    left = list(windows)
+    for low, high in taken:
+        left = [
+            (start, end)
+            for first, last in left
+            for start, end in ((first, min(last, low)), (max(first, high), last))
+            if end > start
+        ]
+    return left
 
 
 def _steady(a: Anchor, b: Anchor) -> bool:

@@ -50,7 +50,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its environment variable."""
         return f"EVERYWATT_{self.name.upper().replace('-', '_')}"
 
     @property
@@ -60,7 +59,6 @@ class Setting:
 
     @property
     def default(self) -> Any:
-        """Its value where nothing is set."""
         return getattr(Settings(), self.field)
 
 
@@ -75,7 +73,7 @@ class Settings:
     profile   "normal", or "small" for devices with little memory and slow storage
     memory    metric of process memory: "rss", or "pss" (adds proportional and unique set size)
     mask_secrets  whether passwords, tokens and keys in the recorded command are replaced by ***
-    tags      labels that every run gets
+    tags      labels that every run gets; note: what its user says of one
     country, intensity, intensity_file, pue, price   factors for carbon and cost; None: not asked for. `price` is an
               amount per kWh and its currency
     slurm_spool, slurm_store   where hooks of Slurm leave what happened on a node, and where a site keeps its jobs
@@ -90,6 +88,7 @@ class Settings:
     memory: str = "rss"
     mask_secrets: bool = True
     tags: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
     country: str | None = None
     intensity: float | None = None
     intensity_file: Path | None = None
@@ -102,7 +101,6 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
     def value(self, name: str) -> Any:
-        """The value of a setting by its name in files."""
         return getattr(self, next((setting.field for setting in SETTINGS if setting.name == name), name))
 
 
@@ -200,12 +198,11 @@ def _sensor_options(value: Any, base: Path) -> dict[str, dict[str, Any]]:
     for name, table in value.items():
         if any(str(key).lower() in _SECRETS for key in table):
             raise ValueError(f"a file that contains the secret: [sensor.{name}] with password_file (or community_file)")
-        found[str(name)] = {str(key): _option(str(key), entry, base) for key, entry in table.items()}
+        found[str(name)] = {
+            str(key): str(_path(entry, base)) if key == "file" or str(key).endswith("_file") else entry
+            for key, entry in table.items()
+        }
     return found
-
-
-def _option(key: str, entry: Any, base: Path) -> Any:
-    return str(_path(entry, base)) if key == "file" or key.endswith("_file") else entry
 
 
 def parse_tag(text: str) -> tuple[str, str]:

@@ -32,11 +32,6 @@ class Device:
         kind, _, name = rest.partition(".")
         return cls(kind, name, host)
 
-    @classmethod
-    def gpu(cls, index: int) -> Device:
-        """The GPU with an index."""
-        return cls("gpu", str(index))
-
     @property
     def index(self) -> int | None:
         """The number of a numbered device (`gpu.0`); None where its name is not a number."""
@@ -44,12 +39,10 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is one graphics processor."""
         return self.kind == "gpu" and bool(self.name)
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is one processor package."""
         return self.kind == "cpu" and bool(self.name)
 
     def __str__(self) -> str:
@@ -60,7 +53,6 @@ class Device:
         return self.sort_key() < other.sort_key()
 
     def sort_key(self) -> tuple[tuple[tuple[int, int, str], ...], ...]:
-        """What devices are sorted by."""
         return natural(self.host), natural(self.kind), natural(self.name)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, overload
 
-from everywatt.core.budget import Budget
+from everywatt.core.budget import Budget, quotient_interval
 from everywatt.core.errors import MeasurementRefused, ScopeError
 from everywatt.core.format import format_energy, format_percent, format_ratio
 from everywatt.core.lazy_dataclass import dataclass
@@ -22,7 +22,8 @@ class Energy:
     `joules` is None if the figure was refused; then `refused` has the reason, and arithmetic raises MeasurementRefused.
     `low` and `high` bound the 95 % interval. `parts` are the devices that add up to it. `signed` marks what may be
     negative (a difference, net energy); the interval of anything else ends at zero. `sampling_only` marks an interval
-    that does not hold the sensor's gain and offset, because they are not known.
+    that does not hold the sensor's gain and offset, because they are not known. `most_j` is where the
+    interval of a part ends because that of its whole does.
 
     >>> run.energy().joules        # doctest: +SKIP
     412.3
@@ -38,6 +39,7 @@ class Energy:
     refused: str | None = None
     signed: bool = False
     sampling_only: bool = False
+    most_j: float = math.inf
 
     @classmethod
     def refuse(cls, why: str, *, scope: str = "", coverage: float = 0.0, notes: Iterable[str] = ()) -> Energy:
@@ -64,7 +66,12 @@ class Energy:
         if self.signed or self.joules is None or self.joules < 0:
             return self.budget.sides()
         below, above = self.budget.sides(self.joules) if self.joules else self.budget.sides()
-        return min(below, self.joules), above
+        return min(below, self.joules), min(above, max(self.most_j - self.joules, 0.0))
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a figure, and no part of it is modelled."""
+        return self.joules is not None and "modelled" not in self.pedigree
 
     @property
     def value(self) -> float:
@@ -94,23 +101,30 @@ class Energy:
     def __mul__(self, factor: float) -> Energy:
         parts = tuple((name, part * factor) for name, part in self.parts if part.joules is not None)
         signed = self.signed or factor < 0
-        return replace(self, joules=self.value * factor, budget=self.budget.scaled(factor), parts=parts, signed=signed)
+        most_j = self.most_j * factor if factor > 0 else math.inf
+        budget = self.budget.scaled(factor)
+        return replace(self, joules=self.value * factor, budget=budget, parts=parts, signed=signed, most_j=most_j)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, divisor: float) -> Energy:
-        return self * (1.0 / divisor)
+    @overload
+    def __truediv__(self, divisor: Energy) -> Ratio: ...
+    @overload
+    def __truediv__(self, divisor: float) -> Energy: ...
+    def __truediv__(self, divisor: float | Energy) -> Energy | Ratio:
+        return self.ratio(divisor) if isinstance(divisor, Energy) else self * (1.0 / divisor)
 
     def ratio(self, other: Energy) -> Ratio:
-        """This figure divided by another; errors that both share (a card's gain) cancel."""
+        """This figure divided by another, as `/` does; errors that both share (a card's gain) cancel."""
         self._same_scope(other, "compare")
         top, bottom = self.value, other.value
         if bottom == 0:
             raise MeasurementRefused("A ratio to zero joules is not defined.")
         value = top / bottom
-        below, above = (self.budget.scaled(1 / bottom) - other.budget.scaled(value / bottom)).sides()
-        amounts = value > 0 and not (self.signed or other.signed)  # neither can be negative, nor can their ratio
-        return Ratio(value, max(value - below, 0.0) if amounts else value - below, value + above)
+        low, high = quotient_interval(top, self.budget, bottom, other.budget)
+        if value > 0 and not (self.signed or other.signed):  # neither can be negative, nor can their ratio
+            return Ratio(value, max(low, 0.0), high)
+        return Ratio(value, low if math.isfinite(high) else -math.inf, high)
 
     def _same_scope(self, other: Energy, verb: str) -> None:
         if self.scope != other.scope:
@@ -142,8 +156,9 @@ class Energy:
         rows = "".join(
             f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(part))}</td></tr>" for name, part in self.parts
         )
+        table = f"<table>{rows}</table>" if len(self.parts) > 1 else ""
         notes = "".join(f"<div>{html.escape(note)}</div>" for note in self.notes)
-        return f"<div>{head}<table>{rows}</table>{notes}</div>"
+        return f"<div>{head}{table}{notes}</div>"
 
     def to_dict(self) -> dict[str, Any]:
         """The versioned JSON form of every energy in everywatt's output."""
@@ -166,15 +181,16 @@ class Energy:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A quotient of two energies with its 95 % interval."""
+    """A quotient of two energies with its 95 % interval; `high` is infinite where the divisor may be zero."""
 
     value: float
     low: float
     high: float
 
-    def to_dict(self) -> dict[str, float]:
-        """Plain data for JSON."""
-        return {"value": self.value, "low": self.low, "high": self.high}
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain data for JSON; an end that is not finite is None."""
+        ends = {"low": self.low, "high": self.high}
+        return {"value": self.value, **{name: end if math.isfinite(end) else None for name, end in ends.items()}}
 
     def __str__(self) -> str:
         return format_ratio(self.value, self.low, self.high)

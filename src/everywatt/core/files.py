@@ -31,7 +31,6 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def replace_text(path: Path, text: str, *, mode: int | None = None, durable: bool = False) -> None:
-    """Replace a text file (UTF-8)."""
     with replacing(path, durable=durable) as part:
         part.write_text(text, encoding="utf-8")
         if mode is not None:

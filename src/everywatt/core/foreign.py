@@ -97,14 +97,12 @@ def text_lines(text: str) -> list[str]:
 
 
 def read_text(path: Path, *, errors: Errors = "strict", limits: Limits = SMALL) -> str:
-    """A whole text file."""
     return "".join(_decoded(pieces(path, limits), path, errors))
 
 
-def read_json(path: Path, *, limits: Limits = SMALL) -> Any:
-    """A whole JSON document."""
+def read_json(path: Path) -> Any:
     try:
-        return parse_json(read_text(path, limits=limits), limits.depth)
+        return parse_json(read_text(path))
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}.") from None
 

@@ -169,10 +169,11 @@ def format_percent(share: float, below: float = 0.0, above: float = 0.0, *, sign
 
 
 def format_ratio(value: float, low: float, high: float) -> str:
-    """`0.823 (0.790 … 0.856)`; the ends are left out where they are not finite."""
-    if not (math.isfinite(low) and math.isfinite(high)):
+    """`0.823 (0.790 … 0.856)`, `2.0 (0.9 … ∞)`; without ends where neither is finite."""
+    sides = [side for side in (value - low, high - value) if math.isfinite(side)]
+    if not sides:
         return _number(value, _last_place(value, SIGNIFICANT))
-    half = (high - low) / 2
+    half = sum(sides) / len(sides)
     place = _rounded_up(half)[1] if half > NEGLIGIBLE * abs(value) else _last_place(value, SIGNIFICANT)
     return f"{_number(value, place)} ({_outer(low, place, -1)} … {_outer(high, place)})"
 
@@ -224,9 +225,9 @@ def format_money(amount: float, currency: str = "") -> str:
     return f"{_number(amount, place)} {currency}".rstrip()
 
 
-def format_count(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str) -> str:
     """`1 item`, `3 items`, `12,000 items`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else noun + 's'}"
 
 
 def shared_unit(size: float, unit: str) -> tuple[float, str]:

@@ -48,7 +48,6 @@ class ToDict:
     JSON: ClassVar[str] = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         names = self.JSON or " ".join(vars(type(self))["__dataclass_fields__"])
         return {name: as_data(value) for name, value in declared(self, names).items()}
 

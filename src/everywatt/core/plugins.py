@@ -74,6 +74,14 @@ def library(name: str, extra: str) -> Any:
         raise
 
 
+def check_installed(name: str, extra: str) -> None:
+    """MissingExtra where the package of the module `name` is not installed; it is not loaded."""
+    from importlib.util import find_spec
+
+    if find_spec(name) is None:
+        raise MissingExtra(name, extra)
+
+
 def arrow(extra: str = "analysis") -> tuple[Any, Any]:
     """pyarrow and its module for Parquet files, or MissingExtra."""
     return library("pyarrow", extra), library("pyarrow.parquet", extra)

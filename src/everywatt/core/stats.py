@@ -74,9 +74,9 @@ def student_quantile(p: float, freedom: float) -> float:
     return t
 
 
-def student_factor(freedom: float, level: float = 0.95) -> float:
-    """Half-width of a two-sided interval in standard errors: 2.364624 for 7 degrees of freedom at 95 %."""
-    return student_quantile((1 + level) / 2, freedom)
+def student_factor(freedom: float) -> float:
+    """Half-width of a two-sided 95 % interval in standard errors: 2.364624 for 7 degrees of freedom."""
+    return student_quantile(0.975, freedom)
 
 
 def mean_half_width(values: Sequence[float]) -> float:
@@ -141,7 +141,7 @@ def wilson(hits: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """
     if n <= 0:
         return 0.0, 1.0
-    z = _z(level)
+    z = Z95 if level == 0.95 else normal_quantile((1 + level) / 2)
     share, scale = hits / n, 1 + z * z / n
     middle = (share + z * z / (2 * n)) / scale
     half = z / scale * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
@@ -218,10 +218,6 @@ def bootstrap_ratio(
     found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
     low, high = np.nanpercentile(found, (2.5, 97.5))
     return float(low), float(high)
-
-
-def _z(level: float) -> float:
-    return Z95 if level == 0.95 else normal_quantile((1 + level) / 2)
 
 
 def _student_tail(t: float, freedom: float) -> float:

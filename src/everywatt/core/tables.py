@@ -1,4 +1,4 @@
-"""A table as a value: columns with unit and alignment, rows of values, notes; as text, cards, Markdown, CSV and JSON.
+"""A table as a value: columns with unit and alignment, rows of values, notes; as text, cards, Markdown and CSV.
 
 Cells hold values, not text: numbers in the column's unit, energies, words. People see them as `core.format` prints
 them, programs get the numbers.
@@ -16,7 +16,7 @@ import csv
 import io
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from everywatt.core.energy import Energy, Ratio
 from everywatt.core.format import (
@@ -58,17 +58,23 @@ class Column:
 
     The unit is empty for plain numbers and None for words. A column with a unit is aligned to the right unless `align`
     says otherwise. Where a terminal has no room for all columns, those with a `spare` are left out, the smallest first.
+    Cells of a `whole` column are never broken: names to copy.
     """
 
     name: str
     unit: str | None = None
     align: Literal["left", "right", ""] = ""
     spare: int = 0
+    whole: bool = False
 
     @property
     def right(self) -> bool:
-        """Whether it is aligned to the right."""
         return self.align == "right" or (not self.align and self.unit is not None)
+
+    @property
+    def unbroken(self) -> bool:
+        """Whether its cells stay on one line."""
+        return self.whole or self.right
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +115,16 @@ class Table:
 
     @property
     def headers(self) -> list[str]:
-        """The names of the columns."""
         return [column.name for column in self.columns]
 
     @property
     def right(self) -> list[int]:
-        """The places of the columns that are aligned to the right."""
         return [place for place, column in enumerate(self.columns) if column.right]
+
+    @property
+    def unbroken(self) -> list[int]:
+        """The places of the columns whose cells stay on one line."""
+        return [place for place, column in enumerate(self.columns) if column.unbroken]
 
     def cells(self, missing: str = MISSING) -> list[list[str]]:
         """The rows as people read them, each cell on one line; `missing` for None."""
@@ -173,15 +182,6 @@ class Table:
         """Plain numbers; energies and quantities by their value, None as an empty cell."""
         return "" if not self.columns else csv_text(self.headers, [[_plain(cell) for cell in row] for row in self.rows])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: columns with units, rows as objects, energies with their intervals."""
-        return {
-            "title": self.title,
-            "columns": [{"name": column.name, "unit": column.unit} for column in self.columns],
-            "rows": [dict(zip(self.headers, map(_data, row), strict=True)) for row in self.rows],
-            "notes": list(self.notes),
-        }
-
 
 def cell_text(cell: Cell, unit: str = "", missing: str = MISSING) -> str:
     """A cell as people read it, on one line; a bare number is in `unit`."""
@@ -234,7 +234,6 @@ def display_width(text: str) -> int:
 
 
 def widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """The widest cell of each column."""
     return [max(display_width(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
 
 
@@ -244,7 +243,7 @@ def without_spare(table: Table, width: int) -> Table:
     Columns that say the same in all rows go first.
     """
     rows = table.cells()
-    least = least_widths(widths(table.headers, rows), table.right)
+    least = least_widths(widths(table.headers, rows), table.unbroken)
     said = [len({row[place] for row in rows}) > 1 for place in range(len(least))]
     order = sorted(
         (place for place, column in enumerate(table.columns) if column.spare),
@@ -264,18 +263,18 @@ def without_spare(table: Table, width: int) -> Table:
     )
 
 
-def least_widths(widths: Sequence[int], right: Sequence[int]) -> list[int]:
-    """The widths to which columns may be folded: words to LEAST_WORDS, numbers not at all."""
-    return [each if column in right else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
+def least_widths(widths: Sequence[int], unbroken: Sequence[int]) -> list[int]:
+    """The widths to which columns may be folded: words to LEAST_WORDS, `unbroken` ones not at all."""
+    return [each if column in unbroken else min(each, LEAST_WORDS) for column, each in enumerate(widths)]
 
 
-def column_groups(widths: Sequence[int], right: Sequence[int], width: int) -> list[list[int]]:
+def column_groups(widths: Sequence[int], unbroken: Sequence[int], width: int) -> list[list[int]]:
     """The columns of a table that is too wide, as several tables below one another, each with the first column.
 
     One table where all fit, or where folding the columns of words is enough.
     """
     everything = list(range(len(widths)))
-    if sum(each + GAP for each in least_widths(widths, right)) - GAP <= width:
+    if sum(each + GAP for each in least_widths(widths, unbroken)) - GAP <= width:
         return [everything]
     groups = [[0]]
     for column in everything[1:]:
@@ -326,14 +325,6 @@ def _plain(cell: Cell) -> str | float | None:
     if isinstance(cell, Energy):
         return cell.joules
     return cell.value if isinstance(cell, Quantity | Ratio) else cell
-
-
-def _data(cell: Cell) -> Any:
-    if isinstance(cell, Energy | Ratio):
-        return cell.to_dict()
-    if isinstance(cell, Quantity):
-        return {"value": cell.value, "low": cell.value - cell.below, "high": cell.value + cell.above, "unit": cell.unit}
-    return cell
 
 
 def neutral_cell(cell: object) -> object:

@@ -7,6 +7,8 @@ import re
 
 from everywatt.core.errors import UsageError
 
+J_PER_KWH = 3.6e6
+
 _DURATIONS = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -28,8 +30,14 @@ _ENERGIES = {
     "MJ": 1e6,
     "mWh": 3.6,
     "Wh": 3600.0,
-    "kWh": 3.6e6,
+    "kWh": J_PER_KWH,
 }
+SI_UNITS = {
+    **{unit: ("W", factor) for unit, factor in _POWERS.items()},
+    **{unit: ("J", factor) for unit, factor in _ENERGIES.items()},
+    "MWh": ("J", 1000 * J_PER_KWH),
+}
+"""Units of power and energy in files of others: the one that a tape has, and the factor to it."""
 _BYTES = {"b": 1.0} | {
     f"{prefix}{binary}{end}": float((1024 if binary else 1000) ** power)
     for power, prefix in enumerate("kmgt", 1)

@@ -11,10 +11,10 @@ import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,11 @@ from everywatt.core.channels import Channel, Kind, Pedigree
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import SensorError, UsageError
+from everywatt.core.jsonio import ToDict
 from everywatt.core.machine import Machine
 from everywatt.doctor.gpu_load import Load, toggled
 from everywatt.energy.publications import Publications, publications
-from everywatt.sensors.base import Group, Report, Request, Sensor, TableGroup
+from everywatt.sensors.base import Group, Report, Request, Sensor
 from everywatt.sensors.nvidia.nvml import Nvml
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.sensors.registry import choose, known, probe
@@ -51,7 +52,7 @@ FEWEST_SWITCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Characterisation:
+class Characterisation(ToDict):
     """What was found of a sensor. None means not found, and `notes` say why.
 
     period_s    publication period; jitter_s: sd of publications around their clock (polling included)
@@ -60,45 +61,38 @@ class Characterisation:
     quantum     smallest step between values
     polls       how many were used; poll_s their median distance
     confidence  0 to 1: share of the readings' variance that the window explains; without one, 1 where a period is found
+    mean_w      watts over the polls, read_s how long a read takes: of a sensor that was polled here
     """
 
-    period_s: float | None
-    jitter_s: float | None
-    window_s: float | None
-    window_low_s: float | None
-    window_high_s: float | None
-    lag_s: float | None
-    quantum: float | None
-    polls: int
-    poll_s: float
-    confidence: float
+    JSON = (
+        "sensor period_s jitter_s window_s window_low_s window_high_s observed lag_s quantum polls poll_s confidence "
+        "notes mean_w read_s"
+    )
+    sensor: str = ""
+    period_s: float | None = None
+    jitter_s: float | None = None
+    window_s: float | None = None
+    window_low_s: float | None = None
+    window_high_s: float | None = None
+    lag_s: float | None = None
+    quantum: float | None = None
+    polls: int = 0
+    poll_s: float = 0.0
+    confidence: float = 0.0
     notes: tuple[str, ...] = ()
+    mean_w: float | None = None
+    read_s: float | None = None
+
+    @property
+    def observed(self) -> float | None:
+        """The share of time that is averaged."""
+        known = self.period_s is not None and self.window_s is not None
+        return min(1.0, self.window_s / self.period_s) if known else None  # type: ignore[operator]
 
 
-class SensorEntry(TypedDict, total=False):
-    """A characterisation by its sensor's name, as commands print it; `observed` is the share of time that is averaged.
-
-    Of a sensor that was polled also its mean power, and how long a read takes.
-    """
-
-    sensor: str
-    period_s: float | None
-    jitter_s: float | None
-    window_s: float | None
-    window_low_s: float | None
-    window_high_s: float | None
-    observed: float | None
-    lag_s: float | None
-    quantum: float | None
-    polls: int
-    poll_s: float
-    confidence: float
-    notes: list[str]
-    mean_w: float | None
-    read_s: float | None
-
-
-def characterise(t_s: npt.ArrayLike, values: npt.ArrayLike, marks_s: npt.ArrayLike | None = None) -> Characterisation:
+def characterise(
+    t_s: npt.ArrayLike, values: npt.ArrayLike, marks_s: npt.ArrayLike | None = None, *, sensor: str = ""
+) -> Characterisation:
     """Period, window and quantum of a sensor from polls `values` at `t_s` (seconds, much faster than it publishes).
 
     marks_s are the times at which the load was switched, in turn on and off. Before the first and after the last it
@@ -108,23 +102,31 @@ def characterise(t_s: npt.ArrayLike, values: npt.ArrayLike, marks_s: npt.ArrayLi
     known = np.isfinite(v)
     t, v = t[known], v[known]
     if len(t) < 3:
-        return Characterisation(None, None, None, None, None, None, None, len(t), 0.0, 0.0, ("too few polls",))
+        return Characterisation(sensor, polls=len(t), notes=("too few polls",))
     notes: list[str] = []
     found = publications(t, v)
     if found.period_s is None:
         notes.append("no regular period: the value changed too rarely, or polls are slower than the sensor")
-    jitter = _jitter(found) if found.period_s is not None else None
     fit = None
     if marks_s is None:
         notes.append("no load marks: the averaging window cannot be determined")
     elif found.period_s is not None:
         fit = _fit_window(found, switches(marks_s), notes)
-    confidence = fit.explained if fit else float(found.period_s is not None)
-    window, low, high, lag = (fit.window_s, fit.low_s, fit.high_s, fit.lag_s) if fit else (None, None, None, None)
-    poll = float(np.median(np.diff(t)))
-    return Characterisation(
-        found.period_s, jitter, window, low, high, lag, _quantum(v), len(t), poll, confidence, tuple(notes)
+    offsets = np.diff(found.t_s) - (found.period_s or 0.0)  # of publications from their clock, each from the last
+    jitter_s = None if found.period_s is None else float(np.std(offsets) / np.sqrt(2)) if len(offsets) > 1 else 0.0
+    plain = Characterisation(
+        sensor,
+        found.period_s,
+        jitter_s,
+        quantum=_quantum(v),
+        polls=len(t),
+        poll_s=float(np.median(np.diff(t))),
+        confidence=fit.explained if fit else float(found.period_s is not None),
+        notes=tuple(notes),
     )
+    if fit is None:
+        return plain
+    return replace(plain, window_s=fit.window_s, window_low_s=fit.low_s, window_high_s=fit.high_s, lag_s=fit.lag_s)
 
 
 def switches(marks_s: npt.ArrayLike) -> Array:
@@ -199,11 +201,6 @@ def _busy_s(t: Array, marks: Array) -> Array:
     return np.asarray(np.interp(t, marks, np.concatenate(([0.0], np.cumsum(np.diff(marks) * on)))))
 
 
-def _jitter(found: Publications) -> float:
-    offset = found.t_s - np.arange(len(found.t_s)) * (found.period_s or 0.0)
-    return float(np.std(np.diff(offset)) / np.sqrt(2)) if len(offset) > 2 else 0.0
-
-
 def _quantum(v: Array) -> float | None:
     """The smallest step between values, None where the value never changed."""
     steps = np.diff(np.unique(np.round(v, 6)))
@@ -219,7 +216,7 @@ BURST_BELOW_S = 0.005
 HOUR_S = 3600.0
 
 
-def characterise_log(source: Path, marks: Path | None = None, column: str | None = None) -> list[SensorEntry]:
+def characterise_log(source: Path, marks: Path | None = None, column: str | None = None) -> list[Characterisation]:
     """Period, window and step of each power column of an nvidia-smi CSV log (also .gz), or of one column.
 
     `marks` is a CSV of `unix_s`, the times at which the load was switched: with it the averaging window is found. The
@@ -235,8 +232,11 @@ def characterise_log(source: Path, marks: Path | None = None, column: str | None
     for card, columns in _columns(rows, column, source).items():
         for name, polls in columns.items():
             t_s, values = np.array(polls).T
-            fitted = characterise(t_s, values) if switched is None else _in_some_zone(t_s, values, switched, marks)
-            found.append(_entry(f"gpu {card} {name}" if card else name, fitted))
+            sensor = f"gpu {card} {name}" if card else name
+            if switched is None:
+                found.append(characterise(t_s, values, sensor=sensor))
+            else:
+                found.append(_in_some_zone(sensor, t_s, values, switched, marks))
     return found
 
 
@@ -273,13 +273,15 @@ def _columns(
     return found
 
 
-def _in_some_zone(t_s: Any, values: Any, marks: Sequence[float], path: Path | None) -> Characterisation:
+def _in_some_zone(
+    sensor: str, t_s: Array, values: Array, marks: Sequence[float], path: Path | None
+) -> Characterisation:
     """The best fit over the offsets at which the marks lie inside the log."""
     for step in (HOUR_S, HOUR_S / 4):
         zones = np.arange(-14 * HOUR_S, 14 * HOUR_S + 1, step)
         inside = [z for z in zones if t_s[0] - 1 <= marks[0] + z and marks[-1] + z <= t_s[-1] + 1]
         if inside:
-            fits = [characterise(t_s - zone, values, marks) for zone in inside]
+            fits = [characterise(t_s - zone, values, marks, sensor=sensor) for zone in inside]
             return max(fits, key=lambda fit: (fit.window_s is not None, fit.confidence))
     raise UsageError(f"The marks in {path} lie outside the log in every time zone.")
 
@@ -310,7 +312,7 @@ class _Polls:
 
 def characterise_live(
     time_s: float, *, machine: Machine | None = None, load: Callable[[int], Load] | None = None
-) -> list[SensorEntry]:
+) -> list[Characterisation]:
     """Poll every energy and power channel of this machine for `time_s` per device, and say how each sensor works.
 
     Polls come every millisecond, or as far apart as keeps a core three quarters idle. `load` makes a load for a GPU's
@@ -319,7 +321,7 @@ def characterise_live(
     """
     if not 0.5 <= time_s <= 3600:
         raise UsageError(f"{time_s:g} s is not between 0.5 s and 1 h.")
-    found: list[SensorEntry] = []
+    found: list[Characterisation] = []
     machine = machine or Machine.here()
     with _opened(machine) as devices:
         for device, groups in devices.items():
@@ -351,17 +353,13 @@ def _opened(machine: Machine) -> Iterator[dict[str, list[Group]]]:
         nvml = sensors.get("nvml")
         apart = nvml.apart() if isinstance(nvml, Nvml) else []
         for group in (*apart, *(g for g in groups if not (apart and g.info.sensor == "nvml"))):
-            if _measures(group):
+            carrying = any(c.carries_energy and c.pedigree is not Pedigree.MODELLED for c in group.info.channels)
+            if carrying and not group.info.table:
                 devices.setdefault(group.info.device, []).append(cast("Group", group))
         yield devices
     finally:
         for group in groups:
             group.close()
-
-
-def _measures(group: Group | TableGroup) -> bool:
-    channels = group.info.channels
-    return any(c.carries_energy and c.pedigree is not Pedigree.MODELLED for c in channels) and not group.info.table
 
 
 def _poll(polls: Sequence[_Polls], time_s: float, clock: Clock) -> None:
@@ -378,7 +376,7 @@ def _poll(polls: Sequence[_Polls], time_s: float, clock: Clock) -> None:
             clock.sleep_until(done_ns + round(max(POLL_S - cost_s, cost_s * (1 / BUSY_SHARE - 1), 0.0) * NS))
 
 
-def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[SensorEntry]:
+def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[Characterisation]:
     found = []
     for place, channel in enumerate(polls.group.info.channels):
         if not channel.carries_energy:
@@ -386,19 +384,22 @@ def _entries(polls: _Polls, marks_s: Sequence[float] | None) -> list[SensorEntry
         t_s = np.array(polls.at_ns, dtype=np.float64) / NS
         raw = np.array([row[place] for row in polls.values], dtype=np.float64)
         counter = channel.kind is Kind.COUNTER
-        fitted = characterise(t_s, raw * channel.scale, None if counter else marks_s)
-        entry = _entry(channel.name, fitted)
-        entry["quantum"] = _step(raw, channel) or entry["quantum"]
+        fitted = characterise(t_s, raw * channel.scale, None if counter else marks_s, sensor=channel.name)
+        notes = list(fitted.notes)
         if counter:
-            entry["notes"] = [n for n in entry["notes"] if "load marks" not in n] + ["a counter does not average"]
-        entry["mean_w"] = _mean_w(t_s, raw * channel.scale, counter)
-        entry["read_s"] = float(np.median(polls.took_ns)) / NS if polls.took_ns else None
-        entry["notes"] += [f"{polls.failures} reads failed"] if polls.failures else []
-        found.append(entry)
+            notes = [note for note in notes if "load marks" not in note] + ["a counter does not average"]
+        fitted = replace(
+            fitted,
+            quantum=_step(raw, channel) or fitted.quantum,
+            notes=(*notes, *([f"{polls.failures} reads failed"] if polls.failures else [])),
+            mean_w=_mean_w(t_s, raw * channel.scale, counter),
+            read_s=float(np.median(polls.took_ns)) / NS if polls.took_ns else None,
+        )
+        found.append(fitted)
     return found
 
 
-def _mean_w(t_s: Any, values: Any, counter: bool) -> float | None:
+def _mean_w(t_s: Array, values: Array, counter: bool) -> float | None:
     """Watts over the polls: the slope of a counter between its first and last change, the mean of a gauge."""
     if not counter:
         known = values[np.isfinite(values)]
@@ -410,30 +411,10 @@ def _mean_w(t_s: Any, values: Any, counter: bool) -> float | None:
     return round(float((values[last] - values[first]) / (t_s[last] - t_s[first])), 3)
 
 
-def _step(raw: Any, channel: Channel) -> float | None:
+def _step(raw: Array, channel: Channel) -> float | None:
     """The largest step that all differences are multiples of; the sensor's own is that or a fraction of it."""
     steps = np.abs(np.diff(raw[np.isfinite(raw)]))
     steps = steps[steps > 0]
     if len(steps) == 0 or np.any(steps != np.round(steps)):
         return None
     return math.gcd(*(int(step) for step in steps)) * channel.scale
-
-
-def _entry(sensor: str, fitted: Characterisation) -> SensorEntry:
-    period_s, window_s = fitted.period_s, fitted.window_s
-    observed = None if period_s is None or window_s is None else min(1.0, window_s / period_s)
-    return {
-        "sensor": sensor,
-        "period_s": period_s,
-        "jitter_s": fitted.jitter_s,
-        "window_s": window_s,
-        "window_low_s": fitted.window_low_s,
-        "window_high_s": fitted.window_high_s,
-        "observed": observed,
-        "lag_s": fitted.lag_s,
-        "quantum": fitted.quantum,
-        "polls": fitted.polls,
-        "poll_s": fitted.poll_s,
-        "confidence": fitted.confidence,
-        "notes": list(fitted.notes),
-    }

@@ -95,7 +95,6 @@ def _part(source: Source, added: Sequence[Source]) -> Part:
 
 
 def _note(source: Source, added: Sequence[Source]) -> str:
-    """Why a source is not in the total."""
     twin = next((other for other in added if other.domain is source.domain), None)
     if twin is not None:
         return f"the same as {twin.label}"
@@ -156,7 +155,6 @@ def shown(channel: str, value: float | None) -> str | None:
 
 
 def report_row(report: Report) -> dict[str, Any]:
-    """One sensor as plain data."""
     return {
         "sensor": report.sensor,
         "state": str(report.state),
@@ -179,11 +177,9 @@ class SensorList:
 
     @property
     def power(self) -> bool:
-        """Whether one of them delivers power."""
         return any(report.usable and report.power for report in self.reports)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         total = {"scope": self.covered.scope or None, "parts": [part.label for part in self.covered.total]}
         return {"sensors": [report_row(report) for report in self.reports], "power": self.power, "total": total}
 

@@ -16,7 +16,7 @@ from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
-from everywatt.doctor.preflight import SLOWED
+from everywatt.doctor.preflight import SLOWED, who_is_there
 from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
@@ -58,7 +58,6 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool:
-        """True where anything failed."""
         return any(check.verdict is Verdict.FAIL for check in self.checks)
 
 
@@ -78,11 +77,12 @@ def diagnose(
     for group in choice.groups:
         group.close()
     reports = every_report(choice, targets, request)
+    nvml = reports.get("nvml")
     checks = [
         *_surroundings(around, reports),
         *_cpu(reports, around),
         *_nvidia(reports, around),
-        *_gpus_now(reports.get("nvml"), tenants),
+        *([_tenants(tenants), *_throttling(nvml)] if nvml is not None and nvml.usable else []),
         *_others(reports),
         _coverage(covered),
         _clock(clock_synchronised or kernel_clock_synchronised),
@@ -186,24 +186,14 @@ def _broken_nvml(nvml: Report, smi: Report | None, around: Surroundings) -> Chec
     return Check(name, Verdict.FAIL, nvml.why, nvml.cure or "")
 
 
-def _gpus_now(nvml: Report | None, tenants: Sequence[TableRow] | None) -> list[Check]:
-    """Who else is on the GPUs, and whether they are slowed down."""
-    if nvml is None or not nvml.usable:
-        return []
-    return [_tenants(tenants), *_throttling(nvml)]
-
-
 def _tenants(tenants: Sequence[TableRow] | None) -> Check:
     name = "other GPU users"
     if tenants is None:
         return Check(name, Verdict.WARN, "processes on the GPUs cannot be listed; there may be other users")
     if not tenants:
         return Check(name, Verdict.PASS, "no processes on the GPUs")
-    shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in tenants[:4])
-    more = f" and {len(tenants) - 4} more" if len(tenants) > 4 else ""
-    return Check(
-        name, Verdict.WARN, f"{shown}{more}: their energy is in every GPU figure", "measure when they have ended"
-    )
+    seen = f"{who_is_there(tenants)}: their energy is in every GPU figure"
+    return Check(name, Verdict.WARN, seen, "measure when they have ended")
 
 
 def _throttling(nvml: Report) -> list[Check]:
@@ -308,7 +298,8 @@ def check_recorder(environ: Mapping[str, str]) -> Check:
     except FileNotFoundError:
         if _can_make(folder):
             return Check(name, Verdict.PASS, f"not running; {folder} can be created on demand")
-        return Check(name, Verdict.FAIL, f"{folder} cannot be created{lacking}", _TRY_RUNTIME)
+        closed = f"{_existing(folder)} is not writable for you"
+        return Check(name, Verdict.FAIL, f"{folder} cannot be created, because {closed}{lacking}", _TRY_RUNTIME)
     except OSError as error:
         return Check(name, Verdict.FAIL, f"{folder}: {error.strerror}{lacking}", _TRY_RUNTIME)
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
@@ -354,11 +345,8 @@ def check_home(home: Path, environ: Mapping[str, str]) -> list[Check]:
 def _can_make(folder: Path) -> bool:
     """True where the folder can be written, or made below one that can."""
     existing = _existing(folder)
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK) and not _read_only(existing)
-
-
-def _read_only(folder: Path) -> bool:
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return writable and not os.statvfs(existing).f_flag & os.ST_RDONLY
 
 
 def _existing(folder: Path) -> Path:

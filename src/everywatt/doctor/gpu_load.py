@@ -46,20 +46,17 @@ class SimulatedLoad:
         self._use: AbstractContextManager[None] | None = None
 
     def on(self) -> None:
-        """Use the card in full."""
         from everywatt.sim.loads import use_gpu
 
         self._use = use_gpu(1.0, gpu=self._index)
         self._use.__enter__()
 
     def off(self) -> None:
-        """Let go of it."""
         if self._use is not None:
             self._use.__exit__(None, None, None)
             self._use = None
 
     def close(self) -> None:
-        """Nothing is left to let go of."""
         self.off()
 
 
@@ -74,7 +71,6 @@ class TorchLoad:
         self._thread.start()
 
     def on(self) -> None:
-        """Start to multiply."""
         self._idle.clear()
         self._busy.set()
 
@@ -84,7 +80,6 @@ class TorchLoad:
         self._idle.wait(1.0)
 
     def close(self) -> None:
-        """End the thread."""
         self._ended = True
         self._busy.set()
         self._thread.join(2.0)

@@ -48,7 +48,6 @@ class Preflight:
 
     @property
     def cure(self) -> str:
-        """What to do about it."""
         return "measure when they have ended, or without --strict" if self.power else "everywatt doctor"
 
 
@@ -124,9 +123,7 @@ def sentences(
         found.append(f"Other programs kept {format_percent(cpu_share)} of the CPUs busy just before the start.")
     others = [row for row in tenants if not row.get("gone") and row["pid"] != os.getpid()]
     if others:
-        shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in others[:4])
-        more = f" and {len(others) - 4} more" if len(others) > 4 else ""
-        found.append(f"Other processes are on the GPUs: {shown}{more}.")
+        found.append(f"Other processes are on the GPUs: {who_is_there(others)}.")
     told = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
     for name, value in samples.items():
         device, _, what = name.rpartition(".")
@@ -140,6 +137,12 @@ def sentences(
     if hot:
         found.append("The CPU is throttled by its temperature.")
     return tuple(found)
+
+
+def who_is_there(tenants: Sequence[TableRow]) -> str:
+    """The first four rows of a table of GPU processes: `process 17 on gpu.0, … and 3 more`."""
+    shown = ", ".join(f"process {row['pid']} on gpu.{row['gpu']}" for row in tenants[:4])
+    return f"{shown} and {len(tenants) - 4} more" if len(tenants) > 4 else shown
 
 
 def _throttle_counts(machine: Machine) -> int:

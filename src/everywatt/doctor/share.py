@@ -46,7 +46,7 @@ def share(time_s: float = 5.0, *, machine: Machine | None = None) -> dict[str, A
     finally:
         for group in choice.groups:
             group.close()
-    measured = {entry["sensor"]: _chosen(entry, _MEASURED) for entry in characterise_live(time_s, machine=machine)}
+    measured = {one.sensor: _chosen(one.to_dict(), _MEASURED) for one in characterise_live(time_s, machine=machine)}
     cpu = Cpu.read(machine.proc)
     document = {
         "schema": "everywatt/1",

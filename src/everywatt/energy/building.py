@@ -14,26 +14,13 @@ from everywatt.core.counters import difference
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.medians import median
 from everywatt.energy.publication_times import retime, straighten
+from everywatt.energy.stalls import LONGEST_AVERAGE_S, old_readings, repeated, stalled
 from everywatt.energy.ticks import Flags, Floats, Ints, Ticks
+from everywatt.energy.unseen_power import Witness
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s
 from everywatt.tape.columns import Columns
 
 GAP_PERIODS = 3.0
-FEW_REPEATS = 5
-# A step after a standstill that is so many times the largest other one holds what was counted meanwhile.
-CATCH_UP = 1.5
-# With fewer readings nothing is known of how often a value repeats.
-FEWEST_READINGS = 40
-FEWEST_PAIRS = 10
-# Neighbouring readings that differ by less than this share are of one level.
-SAME_LEVEL = 0.05
-# Periods for which recorded cards repeat an instant reading; and how rare a longer run by chance must be.
-LONGEST_STILL = 6
-BY_CHANCE = 1e-4
-# Where more readings of a level are the very same, none is known to be old.
-SELDOM = 0.3
-# What a reading averages at most, where that is not known.
-LONGEST_AVERAGE_S = 1.0
 MEASURED = (Pedigree.COUNTER, Pedigree.INTEGRATED)
 # A counter that is read so seldom is read where spans start and end, and speaks for its own period alone.
 SELDOM_READ_S = 3600.0
@@ -92,7 +79,7 @@ def joined(parts: list[Raw]) -> Raw:
     )
 
 
-def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> Raw:
+def _finite(pieces: list[Columns], channel: Channel, tracked: bool, witness: Witness | None) -> Raw:
     parts: list[Raw] = []
     after_ns = -(2**63)
     for columns in pieces:
@@ -104,85 +91,20 @@ def _finite(pieces: list[Columns], channel: Channel, tracked: bool) -> Raw:
                 part = moved(part, *retime(columns.read[keep], columns.early[keep], columns.late[keep]), channel.kind)
             parts.append(part)
     raw = joined(parts)
-    return _without_stalls(raw, channel) if channel.kind is Kind.GAUGE and channel.pedigree in MEASURED else raw
+    stalls = channel.kind is Kind.GAUGE and channel.pedigree in MEASURED
+    return _without_stalls(raw, channel, witness) if stalls else raw
 
 
-def _without_stalls(raw: Raw, channel: Channel) -> Raw:
-    """A gauge's rows without those that repeat a value for longer than the sensor can: it had stopped publishing.
-
-    How long it can follows from its averaging window (a moving average changes as long as the load has changed within
-    it) and from its other readings of the same level: they seldom are the very same where the resolution is fine, and
-    often where it is coarse or power is constant, so only a run that chance makes once in 10,000 times is a stall.
-    """
-    if len(raw.value) < FEWEST_READINGS:
-        return raw
-    step, size = np.abs(np.diff(raw.value)), np.abs(raw.value[1:])
-    still = step == 0
-    window_s = LONGEST_AVERAGE_S if channel.facts.window_s is None else channel.facts.window_s
-    longest = max(LONGEST_STILL, np.ceil(window_s * NS / median(np.diff(raw.at))) + 1)
-    first, end = _runs(still)
-    first, end = first[end - first > longest], end[end - first > longest]
-    if not len(first):
-        return raw
-    # Readings of the same level as a run's, its own left out: all readings are put in order once for all runs.
-    level = step <= SAME_LEVEL * size
-    order = np.argsort(raw.value[1:][level])
-    levels, repeats = raw.value[1:][level][order], np.concatenate(([0], np.cumsum(still[level][order])))
-    value, own = raw.value[end], end - first
-    low, high = np.sort((value / (1 + SAME_LEVEL), value / (1 - SAME_LEVEL)), axis=0)
-    start, stop = np.searchsorted(levels, low), np.searchsorted(levels, high, side="right")
-    pairs = stop - start - own
-    same = np.searchsorted(levels, value, side="right") - np.searchsorted(levels, value)
-    by_chance = (np.maximum(repeats[stop] - repeats[start], same) - own + 1) / (pairs + 2)
-    old = (pairs >= FEWEST_PAIRS) & (by_chance < SELDOM) & (by_chance**own < BY_CHANCE)
-    stalled = _flagged(len(raw.value), first[old] + 1, end[old] + 1)
-    if not stalled.any():
+def _without_stalls(raw: Raw, channel: Channel, witness: Witness | None) -> Raw:
+    """A gauge's rows without those that repeat an old value; nothing was observed meanwhile."""
+    old = old_readings(raw.at, raw.value, channel, witness)
+    if not old.any():
         return raw
     accumulated, observed = (
-        side[0] + np.concatenate(([0.0], np.cumsum(np.where(stalled[1:], 0.0, np.diff(side)))))
+        side[0] + np.concatenate(([0.0], np.cumsum(np.where(old[1:], 0.0, np.diff(side)))))
         for side in (raw.accumulated, raw.observed)
     )
-    return replace(raw, accumulated=accumulated, observed=observed).take(np.flatnonzero(~stalled))
-
-
-def repeated(values: Floats) -> Flags:
-    """True where a counter stands still for a few rows and then goes on: publications that were lost, and no news.
-
-    One that stands still for longer has nothing to count, or has lost more than can be told.
-    """
-    first, end = _runs(np.diff(values, prepend=np.nan) == 0)
-    few = (end - first <= FEW_REPEATS) & (end < len(values))
-    return _flagged(len(values), first[few], end[few])
-
-
-def stalled(counts: Floats) -> Flags:
-    """True where a counter stands still for many rows and then makes up for it in one: it had stopped publishing."""
-    if not (counts[1:] == counts[:-1]).any():
-        return np.zeros(len(counts), dtype=np.bool_)
-    steps = np.diff(counts, prepend=np.nan)
-    first, end = _runs(steps == 0)
-    many = (end - first > FEW_REPEATS) & (end < len(counts))
-    first, end = first[many], end[many]
-    if not len(first):
-        return np.zeros(len(counts), dtype=np.bool_)
-    second, largest = np.partition(np.fmax(steps[1:], 0.0), -2)[-2:]
-    others = np.where(steps[end] == largest, second, largest)
-    caught = steps[end] > CATCH_UP * others
-    return _flagged(len(counts), first[caught], end[caught])
-
-
-def _runs(flags: Flags) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Where runs of True begin, and where each has ended."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return edges[::2], edges[1::2]
-
-
-def _flagged(count: int, first: npt.NDArray[np.intp], end: npt.NDArray[np.intp]) -> Flags:
-    """True from each of `first` up to its `end`; these do not overlap."""
-    change = np.zeros(count + 1, dtype=np.int64)
-    change[first] += 1
-    change[end] -= 1
-    return np.cumsum(change[:-1]) > 0
+    return replace(raw, accumulated=accumulated, observed=observed).take(np.flatnonzero(~old))
 
 
 def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
@@ -194,9 +116,15 @@ def moved(raw: Raw, at: Ints, half: Floats, kind: Kind) -> Raw:
     return Raw(at, half, raw.value, accumulated, raw.observed + by)
 
 
-def merged_rows(pieces: list[Columns], edges: list[tuple[Row, float]], channel: Channel, tracked: bool) -> Raw:
-    """Rows of frames and inline reads in one order."""
-    raw = _finite(pieces, channel, tracked)
+def merged_rows(
+    pieces: list[Columns],
+    edges: list[tuple[Row, float]],
+    channel: Channel,
+    tracked: bool,
+    witness: Witness | None = None,
+) -> Raw:
+    """Rows of frames and inline reads in one order; `witness` is the utilisation of the same device."""
+    raw = _finite(pieces, channel, tracked, witness)
     return _merged(raw, edges, channel) if edges else raw
 
 

@@ -121,7 +121,6 @@ class Curve:
     def energy(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Sampled:
         """Energy between `a_s` and `b_s` (arrays or numbers, seconds), with its sampling error by part."""
         a, b = np.atleast_1d(np.asarray(a_s, dtype=np.float64)), np.atleast_1d(np.asarray(b_s, dtype=np.float64))
-        joules = self._look(b, self._energy) - self._look(a, self._energy)
         observed = self._look(b, self._observed) - self._look(a, self._observed)
         random = np.maximum(self._look(b, self._random) - self._look(a, self._random), 0.0)
         common = np.maximum(self._look(b, self._common) - self._look(a, self._common), 0.0)
@@ -131,12 +130,16 @@ class Curve:
         # All publications a little late by the same amount: what enters at one end less what leaves at the other.
         shift = Z95 * self._shift_s * np.abs(self._power(b) - self._power(a))
         return Sampled(
-            joules,
+            self.joules(a, b),
             *self._edges(a, b),
             inner,
             np.hypot(quantum, shift),
             *self._bounds(a, b, inner),
         )
+
+    def joules(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Array:
+        """Energy between `a_s` and `b_s` as `energy` gives it, without its error."""
+        return self._look(b_s, self._energy) - self._look(a_s, self._energy)
 
     def _bounds(self, a: Array, b: Array, inner: Array) -> list[Array | None]:
         """How much less and how much more readings cannot exclude, beyond the half-width `inner`."""
@@ -221,21 +224,30 @@ class PartTime(Curve):
 
     part, whole  its increments as readings of a gauge that looks at that part of each period, and at all of it. Where
                  the two differ, one of them is nearer to the truth, and nothing says which: that much is a bound.
+    gap_s        what it counts over a cell that is longer than this is one look times all that it missed: the device
+                 may have drawn anything from the least that was counted to `limit_w`
     """
 
-    def __init__(self, counted: Curve, part: Curve, whole: Curve) -> None:
+    def __init__(self, counted: Curve, part: Curve, whole: Curve, *, gap_s: float, limit_w: float) -> None:
         self.__dict__.update(counted.__dict__)
         self._counted, self._part, self._whole = counted, part, whole
+        mean, length = counted.cells.mean_w, counted.cells.end_s - counted.cells.start_s
+        self._missed = length > gap_s
+        open_w = mean - mean.min(), np.maximum(limit_w - mean, 0.0)
+        self._open = [_knots(np.where(self._missed, side * length, 0.0)) for side in open_w]
 
     def energy(self, a_s: npt.ArrayLike, b_s: npt.ArrayLike) -> Sampled:
         """Energy as it was counted, with the sampling error of the sensor behind it."""
         counted, part = self._counted.energy(a_s, b_s), self._part.energy(a_s, b_s)
         more = part.joules - self._whole.energy(a_s, b_s).joules
-        below, above = (0.0 if side is None else side for side in (part.below_j, part.above_j))
+        sides = zip((part.below_j, part.above_j), self._open, strict=True)
+        below, above = ((0.0 if side is None else side) + self._look(b_s, k) - self._look(a_s, k) for side, k in sides)
+        # Where an edge lies in a cell that was missed, the bounds hold all that it may cut off.
+        left, right = (np.where(self._missed[self._cell(np.atleast_1d(at))], 0.0, 1.0) for at in (a_s, b_s))
         return replace(
             counted,
-            left_j=np.maximum(counted.left_j, part.left_j),
-            right_j=np.maximum(counted.right_j, part.right_j),
+            left_j=left * np.maximum(counted.left_j, part.left_j),
+            right_j=right * np.maximum(counted.right_j, part.right_j),
             inner_j=part.inner_j,
             below_j=np.maximum(below - more, 0.0),
             above_j=np.maximum(above + more, 0.0),

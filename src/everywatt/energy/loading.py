@@ -20,12 +20,12 @@ from everywatt.energy.building import (
     near_reads,
     placed,
     slopes,
-    stalled,
     ticks_of,
 )
-from everywatt.energy.counter_ends import REACH, Around, idle_w, readings_by_ends
-from everywatt.energy.medians import median, publishing_s, spacing_s
+from everywatt.energy.counter_ends import Around, idle_w, readings_by_ends
+from everywatt.energy.medians import median
 from everywatt.energy.sources import UNEVEN, Source
+from everywatt.energy.stalls import stalled
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
 from everywatt.energy.unseen_power import Witness
 from everywatt.tape.accumulate import energy_channels
@@ -33,6 +33,8 @@ from everywatt.tape.columns import Columns, grown_columns, load_columns, ticks_b
 from everywatt.tape.reader import StoredGroup, Tape
 
 CROSS_CHECK_MIN_S = 2.0
+# Of a window as much has to be observed to hold one path against another.
+MOSTLY = 0.9
 MARGIN_PERIODS = 64
 CONTEXT_PERIODS = 600  # ticks beside a window that tell how restless its power is
 # A counter's ends need less: one stretch of `clockwork` around each, whose middle half they are in.
@@ -95,9 +97,12 @@ def load_joules(asked: Sequence[Source], starts_ns: Ints, ends_ns: Ints) -> Floa
     lookup = _Lookup(starts_ns, ends_ns)
     joules = np.zeros(len(starts_ns))
     for one in asked:
-        found = _joules(one, lookup)  # kept until the next is there: else its memory goes back to the system each time
-        joules += found[0]
-    return joules
+        line = _counted(one, lookup)
+        if line is None:
+            joules += _ticks_joules(one, lookup)[0]
+        else:
+            lookup.add(*line)
+    return joules + lookup.joules()
 
 
 def stretch_joules(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats]:
@@ -106,8 +111,15 @@ def stretch_joules(one: Source, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats,
     A counter counts across a gap, so its joules there are real and the time counts; a gauge's gap is left out. On a
     long tape counters are read off straight lines between publications as they were recorded.
     """
-    joules, at_ns, coverage = _joules(one, _Lookup(starts_ns, ends_ns))
-    if coverage is not None and one.channel.kind is not Kind.COUNTER:
+    lookup = _Lookup(starts_ns, ends_ns)
+    line = _counted(one, lookup)
+    at_ns: Floats | Ints
+    if line is not None:
+        lookup.add(*line)
+        joules, at_ns = lookup.joules(), line[0]
+    else:
+        joules, at_ns, coverage = _ticks_joules(one, lookup)
+    if one.channel.kind is not Kind.COUNTER:
         observed_s = coverage * (ends_ns - starts_ns) / NS
     else:
         first_ns, last_ns = at_ns[[0, -1]] if len(at_ns) else (0, 0)
@@ -147,73 +159,74 @@ def _head_joules(one: Source) -> tuple[Ints, Floats] | None:
     return (at_ns, counts * channel.scale * channel.facts.gain) if len(heads) > 1 else None
 
 
-def _joules(one: Source, windows: _Lookup) -> tuple[Floats, Floats | Ints, Floats | None]:
-    """Joules, the instants of the ticks that they are from, and coverage where it is known."""
+def _ticks_joules(one: Source, windows: _Lookup) -> tuple[Floats, Ints, Floats]:
+    """Joules by all ticks, the instants of these, and coverage."""
     starts, ends = windows.starts_ns, windows.ends_ns
-    low, high = int(starts.min(initial=2**62)), int(ends.max(initial=0))
-    line = None if _keeps(one) else _counted(one, low, high)
-    if line is not None:
-        return windows.joules(*line), line[0], None
-    ticks = source_ticks(one, low, high) if len(starts) else None
+    ticks = source_ticks(one, *windows.extent_ns()) if len(starts) else None
     if ticks is None:
-        return np.full(len(starts), np.nan), np.array([], dtype=np.int64), None
+        return np.full(len(starts), np.nan), np.array([], dtype=np.int64), np.zeros(len(starts))
     joules, coverage = ticks.many(starts, ends)
     return joules, ticks.at_ns, coverage
 
 
 class _Lookup:
-    """Many windows, put in order once: looking up instants in order is several times faster than at random."""
+    """Many windows, put in order once: looking up instants in order is several times faster than at random.
+
+    What had accumulated at their starts and ends is added up in that order, one device after the other.
+    """
 
     def __init__(self, starts_ns: Ints, ends_ns: Ints) -> None:
         self.starts_ns, self.ends_ns = starts_ns, ends_ns
         self._order = np.argsort(starts_ns), np.argsort(ends_ns)
         self._sorted = starts_ns[self._order[0]].astype(np.float64), ends_ns[self._order[1]].astype(np.float64)
+        self._found = np.zeros(len(starts_ns)), np.zeros(len(starts_ns))
 
-    def joules(self, at: Floats, joules: Floats) -> Floats:
-        """Joules of every window by straight lines; NaN where a window lies outside of everything."""
+    def extent_ns(self) -> tuple[int, int]:
+        """The first start and the last end."""
+        return int(self.starts_ns.min(initial=2**62)), int(self.ends_ns.max(initial=0))
+
+    def add(self, at: Floats, joules: Floats) -> None:
+        """One more device, by straight lines; NaN where a window lies outside of everything."""
+        for found, edges in zip(self._found, self._sorted, strict=True):
+            found += np.interp(edges, at, joules)
+        before, after = self._found
+        before[np.searchsorted(self._sorted[0], at[-1]) :] = np.nan
+        after[: np.searchsorted(self._sorted[1], at[0], side="right")] = np.nan
+
+    def joules(self) -> Floats:
+        """Joules of every window, all devices together."""
         result = np.empty(len(self.starts_ns))
-        result[self._order[1]] = np.interp(self._sorted[1], at, joules)
-        result[self._order[0]] -= np.interp(self._sorted[0], at, joules)
-        result[(self.ends_ns <= at[0]) | (self.starts_ns >= at[-1])] = np.nan
+        result[self._order[1]] = self._found[1]
+        result[self._order[0]] -= self._found[0]
         return result
 
 
-def rough_energy(source: Source, start_ns: int, end_ns: int) -> tuple[float | None, float]:
-    """Joules and coverage of one window without how far they may be off: to check another path against it.
+def line_joules(source: Source, start_ns: int, end_ns: int) -> float | None:
+    """Joules of one window by straight lines between the rows around its two ends, as they were recorded.
 
-    By straight lines between publications as they were recorded, where lines are right (`_plain`) or where the
-    window is so long that its ends do not matter.
+    Four rows, to see at once whether another path agrees. None where one is missing, or much of the time between.
     """
-    group, channel = source.group, source.channel
-    kept = _kept(source) if _keeps(source) else None
-    if not _plain(channel, unknown=kept is None) and not _long(group, start_ns, end_ns):
-        window_ns = start_ns, end_ns
-        ticks = kept.ticks() if kept else _read(source, *window_ns).ticks(window_ns)
-        return (None, 0.0) if ticks is None else ticks.roughly(*window_ns)
-    reach_ns = int(REACH * group.expected_period_s * NS)
-    pieces = kept.around.pieces if kept else _pieces(source, [channel.name], start_ns, end_ns, ends=True)
-    ends = ((pieces[0], start_ns), (pieces[-1], end_ns))
-    found = [_on_line(piece, group, channel, edge_ns) for piece, edge_ns in ends]
-    if found[0] is not None and found[1] is not None and end_ns > start_ns:
-        count, observed_ns = (after - before for before, after in zip(*found, strict=True))
-        unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
-        coverage = min(observed_ns / (end_ns - start_ns), 1.0) * _read_share(pieces[0], channel, start_ns)
-        return count * unit + channel.facts.bias_w * observed_ns / NS, coverage
-    near = [piece.between(edge_ns - reach_ns, edge_ns + reach_ns) for piece, edge_ns in ends]
-    ticks = ticks_of(merged_rows(near, [], channel, False), channel, group.expected_period_s)
-    return (None, 0.0) if ticks is None else ticks.by_lines(start_ns, end_ns)
+    channel = source.channel
+    if _keeps(source):
+        pieces = _kept(source).around.pieces
+    else:
+        pieces = _pieces(source, [channel.name], start_ns, end_ns, ends=True)
+    first, last = (
+        _on_line(piece, source.group, channel, at) for piece, at in ((pieces[0], start_ns), (pieces[-1], end_ns))
+    )
+    if first is None or last is None or last[1] - first[1] < MOSTLY * (end_ns - start_ns):
+        return None
+    unit = channel.scale * channel.facts.gain / (1 if channel.kind is Kind.COUNTER else NS)
+    return (last[0] - first[0]) * unit + channel.facts.bias_w * (last[1] - first[1]) / NS
 
 
-def _read_share(piece: Columns, channel: Channel, at_ns: int) -> float:
-    """The share of a gauge's publications that was read: a small one cannot be held against another path."""
-    if channel.kind is Kind.COUNTER or len(piece.published) < 2:
-        return 1.0
-    first = max(int(np.searchsorted(piece.published, at_ns)) - ENDS_PERIODS, 0)
-    steps = np.diff(piece.published[first : first + 2 * ENDS_PERIODS]) / NS
-    period_s, known_s, usual_s = publishing_s(steps), channel.facts.period_s, spacing_s(steps)
-    if known_s is not None and abs(period_s - known_s) >= 0.1 * known_s:  # as `Ticks.period_s`
-        period_s = known_s
-    return min(period_s / usual_s, 1.0) if usual_s > 1.5 * period_s else 1.0
+def lines_are_right(source: Source) -> bool:
+    """Whether straight lines are the whole figure, but for its edges: of a counter, or of means over whole periods."""
+    facts = source.channel.facts
+    if source.channel.kind is Kind.COUNTER or facts.window_s is None or facts.period_s is None:
+        return source.channel.kind is Kind.COUNTER
+    every_s = source.group.expected_period_s
+    return abs(facts.window_s - facts.period_s) < 0.01 * facts.period_s and every_s < 1.5 * facts.period_s
 
 
 def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -> tuple[float, float] | None:
@@ -231,14 +244,6 @@ def _on_line(piece: Columns, group: StoredGroup, channel: Channel, at_ns: int) -
         columns[channel.name][two].tolist() for columns in (piece.accumulated, piece.observed_ns)
     )
     return count + share * (more - count), observed + share * (later - observed)
-
-
-def _plain(channel: Channel, *, unknown: bool) -> bool:
-    """Whether lines between accumulated values are right; `unknown` where the averaging window is not known."""
-    window_s, period_s = channel.facts.window_s, channel.facts.period_s
-    if channel.kind is Kind.COUNTER:
-        return True
-    return unknown if window_s is None else period_s is not None and abs(window_s - period_s) < 0.01 * period_s
 
 
 def _keeps(source: Source) -> bool:
@@ -280,7 +285,7 @@ class _Rows:
     @cached_property
     def _raw(self) -> Raw:
         rows = self.around
-        return merged_rows(rows.pieces, rows.edges, rows.channel, rows.tracked)
+        return merged_rows(rows.pieces, rows.edges, rows.channel, rows.tracked, rows.witness)
 
     @cached_property
     def _near(self) -> npt.NDArray[np.intp]:
@@ -447,12 +452,12 @@ def _utilisation(channel: Channel) -> str:
     return f"{channel.device}.utilisation"
 
 
-def _counted(one: Source, start_ns: int, end_ns: int) -> tuple[Floats, Floats] | None:
-    """Publications of a counter around a window, and its joules; None where these are not all there is to it."""
-    margin_ns = _margin_ns(one.group, one.channel)
-    span = start_ns - margin_ns, end_ns + margin_ns
-    if one.channel.kind is not Kind.COUNTER or one.channel.facts.bias_w:
+def _counted(one: Source, windows: _Lookup) -> tuple[Floats, Floats] | None:
+    """Publications of a counter around windows, and its joules; None where these are not all there is to it."""
+    if _keeps(one) or one.channel.kind is not Kind.COUNTER or one.channel.facts.bias_w:
         return None
+    margin_ns, (start_ns, end_ns) = _margin_ns(one.group, one.channel), windows.extent_ns()
+    span = start_ns - margin_ns, end_ns + margin_ns
     if _edges(one.tape, one.group, one.channel, *span):
         return None
     found = ticks_by_frame(one.tape, one.group, [one.channel.name], *span)

@@ -22,10 +22,11 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
-from everywatt.energy.medians import median
+from everywatt.energy.medians import median, row_medians
 from everywatt.energy.unseen_power import (
     BUSY,
     IDLE,
+    SD_OF_MEDIAN_STEP,
     SLOW_BEAT_S,
     WITNESS_S,
     Array,
@@ -76,14 +77,24 @@ CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
 FEIGNED = 3.0
 
+# So many steps between readings of an idle device tell the sensor's noise; else blocks of so many readings that differ
+# by less than this share of the highest, and the sd of readings whose second differences have this median (normal law:
+# 1 / (0.6745 √6)).
+FEWEST_STEPS = 10
+QUIET_CELLS = 16
+QUIET = 0.1
+SD_OF_MEDIAN_BEND = 0.605
+
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """What is known beside the readings: what utilisation says of the cells, the device's least and most power."""
+    """What is known beside the readings: what utilisation says of the cells, the device's least and most power, and the
+    sd of the sensor's own noise."""
 
     state: Toggling | None
     low_w: float | Array | None = None
     limit_w: float | None = None
+    noise_w: float = 0.0
 
 
 class GaugeCurve(Curve):
@@ -131,7 +142,7 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), limit_w=limit_w)
+        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=_noise_w(t, y, witness))
         window = period_s if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
@@ -235,6 +246,7 @@ def _partial(
     mean = y + (before - y) / 2 * unseen / length
     slip = np.abs(y - before) * unsure
     random = np.hypot(unseen * np.hypot((y - before) / np.sqrt(12), restless), slip)
+    random = np.hypot(random, beside.noise_w * length)
     common, toggle, loose, known = (
         np.zeros(len(y)),
         _toggle(mean, beside),
@@ -242,6 +254,10 @@ def _partial(
         np.zeros(len(y), dtype=bool),
     )
     if median(unseen / length) <= WHOLE:
+        # Averages of publications that stray, beyond what their instants are uncertain, overlap or leave something out.
+        feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
+        strays = np.sqrt(np.maximum((length - window) ** 2 - feigned**2, 0.0))
+        random = np.hypot(random, strays * np.hypot(restless, toggle))
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
     common = recurring(y, random) / np.maximum(length, 1e-9)
     below = above = other = other_half = None
@@ -254,7 +270,7 @@ def _partial(
         state = replace(beside.state, sure=beside.state.sure & ~follows, maybe=beside.state.maybe & ~follows)
         beside = replace(beside, state=state)
         toggle = _toggle(mean, beside)
-        found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen, jittered)
+        found = hidden_levels(mean, y, state, beside.limit_w, period, common, seen, jittered, beside.noise_w)
         strays = np.sort(np.abs(length - period))[round(OFTEN * (len(length) - 1))]
         other, other_half = otherwise(found.mean, mean, y, state, period, seen, float(strays) / window)
         mean, below, above = found.mean, found.below, found.above
@@ -373,6 +389,25 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
         high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
         sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
     return np.where(state.maybe, sd, np.where(state.share >= BUSY, BUSY_SWING * np.abs(mean), 0.0))
+
+
+def _noise_w(t_s: Array, y: Array, witness: Witness | None) -> float:
+    """sd of the sensor's own noise: what readings scatter by while the device is idle.
+
+    Where it never was, or nothing says so: what they scatter by around a straight line in the quietest quarter of the
+    blocks in which they keep to one level; 0 where there is none.
+    """
+    if witness is not None and len(witness.share):
+        idle = witness.about(t_s).max(axis=0) <= IDLE
+        steps = np.abs(np.diff(y))[idle[1:] & idle[:-1]]
+        if len(steps) >= FEWEST_STEPS:
+            return SD_OF_MEDIAN_STEP * median(steps)
+    blocks = y[: len(y) // QUIET_CELLS * QUIET_CELLS].reshape(-1, QUIET_CELLS)
+    level = blocks[np.ptp(blocks, axis=1) <= QUIET * np.abs(y).max(initial=0.0)]
+    if not len(level):
+        return 0.0
+    scatter = row_medians(np.abs(np.diff(level, 2, axis=1)))
+    return SD_OF_MEDIAN_BEND * float(np.sort(scatter)[len(scatter) // 4])
 
 
 def _starts(t: Array, period: float, gap: float) -> Array:

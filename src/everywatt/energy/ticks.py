@@ -57,7 +57,8 @@ LARGE = 0.3
 class Reading:
     """Joules between two instants, and how far sampling alone may be off (95 % half-widths).
 
-    `below_j` and `above_j` are bounds of what readings that keep pace with the load cannot exclude.
+    `below_j` and `above_j` are bounds of what readings that keep pace with the load cannot exclude. A gauge's readings
+    are a share `read_share` of what it published.
     """
 
     joules: float | None
@@ -70,6 +71,7 @@ class Reading:
     refused: str = ""
     below_j: float = 0.0
     above_j: float = 0.0
+    read_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ class Ticks:
             own = np.flatnonzero(self.real)[1:]
             held_s = np.diff(t, prepend=t[0])
             gauges = [self._gauge(t[own], half_s[own], own, held_s, w) for w in (seen_s, self.period_s)]
-            return PartTime(counted, *gauges)
+            limit_w = facts.max_w or self.most_w() or 0.0
+            return PartTime(counted, *gauges, gap_s=GAP_PERIODS * self.expected_s, limit_w=limit_w)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
         # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
         told = held_s > 0
@@ -212,7 +215,7 @@ class Ticks:
         `sampled` is what the curve says of them, where it has been asked already.
         """
         starts, ends = np.asarray(starts_ns), np.asarray(ends_ns)
-        joules = (sampled or self.curve.energy(self._seconds(starts), self._seconds(ends))).joules
+        joules = sampled.joules if sampled else self.curve.joules(self._seconds(starts), self._seconds(ends))
         seen = np.interp(ends, self.at_ns, self.observed_ns) - np.interp(starts, self.at_ns, self.observed_ns)
         coverage = np.clip(seen / np.maximum(ends - starts, 1), 0.0, 1.0)
         outside = (ends <= self.at_ns[0]) | (starts >= self.at_ns[-1])
@@ -232,11 +235,12 @@ class Ticks:
         if self.channel.kind is not Kind.COUNTER and hole_ns > 0:
             # The curve knows nothing of the rows in the hole; what had accumulated there does.
             hole = np.interp(self.hole_ns, self.at_ns, self.joules)
-            bridged = self.curve.energy(*(self._seconds([edge]) for edge in self.hole_ns)).joules[0]
+            bridged = self.curve.joules(*(self._seconds([edge]) for edge in self.hole_ns))[0]
             joules = joules - bridged + (hole[1] - hole[0])
         # What the sensor does not see in the loaded ends goes on in the hole between them.
         unloaded = lengths / np.maximum(lengths - hole_ns, 1.0)
         modelled, most_w = self.channel.pedigree is Pedigree.MODELLED, self.most_w()
+        read_share = 1.0 if self.channel.kind is Kind.COUNTER else min(self.period_s / self.spacing_s, 1.0)
         nothing = np.zeros(len(starts_ns))
         below, above = (nothing if side is None else side * unloaded for side in (found.below_j, found.above_j))
         columns = (
@@ -256,7 +260,8 @@ class Ticks:
             elif modelled:
                 readings.append(Reading(joule, share, most_w=most_w))
             else:
-                readings.append(Reading(joule, share, left, right, inner, quantum, most_w, "", below, above))
+                widths = left, right, inner, quantum
+                readings.append(Reading(joule, share, *widths, most_w, "", below, above, read_share))
         return readings
 
     def unseen_j(self, starts_ns: Ints, ends_ns: Ints) -> tuple[Floats, Floats, Floats]:
@@ -292,24 +297,6 @@ class Ticks:
         """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
         period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
         return np.asarray((coverage >= 0.9999) | ((1 - coverage) * lengths_ns <= period_s * NS))
-
-    def roughly(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
-        """Joules and coverage of one window without how far they may be off: to check another path against it."""
-        if self.hole_ns != (0, 0):
-            reading = self.between(start_ns, end_ns)
-            return reading.joules, reading.coverage
-        joules, coverage = self.many([start_ns], [end_ns])
-        # A gauge that is read less often than it publishes has not seen enough to be held against another path.
-        seen = 1.0 if self.channel.kind is Kind.COUNTER else min(self.period_s / self.spacing_s, 1.0)
-        return (float(joules[0]) if np.isfinite(joules[0]) else None), float(coverage[0]) * seen
-
-    def by_lines(self, start_ns: int, end_ns: int) -> tuple[float | None, float]:
-        """Joules and coverage of one window by straight lines between accumulated values; None where it is outside."""
-        if end_ns <= self.at_ns[0] or start_ns >= self.at_ns[-1]:
-            return None, 0.0
-        first, last = np.interp((start_ns, end_ns), self.at_ns, self.joules)
-        before, after = np.interp((start_ns, end_ns), self.at_ns, self.observed_ns)
-        return float(last - first), float(np.clip((after - before) / max(end_ns - start_ns, 1), 0.0, 1.0))
 
     def together(self, starts_ns: Ints, ends_ns: Ints) -> Reading:
         """Joules of many disjoint windows in one reading; an edge that two of them share counts for neither.

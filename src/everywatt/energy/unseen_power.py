@@ -69,6 +69,14 @@ Z95_RECURRING = 1.7
 BEAT_S = 2.5
 # Where the beat is slower, this far.
 SLOW_BEAT_S = 10.0
+# Readings whose mean over so long to either side, and so many cells, changes by more than this share of what they
+# themselves do, in the time of such a beat, follow it. (Unrelated readings of two levels, 20 of them: by 0.35.)
+COURSE_S = 1.0
+COURSE_CELLS = 10
+WANDERS = 0.6
+# A turn alone crosses the mean twice, as a whole beat does: it has come and gone where readings cross it three times.
+# Of a load that lasts for less than half of the time that is looked at, a beat that slow would show no turn.
+FULL_BEAT = 1.5
 # Cells that are looked at together, to keep their neighbourhoods small in memory.
 CHUNK = 4096
 # Busy shares are whole percents over the driver's own window of 0.2 s, and power takes up to 5 ms of it to rise and to
@@ -95,6 +103,9 @@ SHARP = 1.5
 RAMP = 2.0
 # Where a load begins or ends its three looks are a mean over 0.6 s that may lie 0.1 s beside it.
 BEGINS = 1 / 6
+# Range of up to a thousand readings of one level, in sd of the noise (normal law: up to 7.3 in 19 of 20), which a few
+# dozen readings of an idle device tell to a tenth.
+NOISE_RANGE = 8.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
 
@@ -414,17 +425,20 @@ def hidden_levels(
     recurring_w: Array,
     seen: float,
     jittered: Flags,
+    noise: float,
 ) -> Levels:
     """Where a load toggles out of the sensor's sight: its mean by two levels and the busy share, and what is open.
 
     `recurring_w` is the 95 % half-width of what comes back in step with the readings, so that their mean keeps it;
-    `seen` the share of each period at which the sensor looks; `jittered` where only jitter makes readings differ.
+    `seen` the share of each period at which the sensor looks; `jittered` where only jitter makes readings differ;
+    `noise` the sd of the sensor's own.
     """
     found = Levels(mean.copy(), *(np.zeros(len(y)) for _ in range(5)))
     reach = max(1, round(SLOW_BEAT_S / period))
     near, wide = around(y, max(1, round(BEAT_S / period))), around(y, reach)
     flags = state.sure.astype(np.float64)
     among = around(flags, reach, "constant")
+    course = around(_smoothed(y, flags, max(COURSE_CELLS, round(COURSE_S / period))), reach)
     # Where the load begins and ends utilisation speaks of the time beside it too, and readings show another level.
     within = sliding(np.minimum, flags, max(1, round(3 * WITNESS_S / period)))
     inner = around(within, reach, "constant")
@@ -433,11 +447,19 @@ def hidden_levels(
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
     parts = np.array_split(cells, max(1, len(cells) // CHUNK))
     lows, highs = y.copy(), y.copy()
+    slow, slowest = np.zeros((2, len(y)), dtype=bool)
     for part in parts:
         lows[part], highs[part] = near[part].min(axis=1), near[part].max(axis=1)
+        # Readings whose course over seconds is most of what they show are of a slow beat: its levels are further away,
+        # and where it does not come and go once, they are wherever the tape shows them.
+        low, size = _range(wide[part], among[part])
+        slow[part] = state.sure[part] & (_range(course[part], among[part])[1] > WANDERS * np.maximum(size, 1e-9))
+        whole = np.where(among[part].sum(axis=1) > reach, FULL_BEAT, 1.0)
+        slowest[part] = slow[part] & (_plain(course[part], among[part])[2] < whole)
+        lows[part], highs[part] = np.where(slow[part], (low, low + size), (lows[part], highs[part]))
     # Readings that lock on to the load's phase show one of its levels for a long time. That it toggles all the same
     # is known, and the other level is then taken from wherever the tape shows it.
-    lones = state.sure & (highs - lows < LONE * (most - least))
+    lones = slowest | state.sure & (_beyond_noise(highs - lows, noise) < LONE * _beyond_noise(most - least, noise))
     lows, highs = np.where(lones, least, lows), np.where(lones, most, highs)
     by_share = lows + state.share * (highs - lows)
     all_by_share = around(by_share, reach)
@@ -445,7 +467,8 @@ def hidden_levels(
         share, low, high, lone, sure = state.share[part], lows[part], highs[part], lones[part], state.sure[part]
         weighted = by_share[part]
         weighted_sd = np.where(lone, LONE_ERROR, SHARE_ERROR) * (high - low) + 1e-9
-        plain, plain_sd, beats = _plain(wide[part], among[part])
+        beating = np.where(slow[part][:, None], course[part], wide[part])
+        plain, plain_sd, beats = _plain(wide[part], among[part], beating)
         plain_sd = np.where(lone, np.inf, plain_sd)
         # Pulses shorter than the averaging window never show their upper level, pauses shorter than it never the lower
         # one: weighted with the busy share, what they show counts it twice. Where readings do not keep pace with the
@@ -481,24 +504,44 @@ def hidden_levels(
         blunt = np.where(rare, max(seen / PULSE_SEEN, 1.0), 1.0)
         found.toggle[part] = state.swing[part] * (high - low) * slower * blunt
         found.either[part] = np.where(sure, 0.0, np.abs(weighted - mean[part]) / 2)
-        # Where all readings of the toggling load are the same, but for jitter, they keep pace with it: its upper level
-        # is anywhere from what they show to the board's limit. Readings that keep missing short pauses show the upper
-        # level.
+        # Where all readings of the toggling load are the same, but for jitter and noise, they keep pace with it: its
+        # upper level is anywhere from what they show to the board's limit. Readings that keep missing short pauses show
+        # the upper level.
         enough = inner[part].sum(axis=1, keepdims=True) >= FEWEST_BEATS
         counts = np.where(enough, inner[part], among[part]) > 0
         top = np.where(counts, wide[part], -np.inf).max(axis=1)
         bottom = np.where(counts, wide[part], np.inf).min(axis=1)
-        alike = top - bottom < LONE * np.maximum(most - least, LONE * most)
+        swing = np.maximum(_beyond_noise(most - least, noise), LONE * most)
+        alike = _beyond_noise(top - bottom, noise) < LONE * swing
         locked = sure & (alike | jittered[part])
         shown = least + share * (top - least)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
-        found.below[part] = np.where(locked, np.maximum(level - shown, 0.0), 0.0)
-        found.above[part] = np.where(locked, np.maximum(allowed - level, 0.0), 0.0)
+        # Readings show so much less of the swing of pulses that are shorter than a look: their mean is up to the look's
+        # share of what is shown, for loads that come up to twice a period; pauses likewise. Few beats do not tell.
+        look = min(2 * seen + SHARE_ERROR, 1.0)
+        up, down = (np.maximum(side, look) * (high - low) - found.doubt[part] for side in (share, 1 - share))
+        less = np.maximum(np.where(locked, level - shown, 0.0), np.where(slow[part], level - (high - down), 0.0))
+        more = np.maximum(np.where(locked, allowed - level, 0.0), np.where(slow[part], low + up - level, 0.0))
+        found.below[part], found.above[part] = np.maximum(less, 0.0), np.maximum(more, 0.0)
     return found
 
 
-def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:
+def _smoothed(y: Array, flags: Array, cells: int) -> Array:
+    """The mean of the flagged readings so many cells to either side of each; the reading itself where there is none."""
+    size = 2 * cells + 1
+    total, count = (np.convolve(values, np.ones(size))[cells : cells + len(y)] for values in (y * flags, flags))
+    return np.where(count > 0.5, total / np.maximum(count, 1.0), y)
+
+
+def _beyond_noise(size: float | Array, noise: float) -> Array:
+    """What of the range of readings is more than noise makes."""
+    return np.sqrt(np.maximum(np.square(size) - (NOISE_RANGE * noise) ** 2, 0.0))
+
+
+def _plain(rows: Array, weight: Array, course: Array | None = None) -> tuple[Array, Array, Array]:
     """Mean of each row of readings, of those with weight 1 only, its sd, and how often readings beat with the load.
+
+    `course` is what shows the beats, where readings scatter around them.
 
     A load that toggles within 0.2 s leaves readings 0.1 s apart unrelated, or it beats with them. A mean over n
     unrelated readings is as good as 1 / √n of their spread, one over a number of beats as 1 / (π beats), one over
@@ -508,6 +551,7 @@ def _plain(rows: Array, weight: Array) -> tuple[Array, Array, Array]:
     mean = (rows * weight).sum(axis=1) / count
     off = (rows - mean[:, None]) * weight
     spread = np.sqrt((off**2).sum(axis=1) / count)
-    beats = (off[:, 1:] * off[:, :-1] < 0).sum(axis=1) / 2
+    sides = off if course is None else (course - mean[:, None]) * weight
+    beats = (sides[:, 1:] * sides[:, :-1] < 0).sum(axis=1) / 2
     share = np.maximum(count**-0.5, 1 / (np.pi * np.maximum(beats, 1)))
     return mean, np.where(beats >= 1, spread * share, np.inf), beats

@@ -15,8 +15,8 @@ from everywatt.core.energy import Energy, over_time, sum_energies, total
 from everywatt.core.format import format_joules, format_percent
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import TO_95
+from everywatt.energy.loading import MOSTLY, checked_by, line_joules, lines_are_right, load_joules, load_readings
 from everywatt.energy.loading import cell_joules as cell_joules
-from everywatt.energy.loading import checked_by, load_joules, load_readings, rough_energy
 from everywatt.energy.loading import source_ticks as source_ticks
 from everywatt.energy.loading import stretch_joules as stretch_joules
 from everywatt.energy.sources import Source, addable, edge_key, scope_of, systematic_terms
@@ -317,17 +317,32 @@ def _gap(source: Source, gap: Gap, start_ns: int, end_ns: int, most_w: float | N
 
 
 def cross_check(source: Source, joules: float, start_ns: int, end_ns: int) -> list[str]:
-    """Notes where another path to the same joules disagrees by more than 10 %."""
+    """Notes where another path to the same joules disagrees by more than 10 %, and more than its sampling explains."""
     notes = []
     for group, channel in checked_by(source, start_ns, end_ns):
-        other_j, coverage = rough_energy(replace(source, group=group, channel=channel, mirrors=()), start_ns, end_ns)
-        if other_j is None or coverage < 0.9:
-            continue
-        largest = max(abs(joules), abs(other_j))
-        if largest > 1.0 and abs(joules - other_j) > CROSS_CHECK_LIMIT * largest:
+        other = replace(source, group=group, channel=channel, mirrors=())
+        other_j = line_joules(other, start_ns, end_ns)
+        if other_j is None or (_apart(joules, other_j) and not lines_are_right(other)):
+            reading = load_readings([other], start_ns, end_ns)[0]
+            other_j = None if reading is None else _comparable_j(reading, joules)
+        if other_j is not None and _apart(joules, other_j):
             notes.append(
                 f"{source.channel.device}: {source.channel.name} reports {format_joules(joules)} and {channel.name} "
                 f"reports {format_joules(other_j)} for the same window: they disagree by "
-                f"{format_percent(abs(joules - other_j) / largest)}"
+                f"{format_percent(abs(joules - other_j) / max(abs(joules), abs(other_j)))}"
             )
     return notes
+
+
+def _apart(one_j: float, other_j: float) -> bool:
+    largest = max(abs(one_j), abs(other_j))
+    return largest > 1.0 and abs(one_j - other_j) > CROSS_CHECK_LIMIT * largest
+
+
+def _comparable_j(reading: Reading, joules: float) -> float | None:
+    """Joules of a reading that can be held against another path's; None where it missed much or may be as large."""
+    if reading.joules is None or reading.coverage * reading.read_share < MOSTLY:
+        return None
+    open_j = math.hypot(reading.start_width_j, reading.end_width_j, reading.aliasing_j)
+    open_j += reading.below_j if joules < reading.joules else reading.above_j
+    return reading.joules if abs(joules - reading.joules) > open_j else None

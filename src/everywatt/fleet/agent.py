@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.channels import Row
 from everywatt.core.clocks import NS, Clock, SystemClock, Task
@@ -35,6 +35,9 @@ from everywatt.sensors.base import Request
 from everywatt.sensors.procfs import parse_meminfo, slurp
 from everywatt.sensors.sysfs import packages_of, threads_per_core
 
+if TYPE_CHECKING:
+    from everywatt.recorder.wire import Use
+
 STATE_NS = 10 * NS
 SMALL_STATE_NS = 60 * NS
 SMALL_FLUSH_NS = 10 * NS
@@ -44,7 +47,6 @@ Say = Callable[[str], None]
 
 
 def say_on_stderr(text: str) -> None:
-    """One line of the journal."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -82,7 +84,7 @@ class Agent:
         self.sender: Any = None
         self.snapshots = 0
         self.disk_bytes = 0
-        self._reload: Callable[[], AgentOptions] | None = None
+        self.reload: Callable[[], AgentOptions] | None = None  # reads the configuration again
         self._asked_reload = False
         self._state_ns = self._rotate_ns = self._prune_ns = 0
         self._sealing: Task | None = None
@@ -236,10 +238,6 @@ class Agent:
         self._asked_reload = True
         self._wake()
 
-    def on_reload(self, read: Callable[[], AgentOptions]) -> None:
-        """What reads the configuration again."""
-        self._reload = read
-
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
             os.write(self._wake_write, b"\0")
@@ -360,15 +358,11 @@ class Agent:
         self._save()
         self._sealing = self.clock.spawn(lambda: self._seal(old, meter), "sealing")
 
-    def _seal(self, session: segments.SegmentSession, meter: dict[str, Any]) -> None:
+    def _seal(self, session: segments.SegmentSession, meter: Use) -> None:
         session.writer.set_meta("samples", session.sample_count)
-        why = session.finish(meter)
-        if why and session.writer.path not in state.seal_left(self.tape_folder, self.session_path()):
+        why, live = session.finish(meter), None if self.session is None else self.session.writer.path
+        if why and session.writer.path not in state.seal_left(self.tape_folder, live):
             self.say(why)
-
-    def session_path(self) -> Path | None:
-        """The segment that is being written."""
-        return None if self.session is None else self.session.writer.path
 
     def _finish_sealing(self) -> None:
         if self._sealing is not None:
@@ -393,7 +387,7 @@ class Agent:
     def _reload_now(self) -> None:
         self.notifier.reloading(self.clock.monotonic_ns())
         try:
-            fresh = self._reload() if self._reload is not None else self.options
+            fresh = self.reload() if self.reload is not None else self.options
         except EverywattError as error:
             self.say(f"The configuration is unchanged: {error}")
             self.notifier.tell("READY=1")

@@ -25,10 +25,10 @@ MOST_CELLS = 1440  # two hours
 
 
 class IdleFinder:
-    """Fed with stretches; `level` is what is known so far."""
+    """Fed with stretches; `level` is what is known so far. `limit_w` is the most that the device can draw, if known."""
 
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, limit_w: float | None = None) -> None:
+        self._kind, self._limit_w = kind, limit_w
         self._known: Level | None = None
         self._watts, self._uses, self._held = array("d"), array("d"), array("b")
         self._sum_j = self._sum_use = self._seconds = self._half_s = 0.0
@@ -64,7 +64,7 @@ class IdleFinder:
         """Idle and held watts; what was known before the start while idle has not been observed since."""
         if self._watts:
             held = [bool(cell) for cell in self._held] if self._kind == "gpu" else None
-            seen = Watched(self._watts, self._uses, CELL_S, self._kind, held)
+            seen = Watched(self._watts, self._uses, CELL_S, self._kind, held, self._limit_w)
         elif self._seconds > 0:
             seen = Watched([self._sum_j / self._seconds], [self._sum_use / self._seconds], 0.0, self._kind)
         else:
@@ -302,7 +302,7 @@ class Lines:
                 source.group.expected_period_s,
                 in_total,
             )
-            line.idle = IdleFinder(line.kind) if in_total else None
+            line.idle = IdleFinder(line.kind, channel.facts.max_w) if in_total else None
             made.all.append(line)
             made.modules += [line] if channel.name in modules else []
             made._by_group.setdefault(info.name, []).append(line)
@@ -366,7 +366,6 @@ class States:
     _places: dict[str, list[tuple[int, Channel]]] = field(default_factory=dict)
 
     def add_group(self, info: GroupInfo, expected_s: float) -> None:
-        """Watch the channels of a group."""
         mine = [(place, channel) for place, channel in enumerate(info.channels) if not channel.carries_energy]
         self._places[info.name] = mine
         for _, channel in mine:
@@ -374,7 +373,6 @@ class States:
             self.expected_s[channel.name] = expected_s
 
     def feed(self, group: str, rows: Sequence[Row]) -> None:
-        """The newest rows of a group."""
         row = rows[-1]
         at_ns = publication_ns(row)
         for place, channel in self._places.get(group, ()):

@@ -29,6 +29,8 @@ STATES = {
     "temperature": ("everywatt_temperature_celsius", 1.0),
     "power_limit": ("everywatt_power_limit_watts", 1.0),
 }
+# What a power model says of itself, where a sensor beside it measures the same.
+MODEL = {"model.drift": "everywatt_model_drift", "model.ratio": "everywatt_model_ratio"}
 PASSING = ("everywatt_owner_", "everywatt_job_", "everywatt_llm_")  # metrics whose series come and go
 CLOCKS = {"clock_sm": "sm", "clock_memory": "memory", "clock": "cpu"}
 
@@ -179,6 +181,7 @@ class Exporter:
     def _owners(self, now_ns: int) -> None:
         watcher, registry = self.watcher, self.registry
         times = {line.device: self.utc.ms(line.settled_ns) for line in watcher.lines.total()}
+        most_uj = {line.device: line.high_uj for line in watcher.lines.total()}  # no owner has more than its device
         if watcher.lines.modules:
             times[REST_DEVICE] = self.utc.ms(watcher.lines.modules[-1].settled_ns)
         known = self._owner_series
@@ -198,6 +201,7 @@ class Exporter:
                 energy, low, high = found
                 energy.at_ms = low.at_ms = high.at_ms = times[device]
                 low_uj, high_uj = ends.get(device) or (0, 2 * amount)
+                high_uj = max(min(high_uj, most_uj.get(device, high_uj)), amount)
                 energy.value, low.value, high.value = amount / UJ, low_uj / UJ, high_uj / UJ
         now_ms = self.utc.ms(now_ns)
         for name, values in (
@@ -310,6 +314,8 @@ def _state_series(watcher: Watcher) -> list[tuple[str, float, tuple[Any, ...]]]:
         suffix = name.removeprefix(channel.device + ".")
         if name == "host.memory":
             found.append((name, 1.0, ("everywatt_host_memory_bytes",)))
+        elif suffix in MODEL:
+            found.append((name, 1.0, (MODEL[suffix], ("device", channel.device))))
         elif suffix.endswith(".temperature"):
             found.append((name, 1.0, ("everywatt_temperature_celsius", ("device", name.removesuffix(".temperature")))))
         elif suffix == "gpu.utilisation":

@@ -54,12 +54,6 @@ UNITS: Final = (
     ("_hertz", "Hz", 1.0),
     ("_hz", "Hz", 1.0),
 )
-STATE_UNITS: Final = {
-    "utilisation": ("%", 100.0),
-    "memory": ("B", 1.0),
-    "temperature": ("°C", 1.0),
-    "power_limit": ("W", 1.0),
-}
 # Counters and gauges of other exporters that are joules and watts of a device.
 DCGM: Final = {"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("J", 1e-3), "DCGM_FI_DEV_POWER_USAGE": ("W", 1.0)}
 GAP_PERIODS: Final = 3
@@ -72,10 +66,6 @@ class Told:
 
     channel: Channel
     series: Series
-
-    def named(self, name: str) -> Channel:
-        """The channel under a name that is free."""
-        return replace(self.channel, name=name)
 
 
 def own_labels(metric: str) -> frozenset[str] | None:
@@ -97,8 +87,9 @@ def translate(series: Series, card: str = "") -> Told | None:
         return Told(gauge, series)
     for word, (metric, _) in STATES.items():
         if series.name == metric:
-            unit, scale = STATE_UNITS[word]
-            return Told(Channel(f"{device}.{word}", unit, Kind.GAUGE, _chip(device), None, scale), series)
+            unit, scale = _unit(metric)
+            chip = ".".join(device.split(".")[:2])  # `cpu.0` of `cpu.0.core.3`
+            return Told(Channel(f"{device}.{word}", unit, Kind.GAUGE, chip, None, scale), series)
     if series.name == "everywatt_clock_hertz":
         word = {value: key for key, value in CLOCKS.items()}.get(labels.get("clock", ""), "clock")
         return Told(Channel(f"{device}.{word}", "MHz", Kind.GAUGE, device, None, 1e-6), series)
@@ -110,9 +101,9 @@ def translate(series: Series, card: str = "") -> Told | None:
     return _foreign(series)
 
 
-def _chip(device: str) -> str:
-    """`cpu.0` of `cpu.0.core.3`: the device that a temperature belongs to."""
-    return ".".join(device.split(".")[:2])
+def _unit(metric: str) -> tuple[str, float]:
+    """The unit of a channel, and the factor to it, by how the name of a metric ends."""
+    return next(((unit, scale) for end, unit, scale in UNITS if metric.endswith(end)), ("", 1.0))
 
 
 def energy(device: str, domain: str, pedigree: str, card: str = "") -> Channel:
@@ -172,7 +163,7 @@ def _foreign(series: Series) -> Told:
     if name == "tegra_wattage_current_milliwatts":
         return Told(jetson.series_channel(name, labels.get("sensor", ""), name), series)
     kind = Kind.COUNTER if is_counter(name) else Kind.GAUGE
-    unit, scale = next(((unit, scale) for end, unit, scale in UNITS if name.endswith(end)), ("", 1.0))
+    unit, scale = _unit(name)
     return Told(Channel(_key(name, labels), unit, kind, labels.get("device") or "host", None, scale), series)
 
 
@@ -347,7 +338,7 @@ def part_of(node: Target) -> Part:
         groups.setdefault((told.channel.device, told.series.at_ms.tobytes()), []).append((name, told))
     tables = []
     for number, ((device, _), members) in enumerate(groups.items(), 1):
-        channels = tuple(told.named(name) for name, told in members)
+        channels = tuple(replace(told.channel, name=name) for name, told in members)
         info = GroupInfo(f"{device}.{number}", "prometheus", device, channels)
         times = members[0][1].series.at_ms
         columns = zip(*(_clean(told.series.values) for _, told in members), strict=True)

@@ -9,7 +9,7 @@ process for its parent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from everywatt.core.cgroup_names import Job as Job
@@ -17,7 +17,7 @@ from everywatt.core.cgroup_names import PlaceKind
 from everywatt.core.errors import UsageError
 from everywatt.core.platforms import user_name as user_name
 from everywatt.core.plugins import JOB_PROVIDERS, load, registered
-from everywatt.ledger.counters import MOST_OWNERS, OwnerKey
+from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.use.facts import ProcessFacts, container_label, places_of
 from everywatt.sensors.base import TableRow
 
@@ -107,17 +107,23 @@ class Places:
         """Let providers look around."""
         if any([provider.refresh(now_ns) for provider in self._providers]):  # noqa: C419 - each of them is to be asked
             self._placed.clear()
-        if len(self._placed) > 8 * MOST_OWNERS:
-            self._placed.clear()
-            self._users.clear()
+
+    def tidy(self, living: Collection[ProcessFacts]) -> None:
+        """Forget places and users that no process is at any more."""
+        places, users = {self._where(process) for process in living}, {process.uid for process in living}
+        self._placed = {where: placed for where, placed in self._placed.items() if where in places}
+        self._users = {uid: owner for uid, owner in self._users.items() if uid in users}
+
+    def _where(self, process: ProcessFacts) -> _Where:
+        apart = self._by_process and PlaceKind.JOB not in places_of(process.cgroup)
+        return (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
 
     def owner(self, process: ProcessFacts) -> OwnerKey:
         """The one owner of a process that is not the meter."""
-        apart = self._by_process and PlaceKind.JOB not in places_of(process.cgroup)
-        where = (process.cgroup, process.uid, process.pid if apart else 0, process.start if apart else None)
+        where = self._where(process)
         placed = self._placed.get(where)
         if placed is None:
-            job = self._job(process, apart)
+            job = self._job(process, bool(where[2]))
             owner = self._group(process.cgroup) if job is None else OwnerKey("job", job.id)
             placed = self._placed[where] = _Placed(owner, job)
         if placed.job is not None:

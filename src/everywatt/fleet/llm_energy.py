@@ -25,8 +25,18 @@ from everywatt.core.budget import Budget, Term
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.stats import Z95
 from everywatt.fleet.llm_servers import MOST_MODELS, Engine, Scrape, Scraper, Server, Target, Tokens
-from everywatt.ledger.counters import OTHER, OwnerKey
-from everywatt.ledger.engine import ACTIVE_J, ACTIVE_NOISE, ASSUMED, HELD_J, NO_HOLDERS, OWNED_S, USED, DeviceAccount
+from everywatt.ledger.counters import ANYTHING, OTHER, Factors, OwnerKey
+from everywatt.ledger.engine import (
+    ACTIVE_J,
+    ACTIVE_NOISE,
+    ASSUMED,
+    HELD_J,
+    HELD_NOISE,
+    NO_HOLDERS,
+    OWNED_S,
+    USED,
+    DeviceAccount,
+)
 from everywatt.ledger.split.intervals import budgets, occupancy
 from everywatt.ledger.use.facts import ProcessFacts
 from everywatt.ledger.use.owner_use import GpuTime, OwnedUse, OwnerUse
@@ -43,7 +53,7 @@ WIDEST = 10.0  # an interval whose upper end is so many times its lower one is n
 POINTS = 32  # settlements that are kept of a device: scrapes come soon after their instant
 WHOLE_J, SECONDS, USED_SQUARES = 0, 1, 2  # places in a device's sums; then come those of the others and of each server
 BEFORE = 3
-SUMS = (ACTIVE_J, ACTIVE_NOISE, USED, HELD_J, OWNED_S)
+SUMS = (ACTIVE_J, ACTIVE_NOISE, USED, HELD_J, HELD_NOISE, OWNED_S)
 IDLE_J = -1  # beside them: what was taken off for idle in the time that an owner owned
 AT = {name: place for place, name in enumerate((*SUMS, IDLE_J))}
 Labels = tuple[tuple[str, str], ...]
@@ -114,6 +124,20 @@ class _Device:
         return Sums(values, abs(step_j) * max(share, 1 - share))
 
 
+@dataclass(slots=True)
+class Counted:
+    """A counter of joules with the ends of its 95 % interval: each increment has what was known of it then."""
+
+    joules: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    def add(self, joules: float, factors: Factors) -> None:
+        self.joules += joules
+        self.low += joules * factors.low
+        self.high += joules * factors.high
+
+
 class Mark(NamedTuple):
     """A scrape joined with the joules at its instant, and what had been charged to each model by then."""
 
@@ -128,15 +152,17 @@ class Join:
 
     server: Server
     number: int
-    joules: dict[str, float] = field(default_factory=dict)
+    counted: dict[str, Counted] = field(default_factory=dict)
     tokens: dict[str, Tokens] = field(default_factory=dict)
-    other_j: float = 0.0
-    held_j: float = 0.0
+    other: Counted = field(default_factory=Counted)
+    held: Counted = field(default_factory=Counted)
     figures: dict[tuple[str, str], Figure] = field(default_factory=dict)
     refused: str = "its counters have not been read yet"
     up: bool = False
     _charged_j: float = 0.0
     _marks: deque[Mark] = field(default_factory=deque)
+    # Intervals of what is counted next.
+    _factors: dict[int, Factors] = field(default_factory=lambda: {ACTIVE_J: ANYTHING, HELD_J: ANYTHING})
 
     def take(self, scrape: Scrape, devices: Mapping[str, _Device], doubt: Doubt) -> None:
         """Join one scrape. After a failed one and after a restart of the server, charging begins anew."""
@@ -147,7 +173,13 @@ class Join:
             return
         sums = {name: device.at(scrape.at_ns, self.number) for name, device in devices.items()}
         active_j = math.fsum(one.of(self.number, ACTIVE_J) for one in sums.values())
-        self.held_j = max(self.held_j, math.fsum(one.of(self.number, HELD_J) for one in sums.values()))
+        if self._marks and all(device.line.level is not None for device in devices.values()):
+            for which in (ACTIVE_J, HELD_J):
+                joules, budget = self._budget(devices, doubt, self._marks[0].sums, sums, which)
+                if joules > 0:
+                    self._factors[which] = Factors.of(budget, joules)
+        held_j = math.fsum(one.of(self.number, HELD_J) for one in sums.values())
+        self.held.add(max(held_j - self.held.joules, 0.0), self._factors[HELD_J])
         before = self._marks[-1].scrape.models if self._marks else None
         if before is None or any(model not in scrape.models for model in before):
             fresh = None
@@ -160,13 +192,13 @@ class Join:
             self._charge(active_j, fresh)
         elif scrape.running == 0:
             self._charge_other(active_j)
-        self._marks.append(Mark(scrape, sums, dict(self.joules)))
+        self._marks.append(Mark(scrape, sums, {model: one.joules for model, one in self.counted.items()}))
         while len(self._marks) > 2 and scrape.at_ns - self._marks[1].scrape.at_ns >= WINDOW_NS:
             self._marks.popleft()
         self.refused = self._find_figures(devices, doubt)
 
     def _charge_other(self, active_j: float) -> None:
-        self.other_j += max(active_j - self._charged_j, 0.0)
+        self.other.add(max(active_j - self._charged_j, 0.0), self._factors[ACTIVE_J])
         self._charged_j = max(self._charged_j, active_j)
 
     def _charge(self, active_j: float, fresh: Mapping[str, Tokens]) -> None:
@@ -177,7 +209,11 @@ class Join:
             name = model if model in self.tokens or len(self.tokens) < MOST_MODELS else "other"
             had = self.tokens.get(name, Tokens())
             self.tokens[name] = Tokens(*(a + max(b, 0.0) for a, b in zip(had, more, strict=True)))
-            self.joules[name] = self.joules.get(name, 0.0) + shares[model][0] * due_j
+            share, least, most = shares[model]
+            if share > 0:
+                low, high = self._factors[ACTIVE_J]
+                factors = Factors(low * least / share, high * most / share)
+                self.counted.setdefault(name, Counted()).add(share * due_j, factors)
 
     def _find_figures(self, devices: Mapping[str, _Device], doubt: Doubt) -> str:
         """Find the figures of the window; gives why there are none."""
@@ -197,7 +233,7 @@ class Join:
         }
         if not any(more.generated > 0 for more in fresh.values()):
             return "no tokens were generated in the last minute"
-        active_j, budget = self._budget(devices, doubt, first, last)
+        active_j, budget = self._budget(devices, doubt, first.sums, last.sums, ACTIVE_J)
         charged_j = math.fsum(last.joules.values()) - math.fsum(first.joules.values())
         below_j, above_j = budget.sides(active_j)
         if min(active_j, charged_j) <= 0 or below_j >= active_j:
@@ -225,39 +261,48 @@ class Join:
         if value > 0 and low > 0 and high / low <= WIDEST:
             self.figures[model, phase] = Figure(value, value * low, value * high)
 
-    def _budget(self, devices: Mapping[str, _Device], doubt: Doubt, first: Mark, last: Mark) -> tuple[float, Budget]:
-        """The server's active joules between two marks, and their error budget over all devices."""
+    def _budget(
+        self,
+        devices: Mapping[str, _Device],
+        doubt: Doubt,
+        first: Mapping[str, Sums],
+        last: Mapping[str, Sums],
+        sum_: int,
+    ) -> tuple[float, Budget]:
+        """The server's active (or held) joules between two instants, and their error budget over all devices."""
         found: list[Budget] = []
         whole_j = 0.0
         for name, device in devices.items():
-            if name not in first.sums:
+            if name not in first:
                 continue
-            start, end = first.sums[name], last.sums[name]
+            start, end = first[name], last[name]
             more = Sums(tuple(b - a for a, b in zip(start.values, end.values, strict=True)))
             level = device.line.level
             assert level is not None
             # With the idle level that is known by now, whatever it was when the joules were charged.
-            mine_j = more.of(self.number, ACTIVE_J) + more.of(self.number, IDLE_J)
-            mine_j -= level.idle_w * more.of(self.number, OWNED_S)
+            mine_j = more.of(self.number, sum_)
+            if sum_ == ACTIVE_J:
+                mine_j += more.of(self.number, IDLE_J) - level.idle_w * more.of(self.number, OWNED_S)
             if mine_j <= 0:
                 continue
             whole_j += mine_j
             servers = range((len(more.values) - BEFORE) // len(AT))
             others = [number for number in servers if number != self.number]
-            rest_j = max(math.fsum(more.of(number, ACTIVE_J) for number in others), 0.0)
-            held_j = max(math.fsum(more.of(number, HELD_J) for number in servers), 0.0)
-            idle_j = max(more.values[WHOLE_J] - mine_j - rest_j - held_j, 0.0)
+            charged_j = math.fsum(more.of(number, which) for number in servers for which in (ACTIVE_J, HELD_J))
+            rest_j = max(charged_j - more.of(self.number, sum_), 0.0)
+            idle_j = max(more.values[WHOLE_J] - mine_j - rest_j, 0.0)
             owned_s = [more.of(self.number, OWNED_S), math.fsum(more.of(number, OWNED_S) for number in others), 0.0]
             unsure, cpus = doubt(device.line)
             used = [more.of(self.number, USED), math.fsum(more.of(number, USED) for number in others), 0.0]
             occupied = occupancy(used, more.values[USED_SQUARES], cpus)
             whole = device.line.budget(more.values[WHOLE_J], more.values[SECONDS])
-            charged_j, idles_j = [mine_j, rest_j + held_j, 0.0], [0.0, 0.0, idle_j]
+            owed_j, idles_j = [mine_j, rest_j, 0.0], [0.0, 0.0, idle_j]
             made = budgets(
-                *(whole, name, level, ["server", "others", "idle"], charged_j, idles_j, owned_s, [0.0] * 3, unsure),
+                *(whole, name, level, ["server", "others", "idle"], owed_j, idles_j, owned_s, [0.0] * 3, unsure),
                 occupied,
             )
-            noise_j = Z95 * math.sqrt(max(more.of(self.number, ACTIVE_NOISE), 0.0))
+            noise = more.of(self.number, ACTIVE_NOISE if sum_ == ACTIVE_J else HELD_NOISE)
+            noise_j = Z95 * math.sqrt(max(noise, 0.0))
             edges = [Term("edges", f"edge:{name}:{end}", width) for end, width in enumerate((start.edge_j, end.edge_j))]
             found += [made[0], Budget((*edges, Term("noise", f"noise:{name}", noise_j)))]
         return whole_j, Budget.sum(found)
@@ -416,17 +461,21 @@ class LlmBook:
         def put(name: str, value: float, **labels: str) -> None:
             found.setdefault(f"everywatt_llm_{name}", {})[tuple(labels.items())] = round(value, 9)
 
+        def put_energy(name: str, one: Counted, **labels: str) -> None:
+            for end, joules in (("", one.joules), ("low_", one.low), ("high_", one.high)):
+                put(f"{name}_{end}joules_total", joules, **labels)
+
         for one in self.joins:
             server = one.server.target.name
             put("up", float(one.up), server=server)
             if one.refused:
                 put("refused_info", 1.0, server=server, reason=one.refused)
-            put("other_energy_joules_total", one.other_j, server=server)
-            put("held_energy_joules_total", one.held_j, server=server)
+            put_energy("other_energy", one.other, server=server)
+            put_energy("held_energy", one.held, server=server)
             for model, tokens in one.tokens.items():
                 put("tokens_total", tokens.prompt, server=server, model=model, phase="prefill")
                 put("tokens_total", tokens.generated, server=server, model=model, phase="decode")
-                put("energy_joules_total", one.joules.get(model, 0.0), server=server, model=model)
+                put_energy("energy", one.counted.get(model, Counted()), server=server, model=model)
             for (model, phase), figure in one.figures.items():
                 for suffix, value in (("", figure.value), ("_low", figure.low), ("_high", figure.high)):
                     put(f"joules_per_token{suffix}", value, server=server, model=model, phase=phase)

@@ -58,7 +58,6 @@ class Figures:
         return self.simulated_s / self.wall_s
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         rates = {"samples_per_s": round(self.samples_per_s), "speed": round(self.speed, 2)}
         return {**asdict(self), **rates, "bytes_per_sample_sent": round(self.bytes_sent / max(self.samples, 1), 2)}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.recorder.read_loop import ReadLoop
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
+
+if TYPE_CHECKING:
+    from everywatt.recorder.wire import Use
 
 AIM_NS = 10 * NS
 
@@ -73,15 +76,14 @@ class Loop(ReadLoop):
             self._aim(now_ns)
         self._each_round(now_ns)
 
-    def cost_of_session(self) -> dict[str, Any]:
+    def cost_of_session(self) -> Use:
         """What recording has cost since the session began."""
         assert self._session is not None
         return self.meter(self._session, self._before)
 
     def close(self) -> None:
-        """Let go of all sensors."""
         for session in self.sessions:
             for source in session.sources:
-                self.schedule.remove(source)
+                self.schedule.slots.pop(source, None)
                 self.pool.drop(source)
         self._session = None

@@ -46,6 +46,8 @@ HELP: Final = {
     "everywatt_clock_hertz": "Clock of the device.",
     "everywatt_coverage_ratio": "Share of the time since the start that was observed.",
     "everywatt_tick_age_seconds": "Age of the newest reading.",
+    "everywatt_model_drift": "1 if the power model of a device no longer fits the sensor beside it.",
+    "everywatt_model_ratio": "Measured over modelled power of a device.",
     "everywatt_device_info": 'Metadata of a device; total="1" if it is part of the sum.',
     "everywatt_interval_info": 'What the interval of a device covers: "all", or "sampling only" '
     "if gain and offset are unknown.",
@@ -61,10 +63,17 @@ HELP: Final = {
     "everywatt_llm_joules_per_token_low": "Lower end of its 95 % interval.",
     "everywatt_llm_joules_per_token_high": "Upper end of its 95 % interval.",
     "everywatt_llm_energy_joules_total": "Active energy of a server by model.",
+    "everywatt_llm_energy_low_joules_total": "Lower end of its 95 % interval.",
+    "everywatt_llm_energy_high_joules_total": "Upper end of its 95 % interval.",
     "everywatt_llm_tokens_total": "Tokens that were joined with energy, by model and phase.",
     "everywatt_llm_other_energy_joules_total": "Active energy of a server without tokens: "
     "loading, and time in which its counters were not read.",
     "everywatt_llm_held_energy_joules_total": "Energy of cards that a server kept awake without using them.",
+    **{
+        f"everywatt_llm_{kind}_energy_{end}_joules_total": f"{side} end of its 95 % interval."
+        for kind in ("other", "held")
+        for end, side in (("low", "Lower"), ("high", "Upper"))
+    },
     "everywatt_llm_up": "Whether the counters of a server could be read.",
     "everywatt_llm_refused_info": "Why a server has no joules per token now.",
     "everywatt_host_cpu_seconds_total": "CPU time of the host, summed over its CPUs.",
@@ -208,7 +217,6 @@ class Registry:
         return list(self._series.get(name, {}).values())
 
     def remove(self, series: Series) -> None:
-        """Forget a series."""
         self._series[series.family.name].pop(series.labels, None)
         self._by_id.pop(series.id, None)
         self._counters.pop(series.id, None)
@@ -230,11 +238,11 @@ class Registry:
         for series, value, at_ms in before:
             series.value, series.at_ms = value, at_ms
 
-    def text(self, *, open_metrics: bool = False, names: Iterable[str] | None = None) -> str:
+    def text(self, *, open_metrics: bool = False) -> str:
         """All values as text; every metric with its HELP and TYPE (and UNIT), in a fixed order."""
         out: list[str] = []
         with self.lock:
-            for name in self.families if names is None else names:
+            for name in self.families:
                 living = [series for series in self._series.get(name, {}).values() if series.value is not None]
                 if living:
                     out += _head(self.families[name], open_metrics)

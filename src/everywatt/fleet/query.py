@@ -7,7 +7,6 @@ go out in parallel, are tried again where a server is busy, and cut in halves wh
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from array import array
@@ -18,16 +17,14 @@ from operator import lt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.net.api import ApiClient, NotTaken
+from everywatt.fleet.metrics import escape
+from everywatt.net.api import ApiClient, NotTaken, api_answer, refusal
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-from everywatt.core import foreign
-from everywatt.fleet.metrics import escape
 
 _SELECTOR: Final = re.compile(r"(?:[A-Za-z_:][\w:]*)?\s*(?:\{.*\})?", re.DOTALL)
 _LABEL: Final = re.compile(r"[A-Za-z_]\w*")
@@ -66,12 +63,9 @@ def quoted(value: str) -> str:
 def selector(metric: str, labels: Mapping[str, str]) -> Wanted:
     """Series whose name and labels contain these texts, wherever."""
     pairs = [("__name__", metric), *labels.items()]
-    return Wanted("{" + ",".join(f"{name}=~{quoted(_containing(text))}" for name, text in pairs if text) + "}")
-
-
-def _containing(text: str) -> str:
     # The dot is to match newlines too; ends of lines are no ends of a label.
-    return f"(?s).*{re.escape(text)}.*"
+    terms = [f"{name}=~{quoted(f'(?s).*{re.escape(text)}.*')}" for name, text in pairs if text]
+    return Wanted("{" + ",".join(terms) + "}")
 
 
 def read_filter(path: Path) -> list[Wanted]:
@@ -94,21 +88,15 @@ def _old(path: Path, text: str) -> list[Wanted]:
         raise UsageError(f"{path} is not JSON: {error}.", cure=FORM) from None
     found = []
     for number, entry in enumerate(entries, 1):
-        metric, labels = [*entry, {}][:2] if _pair(entry) else (entry, {})
-        if not isinstance(metric, str) or not metric or not _sound(labels):
+        pair = isinstance(entry, list) and 1 <= len(entry) <= 2
+        metric, labels = [*entry, {}][:2] if pair else (entry, {})
+        sound = isinstance(labels, dict) and all(
+            isinstance(value, str) and _LABEL.fullmatch(name) for name, value in labels.items()
+        )
+        if not isinstance(metric, str) or not metric or not sound:
             raise UsageError(f"{path}: entry {number} is not a metric with labels.", cure=FORM)
         found.append(selector(metric, labels))
     return found
-
-
-def _pair(entry: object) -> bool:
-    return isinstance(entry, list) and 1 <= len(entry) <= 2
-
-
-def _sound(labels: object) -> bool:
-    return isinstance(labels, dict) and all(
-        isinstance(value, str) and _LABEL.fullmatch(name) for name, value in labels.items()
-    )
 
 
 @dataclass(slots=True)
@@ -262,49 +250,24 @@ def plan(
 
 
 def _count(client: ApiClient, wanted: Wanted, start_ms: int, end_ms: int) -> int:
-    """How many series there are."""
     times = [("start", _seconds(start_ms)), ("end", _seconds(end_ms))]
     try:
-        data = _asked(client, "/api/v1/series", [("match[]", wanted.promql), *times])
+        data = api_answer(client, "/api/v1/series", [("match[]", wanted.promql), *times])
     except NotTaken as error:
-        raise _no(client, wanted, error) from None
+        raise refusal(client, wanted.promql, error) from None
     return len(data.get("data") or ())
 
 
 def _answers(client: ApiClient, piece: Piece) -> Iterator[dict[str, Any]]:
     """The answer to a piece, or those to its parts, in order of time."""
     try:
-        yield _asked(client, *piece.question())
+        yield api_answer(client, *piece.question())
     except NotTaken as error:
         halves = piece.halves() if _TOO_MUCH.search(str(error)) else None
         if halves is None:
-            raise _no(client, piece.wanted, error) from None
+            raise refusal(client, piece.wanted.promql, error) from None
         for half in halves:
             yield from _answers(client, half)
-
-
-def _asked(client: ApiClient, path: str, params: list[tuple[str, str]]) -> dict[str, Any]:
-    kept: list[Any] = []
-    client.ask(path, params, check=lambda data: kept.append(json.loads(data)))
-    answer = kept[-1]
-    if not isinstance(answer, dict) or "status" not in answer:
-        raise MeasurementRefused(
-            f"{client.shown} is not a Prometheus server: unexpected response.", cure="check the address"
-        )
-    if answer["status"] != "success":
-        raise NotTaken(str(answer.get("error") or "no reason given"))
-    if answer.get("isPartial"):
-        answer = {**answer, "warnings": [*(answer.get("warnings") or ()), "the response is partial"]}
-    return answer
-
-
-def _no(client: ApiClient, wanted: Wanted, error: NotTaken) -> MeasurementRefused:
-    text = str(error)
-    try:
-        text = str(json.loads(text)["error"])
-    except (ValueError, KeyError, TypeError):
-        pass
-    return MeasurementRefused(f"{client.shown} rejects {wanted.promql}: {text.rstrip('.')}.")
 
 
 def _take(answer: Mapping[str, Any], piece: Piece, found: Found) -> None:

@@ -73,7 +73,6 @@ class SegmentSession(Session):
             self.rows(source, [row])
 
     def tell(self, at_ns: int, rows: list[dict[str, Any]]) -> None:
-        """Keep samples."""
         if rows:
             self.sample_count += sum(row["c"] for row in rows if "c" in row)
             self._safely(self.writer.append_table, self._samples, at_ns, rows)
@@ -251,7 +250,6 @@ class Batch:
 
     @property
     def first_ms(self) -> int:
-        """The time of the oldest sample."""
         return min((samples[0][0] for _, samples in self.series), default=0)
 
 
@@ -340,7 +338,6 @@ class Queue:
         return self._db
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._db is not None:
             self._db.close()
         self._db, self._group = None, None

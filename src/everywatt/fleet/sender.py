@@ -79,7 +79,6 @@ class Poster:
         )
 
     def post(self, series: Sequence[tuple[bytes, tuple[Sample, ...]]]) -> Answer:
-        """Send these series."""
         body = self._encoding.write(series)
         # Ends of series alone: there may be nothing to say of them.
         return self.send(body) if body else Answer(Verdict.TAKEN)
@@ -100,7 +99,6 @@ class Poster:
         return Answer(Verdict.LATER, why, retry_after_s(response.headers.get("retry-after")))
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 
@@ -170,7 +168,6 @@ class Sender:
     # The thread.
 
     def start(self) -> None:
-        """Send from now on."""
         self._keep()  # where it begins, should nobody be there to take anything for long
         self._thread = self._clock.spawn(self._run, "remote-write")
 

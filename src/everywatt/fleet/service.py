@@ -66,8 +66,7 @@ def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: 
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
-    if reload is not None:
-        agent.on_reload(reload)
+    agent.reload = reload
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, agent.stop)
     signal.signal(signal.SIGHUP, agent.ask_reload)

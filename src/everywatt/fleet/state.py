@@ -75,7 +75,6 @@ class State:
     rows: dict[str, LastRow] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         names = ("devices", "owners", "levels", "segment", "accounts", "bounds", "reasons", "use")
         head = {"schema": "everywatt/1", "kind": "agent-state", "version": VERSION}
         return {**head, **{name: getattr(self, name) for name in names}}

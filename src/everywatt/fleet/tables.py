@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from everywatt.core.errors import MissingExtra, TapeError, UsageError
+from everywatt.core.errors import TapeError, UsageError
 from everywatt.core.files import replacing
-from everywatt.core.plugins import arrow
+from everywatt.core.plugins import arrow, library
 from everywatt.fleet.metrics import labels_text
 from everywatt.fleet.query import Series
 from everywatt.tape.exporting import iso
@@ -104,10 +104,7 @@ def _columns(series: Sequence[Series], rates: bool) -> tuple[str, ...]:
 
 def frame(table: Joined) -> pd.DataFrame:
     """The table for pandas, indexed by `time`."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "analysis") from None
+    pd = library("pandas", "analysis")
     index = pd.DatetimeIndex(table.at_ms.astype("datetime64[ms]"), tz="UTC", name="time")
     return pd.DataFrame(table.values, index=index, columns=list(table.columns))
 

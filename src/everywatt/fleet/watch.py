@@ -30,7 +30,7 @@ WAIT_FOR_USE_NS = 3 * NS
 LEVELS_NS = 60 * NS
 YOUNG_NS = 2 * NS  # of an agent that has just started, both are found anew after so long
 LEVELS_GROW = 4  # and idle levels, until they are a minute old, after a quarter of the time since the start
-INTERVALS_NS = 15 * NS
+INTERVALS_NS = 60 * NS  # they change slowly, and hold for windows of a minute or more
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
 SCRAPED_NS = 300 * NS  # a scrape that is longer ago is not waited for; Prometheus looks back as far
@@ -160,6 +160,7 @@ class Watcher:
         if now_ns >= self._tidy_ns:
             self._tidy_ns = now_ns + TIDY_NS
             self.cpu.tidy(self.gpus.pids())
+            self.places.tidy([seen.facts for seen in self.cpu.alive.values()])
             self.counters.tidy(self.cpu.memory, now_ns, self._final_ns(now_ns))
             living = {owner.id for owner in (*self.counters.uj, *self.cpu.memory) if owner.kind == "job"}
             self.places.jobs = {id_: job for id_, job in self.places.jobs.items() if id_ in living}

@@ -27,6 +27,7 @@ from everywatt.core.energy import Energy
 from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration, format_money, format_number, format_quantity
 from everywatt.core.lazy_dataclass import dataclass
+from everywatt.core.units import J_PER_KWH
 
 TABLE = "grid_intensity.csv"
 SOURCE = "Our World in Data, as carried by codecarbon 3.3.2"
@@ -162,7 +163,6 @@ def _grams(path: Path, number: int, text: str) -> float:
     return value
 
 
-J_PER_KWH = 3.6e6
 PREFIXED = ("g CO2e", "Wh")
 LAMP_W = 10.0
 PHONE_WH = 15.0
@@ -222,7 +222,6 @@ class Amount:
         return format_quantity(self.value, self.unit, below, above)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {"value": self.value, "low": self.low, "high": self.high, "unit": self.unit, "how": self.how}
         return {**data, "refused": self.refused} if self.refused else data
 
@@ -245,7 +244,6 @@ class Footprint:
     sci: Amount | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         parts = {name: getattr(self, name) for name in ("energy", "carbon", "carbon_varying", "cost", "sci")}
         given = {name: amount.to_dict() for name, amount in parts.items() if amount is not None}
         return {**given, "pue": self.pue, "equivalents": list(self.equivalents)}
@@ -297,7 +295,7 @@ def account(energy: Energy, factors: Factors, varying_g_per_kwh: float | None = 
     if factors.price_per_kwh is not None:
         unit = factors.currency or "(price units)"
         cost = amount(factors.price_per_kwh, unit, f"kWh{times} × {factors.price_per_kwh:g} {factors.currency} per kWh")
-    whole = amount(1000.0, "Wh", f"measured energy{times}")
+    whole = amount(1000.0, "Wh", f"{'modelled' if 'modelled' in energy.pedigree else 'measured'} energy{times}")
     sci = _sci(varying or carbon, factors)
     return Footprint(whole, carbon, varying, cost, factors.pue, _equivalents(whole), sci)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from everywatt.api.run import Run
 from everywatt.core import foreign
-from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device
 from everywatt.core.errors import MeasurementRefused, RunExists, UsageError
@@ -65,7 +65,6 @@ class Log:
 
     @property
     def lines(self) -> list[tuple[int, Mapping[str, Any]]]:
-        """The lines of all segments."""
         return [line for segment in self.segments for line in segment]
 
 
@@ -120,7 +119,7 @@ def read_log(lines: Iterator[str], shift_ns: int = 0) -> Log:
             continue
         try:
             log.segments[-1].append((parse_utc_ns(entry["date"], "iso", "date") - shift_ns, metrics))
-        except (UsageError, OverflowError):
+        except UsageError:
             log.torn += 1
     return log
 
@@ -175,8 +174,14 @@ def tables_of(log: Log, options: Mapping[str, Any] | None = None) -> list[Table]
     tables = {}
     for card in cards:
         facts, why = card_facts(card, cards, options)
-        channels = _card_channels(card, facts, counted)
-        tables[card] = Table(group(f"gpu.{card}", "aipowermeter", channels, label=why or ""))
+        device = f"gpu.{card}"
+        name, unit, kind, pedigree = ("energy", "J", Kind.COUNTER, Pedigree.COUNTER) if counted else GAUGED
+        channels = [
+            Channel(f"{device}.{name}", unit, kind, device, Domain.GPU, pedigree=pedigree, facts=facts),
+            Channel(f"{device}.utilisation", "%", Kind.GAUGE, device),
+            Channel(f"{device}.memory", "B", Kind.GAUGE, device),
+        ]
+        tables[card] = Table(group(device, "aipowermeter", channels, label=why or ""))
     for segment in log.segments:
         last: int | None = None
         # Counters start again with each segment, so that the time since the last one counts as not observed.
@@ -258,16 +263,6 @@ def segments_of(log: Log) -> list[tuple[int, int]]:
     return [(start, end) for start, end in edges if end > start]
 
 
-def _card_channels(card: str, facts: Facts, counted: bool) -> list[Channel]:
-    device = f"gpu.{card}"
-    name, unit, kind, pedigree = ("energy", "J", Kind.COUNTER, Pedigree.COUNTER) if counted else GAUGED
-    return [
-        Channel(f"{device}.{name}", unit, kind, device, Domain.GPU, pedigree=pedigree, facts=facts),
-        Channel(f"{device}.utilisation", "%", Kind.GAUGE, device),
-        Channel(f"{device}.memory", "B", Kind.GAUGE, device),
-    ]
-
-
 def section(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """An object in an object; an empty one where there is none."""
     found = metrics.get(name)
@@ -310,7 +305,6 @@ def _card_values(metrics: Mapping[str, Any], card: str, log: Log) -> list[float 
 
 
 def day_text(utc_ns: int) -> str:
-    """How AIPowerMeter writes an instant."""
     whole, part = divmod(utc_ns, NS)
     return f"{datetime.fromtimestamp(whole):%Y-%m-%d %H:%M:%S}.{part // 1000:06d}"
 
@@ -340,17 +334,13 @@ def export_aipowermeter(run: Run, folder: Path | None = None) -> list[Path]:
         raise MeasurementRefused("This run has no power to export.")
     folder.mkdir(parents=True, exist_ok=True)
     about = folder / "metadata.json"
-    metadata = {"description": _description(run), "date": day_text(_started_ns(run))}
+    # What its user wrote about it, here or in their recording that it was made from; else its name.
+    theirs = run.meta.get("description")
+    text = theirs.get("description") if isinstance(theirs, Mapping) else theirs
+    metadata = {"description": run.meta.get("note") or text or run.name, "date": day_text(_started_ns(run))}
     about.write_text(json.dumps(metadata) + "\n", encoding="utf-8")
     target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [target, about]
-
-
-def _description(run: Run) -> Any:
-    """What its user wrote about it, here or in their recording that it was made from; else its name."""
-    theirs = run.meta.get("description")
-    text = theirs.get("description") if isinstance(theirs, Mapping) else theirs
-    return run.meta.get("note") or text or run.name
 
 
 def _started_ns(run: Run) -> int:

@@ -59,7 +59,6 @@ class TelemetryLog:
         self._summary_due_s = 0.0
 
     def event(self, event: Event) -> None:
-        """One line."""
         record = self._record(event)
         os.write(self._file, dumps(record).encode() + b"\n")
         self._summary.add(record)
@@ -70,7 +69,6 @@ class TelemetryLog:
             self._summary_due_s = began_s + max(SUMMARY_EVERY_S, SUMMARY_SHARE * took_s)
 
     def close(self) -> None:
-        """No more lines."""
         os.close(self._file)
 
     def _record(self, event: Event) -> dict[str, Any]:
@@ -154,7 +152,6 @@ class Summary(ToDict):
         job["output"] = details.get("output") or job["output"]
 
     def workers_csv(self) -> str:
-        """The layout of summary.json.workers.csv."""
         jobs = Counter(job.get("worker") for job in self.jobs.values())
         rows = [
             [name, jobs[name], *(counts.get(key, 0) for key in WORKER_COLUMNS[2:])]
@@ -164,7 +161,6 @@ class Summary(ToDict):
 
 
 def summarise(events: Iterable[Mapping[str, Any]], log: str = "") -> Summary:
-    """Jobs and workers from events."""
     summary = Summary(log)
     for event in events:
         summary.add(event)

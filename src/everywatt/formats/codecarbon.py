@@ -15,10 +15,10 @@ from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
+from everywatt.core.units import J_PER_KWH
 from everywatt.meters.series import Part, Table, group, number, write_parts, zone_ns
 from everywatt.tape.importing import parse_utc_ns
 
-J_PER_KWH: Final = 3.6e6
 COLUMNS: Final = (
     ("cpu_energy", "cpu.0.package.energy", "cpu.0", Domain.PACKAGE, Pedigree.MODELLED),
     ("gpu_energy", "gpu.all.energy", "gpu.all", Domain.GPU, Pedigree.COUNTER),
@@ -59,7 +59,7 @@ def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, 
         duration_s = number(row.get("duration"))
         try:
             end = parse_utc_ns(row.get("timestamp", ""), "iso", "timestamp") - zone_ns(options)
-        except (UsageError, OverflowError):
+        except UsageError:
             continue
         if duration_s is not None and 0 < duration_s < 3e9:
             ends.append((end, duration_s, row))
@@ -71,14 +71,12 @@ def part_of(name: str, rows: Sequence[Mapping[str, str]], options: Mapping[str, 
         Channel(name, "J", Kind.COUNTER, device, domain, pedigree=pedigree)
         for _, name, device, domain, pedigree in COLUMNS
     ]
-    table = Table(group("codecarbon", "codecarbon", channels), period_s=1.0)
+    table = Table(group("codecarbon", "codecarbon", channels), period_s=max(ends[0][1], 1.0))
     table.add(start, [0.0 if any(number(row.get(c[0])) is not None for *_, row in ends) else None for c in COLUMNS])
     for end, _, row in ends:
         table.add(
             end, [None if (kwh := number(row.get(c[0]))) is None or kwh < 0 else kwh * J_PER_KWH for c in COLUMNS]
         )
-    steps = [b[0] - a[0] for a, b in zip([(start, ())], ends, strict=False)]
-    table.period_s = max(max(steps, default=NS) / NS, 1.0)
     last = ends[-1][2]
     about = {
         key: last[key]

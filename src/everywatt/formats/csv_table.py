@@ -12,6 +12,7 @@ from typing import Any, Final
 from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.errors import UsageError
+from everywatt.core.units import SI_UNITS
 from everywatt.meters.series import Part, Table, write_part, zone_ns
 from everywatt.sensors.cpu.rapl import RAPL_DOMAINS, Cpu, counter_facts
 from everywatt.tape import exporting
@@ -21,18 +22,6 @@ FACTS: Final = ("gain_pct", "offset_w", "quantum", "wrap", "max_w", "window_s")
 OF_VALUES: Final = ("unit", "kind", "device", "domain", "scale", "cpu", *FACTS)
 OPTIONS: Final = ("time", "time_format", "zone_h", "values", *OF_VALUES, "delimiter", "name", "meta")
 DELIMITERS: Final = (",", "\t", ";", "|")
-# Units that carry energy, with the one that a tape has and the factor to it.
-UNITS: Final = {
-    "mW": ("W", 1e-3),
-    "kW": ("W", 1e3),
-    "MW": ("W", 1e6),
-    "mJ": ("J", 1e-3),
-    "kJ": ("J", 1e3),
-    "MJ": ("J", 1e6),
-    "Wh": ("J", 3600.0),
-    "kWh": ("J", 3.6e6),
-    "MWh": ("J", 3.6e9),
-}
 
 
 def import_csv(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
@@ -127,7 +116,7 @@ def _channel(column: str, spec: Mapping[str, Any]) -> Channel:
         facts = _rapl_facts(spec, domain) if "cpu" in spec else Facts()
     except (TypeError, ValueError) as error:
         raise UsageError(f"Column '{column}': {error}.") from None
-    unit, factor = UNITS.get(str(spec.get("unit", "")), (str(spec.get("unit", "")), 1.0))
+    unit, factor = SI_UNITS.get(str(spec.get("unit", "")), (str(spec.get("unit", "")), 1.0))
     if unit in ("W", "J") and domain is None:
         cure = f"--set domain=wall, or another of {', '.join(Domain)}"
         raise UsageError(f"Column '{column}' in {unit} needs a domain for its joules.", cure=cure)

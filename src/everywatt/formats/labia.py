@@ -29,34 +29,33 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
 
+from everywatt.api.run import load
 from everywatt.core import foreign
-from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, fresh
+from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.files import replace_text, replacing
 from everywatt.core.tables import csv_text
 from everywatt.formats.aipowermeter import END, FILE, Log, day_text, json_object, read_log, section, watts_of
+from everywatt.ledger.engine import UJ
+from everywatt.meters.archive import downsample
 from everywatt.meters.block import Block
-from everywatt.meters.downsample import downsample
 from everywatt.meters.omegawatt_csv import write_csv
-from everywatt.meters.series import zone_ns
+from everywatt.meters.series import Part, Table, group, write_part, zone_ns
 from everywatt.slurm.locks import exclusive
 from everywatt.slurm.schema import DeviceEnergy, JobOnNode
 from everywatt.slurm.site.store import safe_node
 from everywatt.slurm.site.users import is_name
-from everywatt.tape.accumulate import Accumulator
 from everywatt.tape.importing import parse_utc_ns
 
 META: Final = "meta_data.json"
-UJ: Final = 1_000_000
 NOTE: Final = "imported from a Lab-IA tree"
 INFERRED: Final = "its end is inferred from its last reading"
 
@@ -78,13 +77,13 @@ def read_tree(root: Path, options: Mapping[str, Any] | None = None) -> Found:
         raise UsageError(f"{root} contains no Lab-IA jobs.", cure=f"folders with {META} and {FILE}")
     for folder in folders:
         try:
-            found.jobs += _job(folder, options or {})
+            found.jobs.append(_job(folder, options or {}))
         except (OSError, UsageError, ValueError) as error:
             found.problems.append((folder, str(error)))
     return found
 
 
-def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
+def _job(folder: Path, options: Mapping[str, Any]) -> JobOnNode:
     about = json_object(folder / META)
     shift_ns = zone_ns(options)
     log = read_log(foreign.lines(folder / FILE), shift_ns) if (folder / FILE).is_file() else Log()
@@ -98,13 +97,12 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
     if start_ns is None or end_ns is None:
         raise ValueError("it has no times: no readings, and no start_date")
     end_ns = max(end_ns, start_ns)
-    nodes = about.get("node_id")
-    names = [str(node) for node in nodes] if isinstance(nodes, list) else [str(nodes or "unknown")]
+    node = about.get("node_id")
     devices, covered_s = _devices(log)
     length_s = (end_ns - start_ns) / NS
-    record = JobOnNode(
+    return JobOnNode(
         job_id=int(job),
-        node=names[0],
+        node=str((node[0] if isinstance(node, list) and node else node) or "unknown"),
         start_s=start_ns / NS,
         end_s=end_ns / NS,
         user=folder.parent.name,
@@ -121,43 +119,41 @@ def _job(folder: Path, options: Mapping[str, Any]) -> list[JobOnNode]:
         complete=told_ns is not None,
         note=NOTE if told_ns is not None else f"{NOTE}; {INFERRED}",
     )
-    return [record]
 
 
 def _devices(log: Log) -> tuple[list[DeviceEnergy], float]:
-    """Joules of each device by the rule of a tape's gauges (`Accumulator`), and the seconds that were so covered."""
-    steps = [after - at for segment in log.segments for (at, _), (after, _) in pairwise(segment) if after > at]
+    """Joules of each device as a run of these readings has them, and the seconds that were observed."""
     rows = [[(at, _powers(metrics)) for at, metrics in segment] for segment in log.segments]
     devices = sorted({device for segment in rows for _, powers in segment for device in powers})
-    if not steps or not devices:
+    if not devices:
         return [], 0.0
-    watts = [
-        Channel(f"{device}.{what}.power", "W", Kind.GAUGE, device, Domain.GPU if is_gpu(device) else Domain.PACKAGE)
-        for device in devices
-        for what in ("own", "whole")
-    ]
-    total_ns, covered_ns = np.zeros(len(watts)), 0
-    for segment in rows:
-        running = Accumulator(GroupInfo("labia", "labia", "host", tuple(watts)), median(steps) / NS)
+    table = Table(group("labia", "labia", [_gauge(name) for device in devices for name in (f"own.{device}", device)]))
+    for segment in filter(None, rows):
+        if table.rows:
+            table.pause(segment[0][0])
         for at, powers in segment:
-            if running.last_ns is None or at > running.last_ns:
-                pairs = [powers.get(device, (math.nan, math.nan)) for device in devices]
-                running.add(fresh(at, tuple(w for own, whole in pairs for w in (own, max(whole, own)))))
-        reached = running.cum()
-        total_ns += [one.total for one in reached]
-        covered_ns += max(one.observed_ns for one in reached)
-    joules = (total_ns / NS).reshape(-1, 2).tolist()
+            pairs = [powers.get(device, (math.nan, math.nan)) for device in devices]
+            table.add(at, [w for own, whole in pairs for w in (own, max(whole, own))])
+    with TemporaryDirectory() as folder:
+        run = load(write_part(Path(folder) / "job.tape", Part([table]), [Path(FILE)], {}))
+        figures = {device: (run.energy(device=f"own.{device}"), run.energy(device=device)) for device in devices}
+        covered_s = run.duration_s * max(whole.coverage for _, whole in figures.values())
     return [
         DeviceEnergy(
             device,
             "gpu" if is_gpu(device) else "package",
             "nvml" if is_gpu(device) else "rapl",
-            round(own * UJ),
+            round((own.joules or 0.0) * UJ),
             0,
-            round(whole * UJ),
+            round((whole.joules or 0.0) * UJ),
         )
-        for device, (own, whole) in zip(devices, joules, strict=True)
-    ], covered_ns / NS
+        for device, (own, whole) in figures.items()
+    ], covered_s
+
+
+def _gauge(device: str) -> Channel:
+    domain = Domain.GPU if is_gpu(device.removeprefix("own.")) else Domain.PACKAGE
+    return Channel(f"{device}.power", "W", Kind.GAUGE, device, domain, pedigree=Pedigree.INTEGRATED)
 
 
 def _powers(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
@@ -186,7 +182,7 @@ def _instant(text: Any, shift_ns: int) -> int | None:
         return None
     try:
         return parse_utc_ns(text, "iso", "date") - shift_ns
-    except (UsageError, OverflowError):
+    except UsageError:
         return None
 
 
@@ -248,15 +244,11 @@ WAIT_S: Final = 120.0
 DATE: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Grams:
-    """Grams per kWh of one record, with the PUE in it: as the grid was then, and as one figure. None: not known."""
-
-    varying: float | None = None
-    constant: float | None = None
+Grams = tuple[float | None, float | None]
+"""Grams per kWh of one record, with the PUE in it: as the grid was then, and as one figure. None: not known."""
 
 
-def table_row(job: JobOnNode, generation: str, grams: Grams | None = None) -> list[str] | None:
+def table_row(job: JobOnNode, generation: str, grams: Grams = (None, None)) -> list[str] | None:
     """A record in the old columns; None where it has no energy or no duration, which the old tables cannot say."""
     length_s = job.end_s - job.start_s
     if job.energy_uj is None or length_s <= 0:
@@ -280,9 +272,7 @@ def table_row(job: JobOnNode, generation: str, grams: Grams | None = None) -> li
         _text(None if used is None else 100 * used, 2),
     ]
     if generation == "co2":
-        for wh in (gpu_wh, cpu_wh):
-            rates = (grams.varying, grams.constant) if grams else (None, None)
-            cells += [_text(None if rate is None else wh / 1000 * rate, 4) for rate in rates]
+        cells += [_text(None if rate is None else wh / 1000 * rate, 4) for wh in (gpu_wh, cpu_wh) for rate in grams]
     return cells
 
 

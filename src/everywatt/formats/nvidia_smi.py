@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from everywatt.core import foreign
-from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
-from everywatt.core.clocks import NS, Anchor
+from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
+from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.energy.publications import publications
 from everywatt.energy.ticks import climbs
@@ -31,13 +31,14 @@ from everywatt.meters.series import (
     group,
     number,
     start_ns,
+    write_part,
     write_parts,
     zone_ns,
 )
 from everywatt.sensors.calibrations import calibrated
 from everywatt.sensors.nvidia.gpu_known import draw_windows, facts_for
 from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
-from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
+from everywatt.tape.importing import parse_utc_ns, usual_period_s
 
 # The reading that looks closest, first: the instant one where the driver has it.
 POWER: tuple[tuple[str, Literal["instant", "draw", "average"]], ...] = (
@@ -71,25 +72,18 @@ def import_nvidia_smi(paths: Sequence[Path], out: Path, options: Mapping[str, An
         timed = _counted(rows, options)
     if not timed:
         raise UsageError(f"{paths[0]} contains no nvidia-smi rows with a timestamp.", cure="log with --format=csv")
-    shift_ns = zone_ns(options)
     by_gpu: dict[str, list[SmiRow]] = {}
     for row in timed:
         index = row.numbers.get("index")
         by_gpu.setdefault(f"{index:.0f}" if index is not None else "0", []).append(row)
-    first_ns = min(_utc_ns(row) for row in timed) - shift_ns - NS
-    recordings = []
+    tables = []
     for card, mine in sorted(by_gpu.items()):
         mine.sort(key=_utc_ns)
-        at_ns = [_utc_ns(row) - shift_ns - first_ns for row in mine]
-        recordings += _recordings(f"gpu.{card}", mine, at_ns, options)
-    if not recordings:
+        tables += _tables(f"gpu.{card}", mine, [_utc_ns(row) - zone_ns(options) for row in mine], options)
+    if not tables:
         raise UsageError(f"{paths[0]} has no known column.", cure="include a column such as power.draw")
-    last_ns = max(_utc_ns(row) for row in timed) - shift_ns
-    anchors = [Anchor(NS, first_ns + NS, NS, 0), Anchor(last_ns - first_ns, last_ns, last_ns - first_ns, 0)]
-    meta = {"imported_from": [path.name for path in paths], **dict(options.get("meta", {}))}
-    if rows[0].time is None:
-        meta["times"] = "counted, not logged"
-    return write_tape(out, recordings, meta=meta, anchors=anchors)
+    meta = {"times": "counted, not logged"} if rows[0].time is None else {}
+    return write_part(out, Part(tables, meta=meta), paths, options)
 
 
 def _counted(rows: Sequence[SmiRow], options: Mapping[str, Any]) -> list[SmiRow]:
@@ -119,7 +113,7 @@ def _utc_ns(row: SmiRow) -> int:
     return round(row.time.replace(tzinfo=UTC).timestamp() * 1e6) * 1000
 
 
-def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapping[str, Any]) -> list[Recording]:
+def _tables(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapping[str, Any]) -> list[Table]:
     found = []
     label = str(options.get("card") or rows[0].texts.get("name") or "")
     for column, reading in POWER:
@@ -145,16 +139,14 @@ def _recordings(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapp
     ]
     if state:
         channels = tuple(Channel(f"{device}.{name}", unit, Kind.GAUGE, device) for _, name, unit in state)
-        ticks = [
-            Row(t, t, t, tuple(_number(row, query) for query, _, _ in state))
-            for t, row in zip(at_ns, rows, strict=True)
-        ]
-        info = GroupInfo(f"{device}.state", "nvidia-smi", device, channels, label=label)
-        found.append(Recording(info, ticks, usual_period_s(at_ns)))
+        table = Table(GroupInfo(f"{device}.state", "nvidia-smi", device, channels, label=label))
+        for at, row in zip(at_ns, rows, strict=True):
+            table.add(at, [_number(row, query) for query, _, _ in state])
+        found.append(table)
     return found
 
 
-def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, label: str) -> Recording:
+def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, label: str) -> Table:
     """Fast polls repeat what was published once: a tape holds publications."""
     origin_ns = at_ns[0]
     polls = (np.array(at_ns, dtype=np.int64) - origin_ns) / NS
@@ -163,15 +155,14 @@ def _power(device: str, at_ns: list[int], watts: list[float], facts: Facts, labe
         published = publications(polls, watts, facts.period_s)
     period_s = published.period_s or facts.period_s
     channel = _power_channel(device, facts if facts.period_s else replace(facts, period_s=period_s))
-    half_s = (published.late_s - published.early_s) / 2
     # Centred on the best estimate, because a tape takes a publication to be in the middle of what is possible.
-    sides = (published.t_s - half_s, published.t_s + half_s)
-    early, late = (origin_ns + np.round(side * NS).astype(np.int64) for side in sides)
-    ticks = [
-        Row(int(b), int(a), int(b), (float(value),)) for a, b, value in zip(early, late, published.values, strict=True)
-    ]
+    half_ns = np.round((published.late_s - published.early_s) / 2 * NS).astype(np.int64).tolist()
+    centre_ns = (origin_ns + np.round(published.t_s * NS).astype(np.int64)).tolist()
     info = GroupInfo(f"{device}.power", "nvidia-smi", device, (channel,), tracked=True, label=label)
-    return Recording(info, ticks, period_s or usual_period_s(at_ns))
+    table = Table(info, period_s=period_s or usual_period_s(at_ns), half_ns=half_ns)
+    for at, value in zip(centre_ns, published.values, strict=True):
+        table.add(at, [value])
+    return table
 
 
 def _power_channel(device: str, facts: Facts) -> Channel:

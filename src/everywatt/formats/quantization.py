@@ -41,6 +41,10 @@ class OldFigure(ToDict):
     size_mb: float | None = None
     note: str = ""
 
+    @property
+    def size_bytes(self) -> float | None:
+        return None if self.size_mb is None else self.size_mb * 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class OldLayer(ToDict):

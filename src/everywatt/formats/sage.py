@@ -46,7 +46,7 @@ def take_record(line: str | bytes, series: dict[tuple[str, str], Table], wanted:
         at = parse_utc_ns(record["timestamp"], "iso", "timestamp")
         meta = record.get("meta") or {}
         labels = {key: str(meta[key]) for key in ("vsn", "node", "sensor", "cpu", "host") if key in meta}
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
         return False
     if not isinstance(name, str) or value is None:
         return isinstance(name, str)  # a text, a picture's address: a record, and no number

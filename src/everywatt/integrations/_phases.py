@@ -51,7 +51,6 @@ class Phases:
 
     @property
     def active(self) -> bool:
-        """True while something is recorded."""
         return self._meter is not None
 
     @property
@@ -62,7 +61,6 @@ class Phases:
         return self.run.energy()
 
     def start(self, name: str) -> None:
-        """Begin to record a run."""
         if self._meter is not None:
             self.stop()
         self.run, self._refused = None, None

@@ -14,7 +14,6 @@ import numpy as np
 
 from everywatt.api import Measurement, Meter, Run
 from everywatt.core.clocks import NS
-from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import dumps
 from everywatt.integrations._phases import figures
@@ -70,13 +69,9 @@ def labels(run: Run) -> dict[str, str]:
     energy = run.energy()
     found = {"run": run.name, "energy": str(energy), "coverage": f"{energy.coverage:.4f}"}
     found |= {"scope": energy.scope, "pedigree": energy.pedigree}
-    found |= _reasons("", energy) | _reasons("net_", run.energy_net())
+    found |= {"refused": energy.refused or "", "net_refused": run.energy_net().refused or ""}
     found |= {f"tag.{key}": str(value) for key, value in run.meta.get("tags", {}).items()}
     return {key: value for key, value in found.items() if value}
-
-
-def _reasons(prefix: str, energy: Energy) -> dict[str, str]:
-    return {} if energy.refused is None else {f"{prefix}refused": energy.refused}
 
 
 def power_curve(run: Run, most_points: int) -> list[PowerPoint]:

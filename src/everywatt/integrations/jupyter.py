@@ -22,13 +22,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
-            f"%%energy: {message}", cure="%%energy [NAME] [--period 100ms] [--no-estimate] [--out VAR] [-q]"
+            f"%%energy: {message}.", cure="%%energy [NAME] [--period 100ms] [--no-estimate] [--out VAR] [-q]"
         )
 
 
 def _parser() -> _Parser:
     parser = _Parser(prog="%%energy", add_help=False)
-    parser.add_argument("name", nargs="?", default="cell")
+    parser.add_argument("name", nargs="*")
     parser.add_argument("--period", default=None)
     parser.add_argument("--no-estimate", dest="estimate", action="store_false", default=None)
     parser.add_argument("--out", default=None)
@@ -57,14 +57,14 @@ class _Magic:
     def cell(self, line: str, cell: str) -> Any:
         """%%energy [NAME] [--period 100ms] [--no-estimate] [--out VAR] [-q]: measure a cell and show its energy.
 
-        NAME names the run (cell). --out keeps the measurement in a variable. -q shows nothing.
+        NAME names the run, in one or more words. --out keeps the measurement in a variable. -q shows nothing.
         """
         return self._measured(_parser().parse_args(shlex.split(line)), cell)
 
     def _measured(self, asked: argparse.Namespace, text: str) -> Any:
         body, last = self._compiled(text)
         options = {key: getattr(asked, key) for key in ("period", "estimate") if getattr(asked, key) is not None}
-        measurement = Measurement(asked.name, **options)
+        measurement = Measurement(" ".join(asked.name) or "cell", **options)
         scope = self._shell.user_ns
         value = None
         try:

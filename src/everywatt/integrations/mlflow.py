@@ -8,15 +8,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
 from everywatt.api import Measurement, Meter, Run
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library
 from everywatt.integrations import _summary
 
-BATCH = 1000  # the most metrics that MLflow takes at once
+MOST_METRICS, MOST_TAGS = 1000, 100  # that MLflow takes at once
 LONGEST_TAG = 5000
 
 
@@ -39,7 +37,10 @@ def log_run(
     mlflow = library("mlflow", "mlflow")
     measured = _summary.as_run(run)
     client = mlflow.MlflowClient()
-    target = run_id or _active(mlflow)
+    active = mlflow.active_run()
+    if run_id is None and active is None:
+        raise UsageError("There is no active MLflow run.", cure="with mlflow.start_run(): …, or log_run(…, run_id=…)")
+    target = run_id or str(active.info.run_id)
     now_ms = time.time_ns() // 1_000_000
     entries = [
         mlflow.entities.Metric(prefix + name, value, now_ms, 0) for name, value in _summary.metrics(measured).items()
@@ -52,21 +53,10 @@ def log_run(
         mlflow.entities.RunTag(f"everywatt.{key}", value[:LONGEST_TAG])
         for key, value in _summary.labels(measured).items()
     ]
-    _send(client, target, entries, tags)
+    for start in range(0, len(entries), MOST_METRICS):
+        client.log_batch(target, metrics=entries[start : start + MOST_METRICS])
+    for start in range(0, len(tags), MOST_TAGS):
+        client.log_batch(target, tags=tags[start : start + MOST_TAGS])
     with _summary.artefacts(measured, artefact) as files:
         for file in files:
             client.log_artifact(target, str(file), artifact_path="everywatt")
-
-
-def _active(mlflow: Any) -> str:
-    active = mlflow.active_run()
-    if active is None:
-        raise UsageError("There is no active MLflow run.", cure="with mlflow.start_run(): …, or log_run(…, run_id=…)")
-    return str(active.info.run_id)
-
-
-def _send(client: Any, run_id: str, metrics: Sequence[Any], tags: Sequence[Any]) -> None:
-    for start in range(0, len(metrics), BATCH):
-        client.log_batch(run_id, metrics=metrics[start : start + BATCH])
-    for start in range(0, len(tags), 100):
-        client.log_batch(run_id, tags=tags[start : start + 100])

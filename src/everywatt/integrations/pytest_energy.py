@@ -21,8 +21,9 @@ that cannot be decided is shown in the summary, and fails with --energy-strict.
 from __future__ import annotations
 
 import json
+import math
+import os
 import platform
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
@@ -67,16 +68,16 @@ class Baselines:
         self.strict = strict
 
     def get(self, name: str) -> Baseline | None:
-        """What is stored for that name."""
         return self._read().get(name)
 
     def put(self, name: str, energy: Energy, cpu_s: float | None = None) -> None:
         """Store a figure; several processes of one test run may do so at once."""
         import fcntl
 
-        lock = self.path.with_name(f".{self.path.name}.lock")
-        with lock.open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        # The folder is the lock: a lock file would stay behind, or be removed while another process waits for it.
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             known = self._read()
             known[name] = {
                 "joules": energy.joules,
@@ -92,7 +93,8 @@ class Baselines:
 
             tests = {"schema": "everywatt/1", "kind": "energy-baselines", "tests": dict(sorted(known.items()))}
             replace_text(self.path, json.dumps(tests, indent=2) + "\n")
-        lock.unlink(missing_ok=True)
+        finally:
+            os.close(folder)
 
     def _read(self) -> dict[str, Baseline]:
         try:
@@ -122,8 +124,11 @@ def over(energy: Energy, limit_j: float) -> bool | None:
 def over_baseline(energy: Energy, stored: Baseline, share: float) -> tuple[bool | None, str]:
     """Whether it is above the baseline by more than `share`, and a sentence.
 
-    On the machine of the baseline what both figures share (a sensor's gain, a model) does not count.
+    On the machine of the baseline what both figures share (a sensor's gain, a model) does not count. What is left
+    of the two intervals is independent, so their half-widths add in quadrature.
     """
+    from everywatt.core.format import format_joules, format_rounded
+
     if energy.joules is None:
         return None, f"no energy: {energy.refused}"
     if stored["joules"] is None:
@@ -131,27 +136,32 @@ def over_baseline(energy: Energy, stored: Baseline, share: float) -> tuple[bool 
     if energy.scope != stored["scope"]:
         return None, f"the baseline covers {stored['scope']}, this energy covers {energy.scope}"
     same = platform.node() == stored["host"] and energy.pedigree == stored["pedigree"]
-    below = own_half(energy) if same else energy.joules - (energy.low or 0.0)
-    above = stored["own"] if same else (stored["high"] or 0.0) - stored["joules"]
     limit = stored["joules"] * (1 + share)
-    text = f"{energy} against a baseline of {stored['joules']:.4g} J {share:+.0%} = {limit:.4g} J"
-    if energy.joules - below > limit + above:
+    allowed = f"{format_joules(stored['joules'])} {share:+.0%} = {format_joules(limit)}"
+    text = f"energy: {energy} against a baseline of {allowed}"
+    if same:
+        below = above = math.hypot(own_half(energy), (1 + share) * stored["own"])
+        text += f" (here ± {format_rounded('J', above, above)}: errors that both share cancel)"
+    else:
+        low, high = stored["low"] or 0.0, stored["high"] or 0.0
+        below = math.hypot(energy.joules - (energy.low or 0.0), (1 + share) * (high - stored["joules"]))
+        above = math.hypot((energy.high or 0.0) - energy.joules, (1 + share) * (stored["joules"] - low))
+    if energy.joules - below > limit:
         return True, text
-    return (False if energy.joules + below <= limit + above else None), text
+    return (False if energy.joules + above <= limit else None), text
 
 
 class EnergyFixture:
     """What the fixture `energy` gives: measure blocks, compare them with a limit or with the stored baseline."""
 
-    def __init__(self, name: str, baselines: Baselines) -> None:
-        self.name = name
-        self._baselines = baselines
+    def __init__(self, item: pytest.Item) -> None:
+        self._item = item
 
     def measure(self, name: str = "") -> Measurement:
         """A block to measure (`with energy.measure() as m: …`); nothing of it stays on disk."""
         from everywatt.api.measurement import measure
 
-        found: Measurement = measure(name or self.name, save=False)
+        found: Measurement = measure(name or self._item.nodeid, save=False)
         return found
 
     def at_most(self, block: Measurement | Energy, limit: str, *, cpu: str | None = None) -> None:
@@ -162,73 +172,84 @@ class EnergyFixture:
         from everywatt.core.energy import Energy
 
         found, cpu_s = (block, None) if isinstance(block, Energy) else (block.energy, block.cpu_s)
-        check(found, limit, self.name, self._baselines, cpu_s=cpu_s, cpu=cpu)
+        check(self._item, found, limit, cpu_s=cpu_s, cpu=cpu)
 
 
-def check(
-    energy: Energy,
-    limit: str,
-    name: str,
-    baselines: Baselines,
-    *,
-    cpu_s: float | None = None,
-    cpu: str | None = None,
-) -> str | None:
+def check(item: pytest.Item, energy: Energy, limit: str, *, cpu_s: float | None = None, cpu: str | None = None) -> None:
     """Fail the test where it is certainly above the limit. Where that cannot be said: fail if strict, else warn.
 
-    Gives the sentence of the warning.
+    The figure, and what is undecided, go to the test's properties, for the summary and for JUnit files.
     """
-    verdict, text = decide(energy, limit, name, baselines, cpu_s=cpu_s, cpu=cpu)
+    from everywatt.core.errors import UsageError
+
+    baselines = _baselines(item.config)
+    item.user_properties.append((PROPERTY, _figure(energy, cpu_s)))
+    try:
+        verdict, text = decide(energy, limit, item.nodeid, baselines, cpu_s=cpu_s, cpu=cpu)
+    except UsageError as error:
+        raise pytest.fail.Exception(f"{MARK}: {error}", pytrace=False) from None
     if verdict is True:
-        pytest.fail(f"too much energy: {text}", pytrace=False)
-    if verdict is False:
-        return None
-    if baselines.strict:
-        pytest.fail(f"energy limit undecided: {text}", pytrace=False)
-    warnings.warn(EnergyWarning(f"{name}: undecided: {text}"), stacklevel=2)
-    return text
+        pytest.fail(f"too much {text}", pytrace=False)
+    if verdict is None and baselines.strict:
+        pytest.fail(f"limit undecided: {text}", pytrace=False)
+    if verdict is None:
+        item.user_properties.append((UNDECIDED, text))
+        item.warn(EnergyWarning(f"{item.nodeid}: undecided: {text}"))
 
 
 def decide(
     energy: Energy, limit: str, name: str, baselines: Baselines, *, cpu_s: float | None = None, cpu: str | None = None
 ) -> tuple[bool | None, str]:
     """Whether a block is above its limit (None: that cannot be said), and a sentence."""
-    modelled = energy.joules is None or "modelled" in energy.pedigree
-    if limit.strip().endswith("%"):
-        return _against_baseline(energy, limit, name, baselines, cpu_s if modelled else None, cpu_s)
-    if modelled and cpu is not None and cpu_s is not None:
-        from everywatt.core.units import parse_duration_s
+    from everywatt.core.units import parse_duration_s, parse_energy_j
 
-        return _over_cpu(cpu_s, parse_duration_s(cpu), f"the limit of {cpu}")
-    from everywatt.core.units import parse_energy_j
-
-    verdict = over(energy, parse_energy_j(limit))
-    text = f"{energy} exceeds the limit of {limit}" if verdict else f"{energy} against the limit of {limit}"
-    if verdict is None and modelled and cpu is None:
-        text += '; a limit such as cpu="200 ms" beside it decides without a sensor'
-    return verdict, text
+    modelled = not energy.measured
+    relative = limit.strip().endswith("%")
+    limit_s = None if cpu is None else parse_duration_s(cpu)
+    decisions: list[tuple[bool | None, str]] = []
+    if modelled and limit_s is not None and cpu_s is not None:
+        decisions.append(_over_cpu(cpu_s, limit_s, f"the limit of {cpu}"))
+    if relative:
+        decisions.append(_against_baseline(energy, limit, name, baselines, cpu_s if modelled else None, cpu_s))
+    elif not decisions:
+        verdict = over(energy, parse_energy_j(limit))
+        text = f"energy: {energy} {'exceeds' if verdict else 'against'} the limit of {limit}"
+        if energy.joules is None:
+            text = f"no figure for the limit of {limit} ({energy.refused})"
+        if verdict is None and modelled and cpu is None:
+            text += '; a limit such as cpu="200 ms" beside it decides without a sensor'
+        decisions.append((verdict, text))
+    # Above one limit is above; below needs all of them.
+    return min(decisions, key=lambda decision: (True, None, False).index(decision[0]))
 
 
 def _over_cpu(cpu_s: float, limit_s: float, what: str) -> tuple[bool | None, str]:
     from everywatt.core.format import format_duration
 
-    text = (
-        f"{format_duration(cpu_s)} of CPU time against {what} ({format_duration(limit_s)}); energy is not measured here"
-    )
-    if cpu_s > limit_s * (1 + CPU_SHARE) + CPU_SLACK_S:
-        return True, text
-    return (False if cpu_s <= limit_s else None), text
+    over = cpu_s > limit_s * (1 + CPU_SHARE) + CPU_SLACK_S
+    compared = f"{format_duration(cpu_s)} {'exceeds' if over else 'against'} {what}"
+    text = f"CPU time: {compared}; energy is only modelled here"
+    return (True if over else False if cpu_s <= limit_s else None), text
+
+
+def _figure(energy: Energy, cpu_s: float | None) -> str:
+    """What a test took; what is certain first."""
+    from everywatt.core.format import format_duration
+
+    return str(energy) if energy.measured or cpu_s is None else f"{format_duration(cpu_s)} of CPU time, {energy}"
 
 
 def _against_baseline(
     energy: Energy, limit: str, name: str, baselines: Baselines, decisive_s: float | None, cpu_s: float | None
 ) -> tuple[bool | None, str]:
+    from everywatt.core.format import format_duration
+
     try:
         share = float(limit.strip().rstrip("%").strip()) / 100
     except ValueError:
-        raise pytest.UsageError(
-            f"max_energy: '{limit}' is neither an energy such as 5 J nor a percentage such as +10%"
-        ) from None
+        from everywatt.core.errors import UsageError
+
+        raise UsageError(f"'{limit}' is not a percentage.", cure="+10%, or an energy such as 5 J") from None
     if baselines.update and (energy.joules is not None or cpu_s is not None):
         baselines.put(name, energy, cpu_s)
         return False, "stored"
@@ -237,7 +258,8 @@ def _against_baseline(
         return None, f"no baseline in {baselines.path.name}; pytest --energy-update stores {energy}"
     known_s = stored.get("cpu_s")
     if decisive_s is not None and known_s is not None and stored["host"] == platform.node():
-        return _over_cpu(decisive_s, known_s * (1 + share), f"the baseline {share:+.0%}")
+        limit_s = known_s * (1 + share)
+        return _over_cpu(decisive_s, limit_s, f"the baseline {share:+.0%} = {format_duration(limit_s)}")
     return over_baseline(energy, stored, share)
 
 
@@ -250,7 +272,7 @@ def _baselines(config: pytest.Config) -> Baselines:
 @pytest.fixture
 def energy(request: pytest.FixtureRequest) -> EnergyFixture:
     """Measure blocks of a test, and hold them to a limit or to the stored baseline."""
-    return EnergyFixture(request.node.nodeid, _baselines(request.config))
+    return EnergyFixture(request.node)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -278,45 +300,39 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         yield
         return
     if len(mark.args) != 1 or mark.kwargs.keys() - {"cpu"}:
-        raise pytest.UsageError(f'{item.nodeid}: write @pytest.mark.{MARK}("5 J"), ("+10%") or ("5 J", cpu="200 ms")')
+        pytest.fail(f'write @pytest.mark.{MARK}("5 J"), ("+10%") or ("5 J", cpu="200 ms")', pytrace=False)
     from everywatt.api.measurement import measure
 
     block: Measurement = measure(item.nodeid, save=False)
     block.start()
     outcome: Any = yield
     found = block.stop()
-    item.user_properties.append((PROPERTY, str(found)))
     if outcome.excinfo is not None:
+        item.user_properties.append((PROPERTY, str(found)))
         return
     try:
-        undecided = check(
-            found,
-            str(mark.args[0]),
-            item.nodeid,
-            _baselines(item.config),
-            cpu_s=block.cpu_s,
-            cpu=mark.kwargs.get("cpu"),
-        )
-        if undecided is not None:
-            item.user_properties.append((UNDECIDED, undecided))
+        check(item, found, str(mark.args[0]), cpu_s=block.cpu_s, cpu=mark.kwargs.get("cpu"))
     except BaseException as error:  # noqa: BLE001 - pytest's own way to fail is an exception, handed on here
         outcome.force_exception(error)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What marked tests took, and which limits could not be decided."""
-    lines, undecided = [], 0
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", None) == "call":
-                told = dict(getattr(report, "user_properties", ()))
-                if PROPERTY in told:
-                    open_ = f"\n    undecided: {told[UNDECIDED]}" if UNDECIDED in told else ""
-                    lines.append(f"{report.nodeid}: {told[PROPERTY]}{open_}")
-                    undecided += bool(open_)
+    lines: list[str] = []
+    undecided = 0
+    reports = [report for stated in terminalreporter.stats.values() for report in stated]
+    for report in sorted(
+        (report for report in reports if getattr(report, "when", None) == "call"), key=lambda each: str(each.nodeid)
+    ):
+        for key, value in report.user_properties:
+            if key == PROPERTY:
+                lines.append(f"{report.nodeid}: {value}")
+            elif key == UNDECIDED:
+                lines.append(f"    undecided: {value}")
+                undecided += 1
     if lines:
         terminalreporter.section("energy")
-        for line in sorted(lines):
+        for line in lines:
             terminalreporter.line(line)
     if undecided:
         limits = "1 limit" if undecided == 1 else f"{undecided} limits"

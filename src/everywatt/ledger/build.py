@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -119,6 +120,7 @@ def _with_rest(made: Ledger, modules: Energy) -> Ledger:
         joules=(lost.microjoules + rest_uj) / UJ,
         budget=lost.energy.budget + rest.budget,
         parts=(*lost.energy.parts, (REST_DEVICE, rest)),
+        most_j=lost.energy.most_j + rest.value + rest.sides()[1],
     )
     by_part = {**lost.by_part_uj, Part.ACTIVE: lost.by_part_uj.get(Part.ACTIVE, 0) + rest_uj}
     lost = replace(lost, energy=energy, by_part_uj=by_part, method="; ".join(filter(None, (lost.method, MODULE_REST))))
@@ -193,6 +195,7 @@ class _Account:
     budgets: dict[str, list[Budget]] = field(default_factory=dict)
     pedigrees: dict[str, str] = field(default_factory=dict)
     coverage: dict[str, float] = field(default_factory=dict)
+    most_j: dict[str, float] = field(default_factory=dict)  # no owner of a device has more than that drew
     use: dict[str, float] = field(default_factory=dict)
     methods: dict[str, None] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
@@ -218,15 +221,16 @@ def _entries(by: str, pages: Sequence[TapeShares], total: Energy) -> tuple[tuple
     for special in (IDLE, UNATTRIBUTED):
         if by != "device":
             accounts.setdefault(special, _Account(special))
-    found = [_entry(account, total) for account in accounts.values() if _worth_telling(account)]
+    found = [_entry(account, total) for account in accounts.values() if _is_listed(account)]
     return in_order(found), whole_uj - sum(entry.microjoules for entry in found)
 
 
 def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: DeviceShares, uj: int) -> None:
     name = f"{shares.host}/{device.label}" if shares.host else device.label
     rows = _rows(device, uj)
-    if device.owned_s[NOBODY_AT]:  # nothing, or as much as idle may be less
-        rows.setdefault(NOBODY_AT, [0, 0, 0])
+    if uj > 0:
+        for index in np.flatnonzero(device.owned_s).tolist():  # nothing, or as much as idle may be less
+            rows.setdefault(index, [0, 0, 0])
     booked: dict[Owner, list[int]] = {}
     doubts: dict[Owner, float] = {}
     owned_s: dict[Owner, float] = {}
@@ -260,6 +264,8 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
             sums[part] += amount
         account.budgets.setdefault(name, []).append(budget)
         account.pedigrees[name] = device.energy.pedigree
+        drew_j = device.energy.value + device.energy.sides()[1] + 1 / UJ  # amounts are whole microjoules
+        account.most_j[name] = account.most_j.get(name, 0.0) + drew_j
         account.coverage[name] = min(device.energy.coverage, account.coverage.get(name, 1.0))
         if owner == UNATTRIBUTED:
             account.methods |= dict.fromkeys(device.reasons)
@@ -317,8 +323,11 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
             account.details |= details
 
 
-def _worth_telling(account: _Account) -> bool:
-    return bool(account.use) or account.owner in (IDLE, UNATTRIBUTED) or any(map(any, account.uj.values()))
+def _is_listed(account: _Account) -> bool:
+    """Whether an owner has an entry: it used something, has energy, or may have some that counts as another's."""
+    if account.use or account.owner in (IDLE, UNATTRIBUTED) or any(map(any, account.uj.values())):
+        return True
+    return any(term.joules for budgets in account.budgets.values() for budget in budgets for term in budget.terms)
 
 
 def _entry(account: _Account, total: Energy) -> Entry:
@@ -329,7 +338,8 @@ def _entry(account: _Account, total: Energy) -> Entry:
         if any(amounts):
             budget = Budget.sum(account.budgets.get(name, []))
             pedigree, coverage = account.pedigrees.get(name, ""), account.coverage.get(name, 1.0)
-            parts.append((name, Energy(sum(amounts) / UJ, budget, name, pedigree, coverage)))
+            most_j = account.most_j.get(name, math.inf)
+            parts.append((name, Energy(sum(amounts) / UJ, budget, name, pedigree, coverage, most_j=most_j)))
     energy = Energy(
         sum(sums) / UJ,
         Budget.sum(budget for budgets in account.budgets.values() for budget in budgets),
@@ -337,6 +347,7 @@ def _entry(account: _Account, total: Energy) -> Entry:
         join_labels(part.pedigree for _, part in parts) or total.pedigree,
         total.coverage,
         tuple(parts),
+        most_j=sum(account.most_j.values()) if account.most_j.keys() >= account.uj.keys() else math.inf,
     )
     by_part = {part: amount for part, amount in zip(PARTS, sums, strict=True) if amount}
     details = dict(account.details) | ({"processes": account.processes} if account.processes > 1 else {})

@@ -45,10 +45,12 @@ class Factors(NamedTuple):
     high: float = 1.0
 
     @classmethod
-    def of(cls, budget: Budget, joules: float) -> Factors:
-        """Those of an amount above zero with its budget."""
+    def of(cls, budget: Budget, joules: float, most_j: float = math.inf) -> Factors:
+        """Those of an amount with its budget, which is at most `most_j`; of next to nothing they say nothing."""
+        if joules <= 1 / UJ:
+            return cls()
         below, above = budget.sides(joules)
-        return cls(max(1.0 - below / joules, 0.0), 1.0 + above / joules)
+        return cls(max(1.0 - below / joules, 0.0), max(min(joules + above, most_j) / joules, 1.0))
 
     @classmethod
     def of_newcomer(
@@ -73,7 +75,9 @@ NO_FACTORS: Mapping[OwnerKey, Factors] = {}
 class _Open:
     """The account of a device since it was opened, for how long, and the microjoules that were counted from it.
 
-    `factors` are the intervals of owners as they were found last, `others` that of an owner that came since.
+    `factors` are the intervals of owners as they were found last, `others` that of an owner that came since. `most` is
+    what the device may have drawn, `lost` how far what is unattributed may be above its amount, which may be nothing:
+    both as parts of what the device counted.
     """
 
     account: DeviceAccount[OwnerKey] = field(default_factory=DeviceAccount)
@@ -81,7 +85,8 @@ class _Open:
     counted_uj: dict[OwnerKey, int] = field(default_factory=dict)
     factors: dict[OwnerKey, Factors] = field(default_factory=dict)
     others: Factors = ANYTHING
-    most: float = ANYTHING.high  # what the device may have drawn, as a part of what it counted
+    most: float = ANYTHING.high
+    lost: float = 0.0
     reasons: Sequence[str] = ()
 
     def count(self, whole_uj: int) -> dict[OwnerKey, int]:
@@ -102,6 +107,7 @@ class _Open:
         found = account_budgets(account, device, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
         self.factors = {owner: Factors.of(budget, joules) for owner, (joules, budget) in found.items()}
         whole_j = max(account.whole_j, 1 / UJ)
+        self.lost = found[UNATTRIBUTED][1].sides()[1] / whole_j
         self.most = 1.0 + whole.sides(whole_j)[1] / whole_j
         self.others = Factors.of_newcomer(account, whole, level, unsure, found.get(IDLE, (0.0,))[0]) or self.others
 
@@ -147,10 +153,13 @@ class Counters:
         there = self._open.get(device)
         if there is None or there.seconds >= ACCOUNT_S:
             before = there or _Open()
-            there = self._open[device] = _Open(factors=before.factors, others=before.others, most=before.most)
+            there = self._open[device] = _Open(
+                factors=before.factors, others=before.others, most=before.most, lost=before.lost
+            )
         there.seconds += seconds
         there.account.add(whole_uj / UJ, seconds, level, uses, holders)
-        self.charge(device, there.count(whole_uj), now_ns, there.factors, there.others, most=there.most)
+        amounts = there.count(whole_uj)
+        self.charge(device, amounts, now_ns, there.factors, there.others, most=there.most, lost=there.lost)
         if there.reasons:
             self.reasons.setdefault(device, {}).update(dict.fromkeys(there.reasons))
 
@@ -180,20 +189,26 @@ class Counters:
         others: Factors = ANYTHING,
         reason: str = "",
         most: float = ANYTHING.high,
+        lost: float = 0.0,
     ) -> None:
         """Add microjoules of one device, each with its interval; `reason` is that of the unattributed ones.
 
-        No owner can have had more than the device drew, which is at most `most` times what it counted.
+        No owner can have had more than the device drew, which is at most `most` times what it counted. What is
+        unattributed may be more by `lost` times that, even where it is nothing.
         """
-        limit_uj = math.ceil(most * sum(amounts.values()))
+        whole_uj = sum(amounts.values())
+        limit_uj, lost_uj = math.ceil(most * whole_uj), math.ceil(lost * whole_uj)
+        if lost_uj:
+            amounts = {UNATTRIBUTED: 0, **amounts}
         for owner, amount in amounts.items():
-            if amount:
+            if amount or owner == UNATTRIBUTED:
                 ends = self._ends(owner, device)
                 mine = self.uj.setdefault(owner, {})
                 mine[device] = mine.get(device, 0) + amount
                 low, high = factors.get(owner, others)
+                upper_uj = amount + lost_uj if owner == UNATTRIBUTED and lost_uj else math.ceil(high * amount)
                 ends[0] += int(low * amount)
-                ends[1] += max(min(math.ceil(high * amount), limit_uj), amount)
+                ends[1] += max(min(upper_uj, limit_uj), amount)
                 self._seen_ns[owner] = now_ns
         if reason and amounts.get(UNATTRIBUTED):
             self.reasons.setdefault(device, {})[reason] = None

@@ -19,6 +19,7 @@ P = TypeVar("P")
 UJ = 1_000_000  # microjoules of a joule
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
+ROUNDING = 1e-6  # of what a device drew: less above idle is no energy
 SHORTEST_S = 1e-3  # less is rounding, or was not observed
 NO_HOLDERS: Mapping[Any, float] = {}
 
@@ -96,14 +97,14 @@ class Charges(Generic[O]):
 class DeviceAccount(Generic[O]):
     """Sums over the intervals of one device. `alone_…` are of intervals without use and without holders.
 
-    `used_squares` is the sum of (use of all owners)² per second: how long the device was busy, rest left out.
+    So one watt more of idle is `alone_s` joules less of what is unattributed. `used_squares` is the sum of (use of all
+    owners)² per second: how long the device was busy, rest left out.
     """
 
     whole_j: float = 0.0
     alone_j: float = 0.0
     alone_s: float = 0.0
     alone_noise: float = 0.0
-    alone_spread_j: float = 0.0
     used_squares: float = 0.0
     owners: dict[O, list[float]] = field(default_factory=dict)
 
@@ -140,7 +141,6 @@ class DeviceAccount(Generic[O]):
             self.alone_j += above_j
             self.alone_s += seconds
             self.alone_noise += noise
-            self.alone_spread_j += level.spread_w * seconds
 
     def _share(
         self, first: int, parts: Mapping[O, float], whole: float, joules: float, noise: float, seconds: float
@@ -164,8 +164,8 @@ class DeviceAccount(Generic[O]):
         """What each owner owes of everything so far; the account itself goes on."""
         active_j = self._closed(ACTIVE_J, ACTIVE_NOISE, USED)
         held_j = self._closed(HELD_J, HELD_NOISE, KEPT)
-        limit_j = NOISE_SIGMAS * math.sqrt(self.alone_noise) + self.alone_spread_j
-        unattributed_j = self.alone_j if self.alone_j > max(limit_j, 1e-9) else 0.0
+        limit_j = max(NOISE_SIGMAS * math.sqrt(self.alone_noise), ROUNDING * abs(self.whole_j))
+        unattributed_j = self.alone_j if self.alone_j > limit_j else 0.0
         charged_j = math.fsum(active_j.values()) + math.fsum(held_j.values()) + unattributed_j
         most_j = max(self.whole_j, 0.0)
         if charged_j > most_j:
@@ -175,13 +175,6 @@ class DeviceAccount(Generic[O]):
             held_j = {owner: joules * factor for owner, joules in held_j.items()}
             unattributed_j, charged_j = unattributed_j * factor, most_j
         return Charges(active_j, held_j, self.whole_j - charged_j, unattributed_j)
-
-    def unattributed_s(self, charges: Charges[O], level: Level) -> float:
-        """How long the device drew what no owner is charged for: one watt more of idle is so many joules less of it.
-
-        Where idle was never observed, that may be all the time in which no process used the device.
-        """
-        return self.alone_s if charges.unattributed_j > 0 or level.method in ASSUMED else 0.0
 
     def _closed(self, joules_at: int, noise_at: int, use_at: int) -> dict[O, float]:
         """Joules of each owner, none below zero.
@@ -218,7 +211,6 @@ class DeviceAccount(Generic[O]):
         self.alone_j += other.alone_j
         self.alone_s += other.alone_s
         self.alone_noise += other.alone_noise
-        self.alone_spread_j += other.alone_spread_j
         self.used_squares += other.used_squares
         for owner, sums in other.owners.items():
             self._add_sums(owner, sums)
@@ -236,7 +228,7 @@ class DeviceAccount(Generic[O]):
     def by(self, owner_of: Callable[[O], P]) -> DeviceAccount[P]:
         """The same account with other owners, e.g. the users of processes."""
         made: DeviceAccount[P] = DeviceAccount(
-            self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j, self.used_squares
+            self.whole_j, self.alone_j, self.alone_s, self.alone_noise, self.used_squares
         )
         for owner, sums in self.owners.items():
             made._add_sums(owner_of(owner), sums)
@@ -244,7 +236,8 @@ class DeviceAccount(Generic[O]):
 
     def to_list(self) -> list[Any]:
         """Plain data for JSON. Owners are written as they are: strings or tuples of strings."""
-        alone = [self.alone_j, self.alone_s, self.alone_noise, self.alone_spread_j]
+        # The fourth number was what idle may be off by. It is no longer used, but files of older versions have it.
+        alone = [self.alone_j, self.alone_s, self.alone_noise, 0.0]
         return [self.whole_j, [*alone, self.used_squares], [[owner, *sums] for owner, sums in self.owners.items()]]
 
     @classmethod
@@ -252,8 +245,8 @@ class DeviceAccount(Generic[O]):
         """Back from `to_list`. `owner_of` turns what JSON made of an owner (a string, a list) into an owner."""
         whole_j, sums, rows = data
         owners = {owner_of(row[0]): [float(amount) for amount in row[1 : SUMS + 1]] for row in rows}
-        alone_j, alone_s, noise, spread_j, used_squares = (*map(float, sums), 0.0)[:5]
-        return cls(float(whole_j), alone_j, alone_s, noise, spread_j, used_squares, owners)
+        alone_j, alone_s, noise, _, used_squares = (*map(float, sums), 0.0)[:5]
+        return cls(float(whole_j), alone_j, alone_s, noise, used_squares, owners)
 
 
 def stand_alone(use: float, cores_s: float) -> float:

@@ -128,6 +128,14 @@ class Ledger:
     idle: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        from everywatt.ledger.text import LedgerReport
+
+        return "\n".join(table.text() for table in LedgerReport("", self).tables())
+
+    # At a prompt, where the fields of all entries would fill the screen.
+    __repr__ = __str__
+
     def entry(self, owner: str) -> Entry:
         """The entry of an owner by id or label; KeyError where there is none."""
         for entry in self.entries:

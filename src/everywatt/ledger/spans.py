@@ -9,6 +9,7 @@ known. Time outside of all spans belongs to `other`, so owners always add up to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS, length_s
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.energy import Energy, combine, join_labels, total
@@ -148,7 +150,9 @@ def _account(
     known = {term.key: abs(term.joules) for term in energy.budget.terms if term.source == "edges"}
     edges, placed = _edges(source, ticks, windows, pieces, owners, known)
     budget = energy.budget
-    rest = replace(energy, budget=Budget(tuple(t for t in budget.terms if t.key not in placed), budget.bounds))
+    stepped = "quantum" if source.channel.kind is Kind.COUNTER else ""  # in the edges
+    terms = (term for term in budget.terms if term.key not in placed and term.source != stepped)
+    rest = replace(energy, budget=Budget(tuple(terms), budget.bounds))
     paths_j = seen - energy.value
     times = (owned_s / owned_s.sum()).tolist() if owned_s.sum() > 0 else []
     shares = amounts[:count], amounts[count:-1], amounts[-1], 0
@@ -191,6 +195,8 @@ def _edges(
             if len(windows) <= FEW_WINDOWS:
                 width[end] = known.get(keys[end], 0.0)
             placed.add(keys[end])
+        if source.channel.kind is Kind.COUNTER:  # its step is of both ends of a window together
+            width = np.hypot(width, (source.channel.facts.quantum or 0.0) / math.sqrt(2))
         share = np.divide(1.0, cut.open, out=np.zeros(len(cut.open)), where=cut.open > 0)
         table = _all_edges(cut, share, width, len(terms)) if exact else _own_edges(cut, share, width, len(terms))
         for number, edge, joules in table:

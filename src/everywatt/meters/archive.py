@@ -4,6 +4,9 @@
     DIR/second/NAME-20261115T060000.000Z.parquet   joules, mean, least and most of every second
     DIR/minute/NAME-20261115T060000.000Z.parquet   and of every minute
 
+A copy has mean, least, most and joules of every second or minute, not every n-th line. Joules are what the rows cover,
+cut at the borders of the cells, so the cells of a copy add up to the recording.
+
 The name has the instant of the first row, so a period is found without opening files outside of it.
 
 `python -m everywatt.meters.archive ARCHIVE METER JOURNAL [HH:MM]` packs a finished journal: a process of its own, so
@@ -20,6 +23,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +34,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunExists, UsageError
 from everywatt.core.files import replacing
 from everywatt.core.plugins import ARCHIVE_COPIES, arrow, load_plugin
-from everywatt.meters.block import Block, Oddities
-from everywatt.meters.downsample import Cells, coarser, downsample, gathered_cells
+from everywatt.meters.block import Block, Bools, Floats, Ints, Oddities, Stretches, gathered, held
 from everywatt.meters.journal import journal_blocks
 from everywatt.meters.parquet import read_parquet, to_column, writing
 from everywatt.tape.places import sync_file
@@ -42,8 +45,113 @@ CELLS_TOGETHER: Final = 10_800  # three hours of seconds in a row group
 _NAME = re.compile(r"(?P<meter>.+)-(?P<at>\d{8}T\d{6})\.(?P<ms>\d{3})Z\.parquet")
 
 
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells of equal length: where each starts (UTC), rows in it, seconds covered, and by plug joules, least, most."""
+
+    length_ns: int
+    start_ns: Ints
+    rows: Ints
+    observed_s: Floats
+    joules: Floats
+    low_w: Floats
+    high_w: Floats
+
+    def mean_w(self) -> Floats:
+        """Mean power of every plug where anything was observed, else NaN."""
+        covered = self.observed_s[:, None]
+        return np.asarray(np.divide(self.joules, covered, out=np.full_like(self.joules, np.nan), where=covered > 0))
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def downsample(blocks: Iterable[Block], length_s: float) -> Iterator[Cells]:
+    """The cells of a recording, in pieces; a cell that two blocks share comes once, whole."""
+    length_ns = round(length_s * NS)
+    return _finished(_cells(block.plugs, covered, length_ns) for block, covered in held(blocks))
+
+
+def coarser(pieces: Iterable[Cells], length_s: float) -> Iterator[Cells]:
+    """Longer cells from shorter ones, of which each lies within one of them: their joules are the same."""
+    return _finished(_together(cells, round(length_s * NS)) for cells in pieces if len(cells))
+
+
+def join_cells(pieces: Sequence[Cells]) -> Cells:
+    both = ([getattr(cells, name) for cells in pieces] for name in _COLUMNS)
+    return Cells(pieces[0].length_ns, *map(np.concatenate, both))
+
+
+def _finished(pieces: Iterable[Cells]) -> Iterator[Cells]:
+    """Cells with one that two pieces share put together."""
+    left: Cells | None = None
+    for cells in pieces:
+        if left is not None and len(cells):
+            cells = _together(join_cells([left, cells]), left.length_ns)
+        if len(cells):
+            left = _part(cells, slice(-1, None))
+            if len(cells) > 1:
+                yield _part(cells, slice(None, -1))
+    if left is not None:
+        yield left
+
+
+def _together(cells: Cells, length_ns: int) -> Cells:
+    starts_ns = cells.start_ns // length_ns * length_ns
+    first = np.flatnonzero(np.concatenate(([True], np.diff(starts_ns) > 0)))
+    return Cells(
+        length_ns,
+        starts_ns[first],
+        np.add.reduceat(cells.rows, first),
+        np.add.reduceat(cells.observed_s, first),
+        np.add.reduceat(cells.joules, first, axis=0),
+        np.minimum.reduceat(cells.low_w, first, axis=0),
+        np.maximum.reduceat(cells.high_w, first, axis=0),
+    )
+
+
+def _cells(plugs: int, covered: Stretches, length_ns: int) -> Cells:
+    rows_ns, watts = covered.end_ns, covered.watts
+    if not len(rows_ns):
+        none = np.zeros((0, plugs))
+        return Cells(length_ns, rows_ns, rows_ns, np.zeros(0), none, none, none)
+    first = min(int(covered.start_ns[0]), int(rows_ns[0])) // length_ns
+    last = int(rows_ns[-1]) // length_ns
+    count = last - first + 1
+    edges = (first + np.arange(count + 1)) * length_ns
+    steps_s = (covered.end_ns - covered.start_ns) / NS
+    # Joules and seconds up to every edge: of the stretches that ended before it, and of the one that it cuts.
+    cut = np.searchsorted(rows_ns, edges)
+    inside = np.minimum(cut, len(rows_ns) - 1)
+    part_s = np.where(cut < len(rows_ns), np.maximum(edges - covered.start_ns[inside], 0) / NS, 0.0)
+    seconds = np.diff(_up_to(cut, np.cumsum(steps_s)) + part_s)
+    joules = np.diff(_up_to(cut, np.cumsum(steps_s[:, None] * watts, axis=0)) + part_s[:, None] * watts[inside], axis=0)
+    place = rows_ns // length_ns - first
+    low, high = np.full((count, plugs), np.inf), np.full((count, plugs), -np.inf)
+    starts = np.flatnonzero(np.concatenate(([True], np.diff(place) > 0)))
+    low[place[starts]] = np.minimum.reduceat(watts, starts, axis=0)
+    high[place[starts]] = np.maximum.reduceat(watts, starts, axis=0)
+    rows = np.bincount(place, minlength=count).astype(np.int64)
+    cells = Cells(length_ns, edges[:-1], rows, seconds, joules, low, high)
+    used = (rows > 0) | (seconds > 0)
+    return cells if used.all() else _part(cells, used)
+
+
+def _up_to(count: Ints, gathered: Floats) -> Floats:
+    """What the first `count` stretches gathered, 0 for none."""
+    found = gathered[np.maximum(count - 1, 0)]
+    found[count == 0] = 0.0
+    return np.asarray(found)
+
+
+_COLUMNS = ("start_ns", "rows", "observed_s", "joules", "low_w", "high_w")
+
+
+def _part(cells: Cells, chosen: slice | Bools) -> Cells:
+    return Cells(cells.length_ns, *(getattr(cells, name)[chosen] for name in _COLUMNS))
+
+
 def file_name(meter: str, utc_ns: int) -> str:
-    """What a file of the archive is called."""
     seconds, ns = divmod(utc_ns, NS)
     return f"{meter}-{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{ns // 1_000_000:03d}Z.parquet"
 
@@ -97,7 +205,7 @@ def write_cells(path: Path, pieces: Iterable[Cells]) -> None:
     pa, pq = arrow("meters")
     writer: Any = None
     with ExitStack() as stack:
-        for cells in gathered_cells(pieces, CELLS_TOGETHER):
+        for cells in gathered(pieces, CELLS_TOGETHER, join_cells):
             columns = _columns(cells)
             arrays = [to_column(column) for column in columns.values()]
             table = pa.Table.from_arrays(arrays, names=list(columns)).replace_schema_metadata(

@@ -7,14 +7,15 @@ observed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.clocks import NS
+from everywatt.core.errors import UsageError
 from everywatt.core.lazy_dataclass import dataclass
 
 Ints = npt.NDArray[np.int64]
@@ -44,11 +45,9 @@ class Block:
 
     @property
     def plugs(self) -> int:
-        """How many plugs the meter has."""
         return int(self.watts.shape[1])
 
     def take(self, chosen: Bools | Ints | slice) -> Block:
-        """Some of the rows."""
         return Block(self.utc_ns[chosen], self.ok[chosen], self.volts[chosen], self.amps[chosen], self.watts[chosen])
 
     def only(self, plugs: Sequence[int]) -> Block:
@@ -90,13 +89,6 @@ class Oddities:
         """Keep a line to show, where there are few yet."""
         if len(self.samples) < 5:
             self.samples.append(line[:160])
-
-    def add(self, other: Oddities) -> None:
-        """Count what was found in a later part too."""
-        for name in ("log_lines", "bad_frames", "torn_lines", "cut_end", "backwards"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for line in other.samples:
-            self.note(line)
 
     def sentences(self) -> list[str]:
         """What a report says of it."""
@@ -140,34 +132,48 @@ class TenthsBlock(Block):
 
     @property
     def plugs(self) -> int:
-        """How many plugs the meter has."""
         return int(self.tenths.shape[0] - PHASES) // 2
 
     def take(self, chosen: Bools | Ints | slice) -> TenthsBlock:
-        """Some of the rows."""
         return TenthsBlock(self.utc_ns[chosen], self.ok[chosen], self.tenths[:, chosen])
 
     @property
     def volts(self) -> Floats:
-        """Volts by phase."""
         return np.asarray(self.tenths[:PHASES].T / 10)
 
     @property
     def amps(self) -> Floats:
-        """Amperes by plug."""
         return np.asarray(self.tenths[PHASES::2].T / 10)
 
     @property
     def watts(self) -> Floats:
-        """Watts by plug."""
         return np.asarray(self.tenths[PHASES + 1 :: 2].T / 10)
 
 
+Piece = TypeVar("Piece", bound=Sized)
+
+
+def gathered(pieces: Iterable[Piece], rows: int, joined: Callable[[list[Piece]], Piece]) -> Iterator[Piece]:
+    """The same rows in pieces of at least so many, but for the last."""
+    waiting: list[Piece] = []
+    count = 0
+    for piece in pieces:
+        waiting.append(piece)
+        count += len(piece)
+        if count >= rows:
+            whole = joined(waiting)
+            waiting, count = [], 0
+            yield whole
+            del whole  # before the next is made
+    if waiting:
+        yield joined(waiting)
+
+
 def join(blocks: Iterable[Block]) -> Block:
-    """Blocks of one meter one after the other. ValueError where there is none or plugs differ."""
+    """Blocks of one meter one after the other, at least one. UsageError where plugs differ."""
     parts = list(blocks)
-    if not parts or len({part.plugs for part in parts}) != 1:
-        raise ValueError("no blocks, or blocks of meters with different numbers of plugs")
+    if len({part.plugs for part in parts}) > 1:
+        raise UsageError("The files come from meters with different numbers of plugs.", cure="read one meter at a time")
     if len(parts) == 1:
         return parts[0]
     times, good = (np.concatenate([getattr(part, name) for part in parts]) for name in ("utc_ns", "ok"))
@@ -205,11 +211,9 @@ class Stretches:
     watts: Floats
 
     def joules(self) -> Floats:
-        """Energy of every plug."""
         return np.asarray(((self.end_ns - self.start_ns) / NS) @ self.watts)
 
     def observed_s(self) -> float:
-        """Seconds that are covered."""
         return float((self.end_ns - self.start_ns).sum() / NS)
 
 

@@ -1,7 +1,7 @@
 """A capture around the clock: port to journal, a new journal every day at a set hour, finished ones to the archive.
 
 Bytes come from a serial port, a pty, a named pipe, standard input or a file. A thread does nothing but read them; what
-lands is written to the disk by another.
+is read is written to the disk by another.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from everywatt.meters.archive import pack, safe_name
 from everywatt.meters.journal import Journal, head_of, journal_path, journals, kind_of, tail_of, whole_size
 from everywatt.meters.omegawatt_csv import HEADER
 from everywatt.meters.omegawatt_serial import BAUD, HELD_UP_NS, Decoder
-from everywatt.meters.ring_buffer import SHARED, Landing, landing_path
+from everywatt.meters.ring_buffer import SHARED, RingBuffer, ring_path
 
 FIRST_WAIT_S = 0.2
 LAST_WAIT_S = 5.0
 
 
 class Port:
-    """An opened source. `land` gives 0 where nothing came in time, and None where it ended or was unplugged."""
+    """An opened source. `read_into` gives 0 where nothing came in time, and None where it ended or was unplugged."""
 
     def __init__(self, name: str, baud: int = BAUD) -> None:
         self.name = name
@@ -52,13 +52,13 @@ class Port:
         """True where an end is the end: a file, or a pipe whose writer left."""
         return self.standard_input or stat.S_ISREG(os.fstat(self._fd).st_mode)
 
-    def land(self, landing: Landing, timeout_s: float, utc_ns: Callable[[], int]) -> int | None:
-        """Let land what has come, waiting for some of it; how many bytes."""
+    def read_into(self, ring: RingBuffer, timeout_s: float) -> int | None:
+        """Read what has come into the ring, waiting for some of it; gives how many bytes."""
         try:
             ready, _, _ = select.select([self._fd], [], [], timeout_s)
             if not ready:
                 return 0 if self._there() else None
-            return landing.land(self._fd, utc_ns()) or None
+            return ring.fill(self._fd, time.time_ns()) or None
         except BlockingIOError:
             return 0
         except OSError:  # EIO: the adapter, or the other side of a pty, is gone
@@ -69,7 +69,6 @@ class Port:
         return self.standard_input or Path(self.name).exists()
 
     def close(self) -> None:
-        """Let go of it."""
         if not self.standard_input:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
@@ -97,17 +96,16 @@ DRAIN_S: Final = 5.0  # a port that never falls silent must not keep a capture f
 
 
 class Reader:
-    """Reads a port into a landing until `stop`, or until the source ends; opens it again where it was unplugged."""
+    """Reads a port into a ring until `stop`, or until the source ends; opens it again where it was unplugged."""
 
-    def __init__(self, name: str, baud: int, landing: Landing, utc_ns: Callable[[], int]) -> None:
-        self._name, self._baud, self._landing, self._utc_ns = name, baud, landing, utc_ns
+    def __init__(self, name: str, baud: int, ring: RingBuffer) -> None:
+        self._name, self._baud, self._ring = name, baud, ring
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everywatt-port", daemon=True)
-        self.outages = self._landed = 0
+        self.outages = self._read_bytes = 0
         self.told: deque[str] = deque()
 
     def start(self) -> None:
-        """Begin to read."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -121,7 +119,7 @@ class Reader:
 
     @property
     def reading(self) -> bool:
-        """False when nothing more will land."""
+        """False when nothing more will be read."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
@@ -139,14 +137,14 @@ class Reader:
                 continue
             if since is not None:
                 self.told.append(f"{self._name} is back after {time.monotonic() - since:.1f} s.")
-            before, since = self._landed, None
+            before, since = self._read_bytes, None
             try:
                 ended = self._read(port)
             finally:
                 port.close()
             if ended:
                 break
-            if self._landed > before:
+            if self._read_bytes > before:
                 wait_s = FIRST_WAIT_S
             else:  # what opens and gives nothing is not asked all the time
                 self._stopping.wait(wait_s)
@@ -154,7 +152,7 @@ class Reader:
             since = time.monotonic()
             self.outages += 1
             self.told.append(f"{self._name} was unplugged. Waiting for it.")
-        self._landing.wake()
+        self._ring.wake()
 
     def _read(self, port: Port) -> bool:
         """Until the port is gone (False) or nothing more is to come or wanted (True)."""
@@ -164,11 +162,11 @@ class Reader:
                 until = time.monotonic() + DRAIN_S
             if until is not None and time.monotonic() > until:
                 return True
-            if self._landing.full:
+            if self._ring.full:
                 time.sleep(0.01)  # the disk is slow: the kernel holds what comes
                 continue
-            got = port.land(self._landing, QUIET_S if until is None else 0.0, self._utc_ns)
-            self._landed += got or 0
+            got = port.read_into(self._ring, QUIET_S if until is None else 0.0)
+            self._read_bytes += got or 0
             if got is None:
                 return port.ends or self._stopping.is_set()
             if not got and until is not None:
@@ -224,12 +222,11 @@ class Capture:
         baud: int = BAUD,
         zips: bool = False,
         tell: Callable[[str], None] = lambda text: None,
-        utc_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._name, self._archive, self._kind, self._turn, self._baud = port, archive, kind, turn, baud
         self._meter = safe_name(meter)
         self._zip_turn = (turn or (0, 0)) if zips else None
-        self._tell, self._utc_ns = tell, utc_ns
+        self._tell = tell
         self.progress = Progress()
         self._stopping = self._turning = False
         self._decoder = Decoder()
@@ -238,9 +235,9 @@ class Capture:
         self._last_ns = 0
         self._packers: list[subprocess.Popen[str]] = []
         self._journal = self._take_up()
-        self._landing = Landing(landing_path(archive, self._meter) if SHARED.is_dir() else None)
-        self._landing.skip_written(self._journal_size)
-        self._turn_ns = next_turn_ns(utc_ns(), turn) if turn else None
+        self._ring = RingBuffer(ring_path(archive, self._meter) if SHARED.is_dir() else None)
+        self._ring.skip_written(self._journal_size)
+        self._turn_ns = next_turn_ns(time.time_ns(), turn) if turn else None
 
     def _journal_size(self, began_ns: int) -> int:
         if began_ns == self._journal.began_ns:
@@ -255,7 +252,6 @@ class Capture:
         self._stopping = True
 
     def rotate(self) -> None:
-        """Start a new file now."""
         self._turning = True
 
     def _take_up(self) -> Journal:
@@ -264,7 +260,7 @@ class Capture:
         A frame or line that was cut by the kill is carried on, also into a new journal.
         """
         left = journals(self._archive, self._meter)
-        now_ns = self._utc_ns()
+        now_ns = time.time_ns()
         if left and left[-1][2].stat().st_size == 0:
             left.pop()[2].unlink()  # killed between making it and its first line
         if not left:
@@ -304,9 +300,9 @@ class Capture:
     def run(self, duration_s: float | None = None) -> Progress:
         """Capture until it ends."""
         until = None if duration_s is None else time.monotonic() + duration_s
-        reader = Reader(self._name, self._baud, self._landing, self._utc_ns)
+        reader = Reader(self._name, self._baud, self._ring)
         try:
-            self._take_all()  # what had landed when a capture before was killed
+            self._take_all()  # what a killed capture had read
             reader.start()
             self._loop(reader, until)
         finally:
@@ -322,7 +318,7 @@ class Capture:
             if self._stopping or (until is not None and time.monotonic() > until):
                 reader.stop()
             reading = reader.reading
-            self._landing.wait(QUIET_S if reading and not self._stopping else 0.0)
+            self._ring.wait(QUIET_S if reading and not self._stopping else 0.0)
             self._take_all()
             while reader.told:
                 self._tell(reader.told.popleft())
@@ -335,8 +331,8 @@ class Capture:
                 return
 
     def _take_all(self) -> None:
-        for landed_ns, data in self._landing.take():
-            self._take(data, landed_ns)
+        for read_ns, data in self._ring.take():
+            self._take(data, read_ns)
 
     def _take(self, data: bytes, now_ns: int) -> None:
         """To the journal first; then look at it."""
@@ -344,7 +340,7 @@ class Capture:
             self._turning, self._last_ns = True, 0
         if self._turning or (self._turn_ns is not None and now_ns >= self._turn_ns):
             self._rotate(now_ns)
-        self._landing.goes_to(self._journal.began_ns, self._journal.size)
+        self._ring.goes_to(self._journal.began_ns, self._journal.size)
         self._journal.append(now_ns, data)
         self._last_ns = max(self._last_ns, now_ns)
         self.progress.bytes += len(data)
@@ -401,7 +397,7 @@ class Capture:
     def _finish(self) -> None:
         """Close and pack, also what is still being packed."""
         self._journal.close()
-        self._landing.close(remove=not self._journal.waiting_bytes)
+        self._ring.close(remove=not self._journal.waiting_bytes)
         self.progress.lost_bytes = self._journal.lost_bytes + self._journal.waiting_bytes
         for packer in self._packers:
             packer.wait()

@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
-from everywatt.core.clocks import NS, Anchor
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.errors import UsageError
 from everywatt.core.foreign import Limits, pieces
 from everywatt.meters.block import Block, Oddities, forwards
 from everywatt.meters.omegawatt_csv import read_blocks
 from everywatt.meters.plugmap import check_against, load_map, unchanged
-from everywatt.tape.importing import Recording, parse_utc_ns, usual_period_s, write_tape
+from everywatt.meters.series import Part, Table, write_part
+from everywatt.tape.importing import parse_utc_ns, usual_period_s
 
 LIMITS: Final = Limits(total_bytes=200 << 30)  # years of fifty readings a second are read block by block
 
@@ -55,12 +55,6 @@ def blocks_of_files(
 ) -> Iterator[Block]:
     """Blocks of files of one meter, given in any order, as `blocks_of` gives those of each. UsageError where their
     numbers of plugs differ."""
-    return iter(forwards(_in_order(paths, odd, start_ns, end_ns, plugs), odd))
-
-
-def _in_order(
-    paths: Sequence[Path], odd: Oddities, start_ns: int | None, end_ns: int | None, plugs: Sequence[int] | None
-) -> Iterator[Block]:
     heads = []
     for path in paths if len(paths) > 1 else ():
         first = next(blocks_of(path, Oddities(), start_ns, end_ns, plugs), None)
@@ -68,8 +62,9 @@ def _in_order(
             heads.append((int(first.utc_ns[0]), path, first.plugs))
     if len({count for _, _, count in heads}) > 1:
         raise UsageError("The files come from meters with different numbers of plugs.", cure="read one meter at a time")
-    for path in [path for _, path, _ in sorted(heads)] or paths:
-        yield from blocks_of(path, odd, start_ns, end_ns, plugs)
+    files = [path for _, path, _ in sorted(heads)] or paths
+    found = (block for path in files for block in blocks_of(path, odd, start_ns, end_ns, plugs))
+    yield from forwards(found, odd)
 
 
 def _chosen(blocks: Iterator[Block], plugs: Sequence[int] | None, path: Path) -> Iterator[Block]:
@@ -117,20 +112,14 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
         raise UsageError(f"{paths[0]} contains no rows{' in that period' if start_ns or end_ns else ''}.")
     names, change_ns = _names(first, plugs, options)
     chosen = [plug - 1 for plug in names]
-    zero_ns = int(first.utc_ns[0]) - NS
-    last = [int(first.utc_ns[-1])]
-
-    def rows() -> Iterator[Row]:
-        for block in unchanged(chain((first,), blocks), change_ns, "the meter"):
-            last[0] = int(block.utc_ns[-1])
-            yield from _rows(block, chosen, zero_ns)
-
-    taken = list(rows())
-    period_s = usual_period_s([row.read_ns for row in taken])
-    recording = Recording(_group(names, period_s, options), taken, period_s)
-    anchors = [Anchor(at - zero_ns, at, at - zero_ns, 0) for at in (zero_ns + NS, last[0])]
-    told = {"imported_from": [path.name for path in paths], "oddities": odd.sentences(), "plugs": first.plugs}
-    return write_tape(out, [recording], meta={**told, **options.get("meta", {})}, anchors=anchors)
+    rows: list[tuple[int, tuple[float, ...]]] = []
+    for block in unchanged(chain((first,), blocks), change_ns, "the meter"):
+        # The good rows, also those that repeat the one before: each is held back over the time since that one.
+        watts = map(tuple, block.watts[block.ok][:, chosen].tolist())
+        rows += zip(block.utc_ns[block.ok].tolist(), watts, strict=True)
+    period_s = usual_period_s([at for at, _ in rows])
+    told = {"oddities": odd.sentences(), "plugs": first.plugs}
+    return write_part(out, Part([Table(_group(names, period_s, options), rows, period_s)], meta=told), paths, options)
 
 
 def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> tuple[dict[int, str], int | None]:
@@ -166,10 +155,3 @@ def _group(names: Mapping[int, str], period_s: float, options: Mapping[str, Any]
         for device in names.values()
     )
     return GroupInfo("omegawatt", "omegawatt", "wall", channels, label="Omegawatt")
-
-
-def _rows(block: Block, chosen: list[int], zero_ns: int) -> Iterator[Row]:
-    """The good rows, also those that repeat the one before: each is held back over the time since that one."""
-    times = (block.utc_ns[block.ok] - zero_ns).tolist()
-    for at, values in zip(times, block.watts[block.ok][:, chosen].tolist(), strict=True):
-        yield Row(at, at, at, tuple(values))

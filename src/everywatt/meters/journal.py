@@ -4,7 +4,7 @@
     u64 UTC ns, u32 size, bytes
 
 A record without bytes says where the journal before ended: rows of this one are after that.
-What is read lands in shared memory before it comes here (see `ring_buffer`), so a killed capture loses nothing; whoever
+What is read is in shared memory before it comes here (see `ring_buffer`), so a killed capture loses nothing; whoever
 captures next goes on with the same journal, also in the midst of a frame. Where the disk is full,
 records wait in memory, and beyond a bound the oldest are dropped and counted.
 """
@@ -112,7 +112,6 @@ class Journal:
         threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
         self.retry()
         os.close(self._fd)
 
@@ -170,7 +169,6 @@ def journals(folder: Path, meter: str | None = None) -> list[tuple[int, str, Pat
 
 
 def journal_path(folder: Path, meter: str, utc_ns: int) -> Path:
-    """Where the journal that starts at an instant is."""
     return folder / "journal" / f"{meter}-{utc_ns}{SUFFIX}"
 
 
@@ -205,7 +203,6 @@ def _records(path: Path, at: int) -> Iterator[tuple[int, bytes]]:
 
 
 def journal_blocks(path: Path, odd: Oddities) -> Iterator[Block]:
-    """The rows of a journal."""
     kind, found = records(path)
     if kind == "text":
         try:
@@ -225,7 +222,7 @@ def _serial_blocks(found: Iterator[tuple[int, bytes]], odd: Oddities) -> Iterato
     for utc_ns, data in found:
         if not data:  # where the journal before ended
             last_ns = max(last_ns, utc_ns)
-        fresh = [frame for frame, _ in decoder.feed(data)]
+        fresh = decoder.feed(data)
         if not fresh:
             continue
         if frames and (len(frames) >= _BLOCK_FRAMES or len(frames[0].watts) != len(fresh[0].watts)):

@@ -63,32 +63,28 @@ class Decoder:
 
     bad_check   frames whose checksum failed
     bad_frames  whole frames whose length or numbers make no sense
-    skipped     bytes outside of frames
     """
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self.bad_check = self.bad_frames = self.skipped = 0
+        self.bad_check = self.bad_frames = 0
 
     @property
     def pending(self) -> bytes:
         """The bytes of a frame that has not wholly come."""
         return bytes(self._held)
 
-    def feed(self, data: bytes) -> list[tuple[Frame, bytes]]:
-        """The frames that these bytes complete, each with its own bytes."""
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames that these bytes complete."""
         held = self._held
         held += data
-        found: list[tuple[Frame, bytes]] = []
+        found: list[Frame] = []
         at = 0
         while True:
             start = held.find(MAGIC, at)
             if start < 0:
-                keep = _tail(held, at)
-                self.skipped += len(held) - keep - at
-                at = len(held) - keep
+                at = len(held) - _tail(held, at)
                 break
-            self.skipped += start - at
             at = start
             if len(held) - at < len(MAGIC) + 2:
                 break
@@ -97,7 +93,6 @@ class Decoder:
             if (length - FIXED_BYTES) % (8 * MODULE) or not length > FIXED_BYTES or end - at > _LONGEST:
                 self.bad_frames += 1
                 at += 1  # perhaps a true start lies inside what looked like one
-                self.skipped += 1
                 continue
             if len(held) < end:
                 break
@@ -105,13 +100,12 @@ class Decoder:
             if int(np.bitwise_xor.reduce(np.frombuffer(content, dtype=np.uint8))) != held[end - 1]:
                 self.bad_check += 1
                 at += 1
-                self.skipped += 1
                 continue
             frame = decode(content)
             if frame is None:
                 self.bad_frames += 1
             else:
-                found.append((frame, bytes(held[at:end])))
+                found.append(frame)
             at = end
         del held[:at]
         return found
@@ -142,7 +136,6 @@ def settled_ns(times_ns: Sequence[int], frames: Sequence[Frame], last_ns: int) -
 
 
 def block_of(times_ns: Sequence[int], frames: Sequence[Frame]) -> Block:
-    """Frames of one meter as rows."""
     plugs = len(frames[0].watts) if frames else 0
     count = len(frames)
     return Block(

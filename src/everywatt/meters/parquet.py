@@ -17,7 +17,7 @@ import numpy as np
 from everywatt.core.errors import UsageError
 from everywatt.core.files import replacing
 from everywatt.core.plugins import arrow
-from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, join, names_of
+from everywatt.meters.block import PHASES, Block, Bools, Floats, TenthsBlock, gathered, join, names_of
 
 
 def to_column(values: Any, missing: Bools | None = None) -> Any:
@@ -83,24 +83,21 @@ class BlockWriter:
         """Add rows. ValueError where the meter has another number of plugs."""
         if block.plugs != self.plugs:
             raise ValueError("blocks of meters with different numbers of plugs")
-        if isinstance(block, TenthsBlock) and self.tenths:
-            columns = [to_column(block.utc_ns), to_column(block.ok), *map(to_column, block.tenths)]
-            table = self._pa.Table.from_arrays(columns, schema=self._schema)
-            self._file.write_table(table, row_group_size=_group_rows(len(block)))
-            return
-        step = _group_rows(len(block))
-        for start in range(0, len(block), step):
-            part = block.take(slice(start, start + step))
-            self._file.write_table(self._table(part), row_group_size=step)
+        table = self._pa.Table.from_arrays(self._columns(block), schema=self._schema)
+        # Groups of equal size, and never a small rest, which would cost as much to find and read.
+        groups = max(len(block) // GROUP_ROWS, 1)
+        self._file.write_table(table, row_group_size=max(-(-len(block) // groups), 1))
 
-    def _table(self, block: Block) -> Any:
+    def _columns(self, block: Block) -> list[Any]:
         columns = [to_column(block.utc_ns), to_column(block.ok)]
+        if isinstance(block, TenthsBlock) and self.tenths:
+            return [*columns, *map(to_column, block.tenths)]
         bad = ~block.ok
         mask = bad if bad.any() else None
         columns += [self._column(block.volts[:, place], mask) for place in range(PHASES)]
         for place in range(self.plugs):
             columns += [self._column(block.amps[:, place], mask), self._column(block.watts[:, place], mask)]
-        return self._pa.Table.from_arrays(columns, schema=self._schema)
+        return columns
 
     def _column(self, values: Floats, mask: Any) -> Any:
         if self.tenths:
@@ -109,13 +106,7 @@ class BlockWriter:
         return to_column(values.astype(np.float32), mask)
 
     def close(self) -> None:
-        """Write the file's end."""
         self._file.close()
-
-
-def _group_rows(rows: int) -> int:
-    """How many rows a group gets: equal ones, and never a small rest, which would cost as much to find and read."""
-    return max(-(-rows // max(rows // GROUP_ROWS, 1)), 1)
 
 
 def is_tenths(block: Block) -> bool:
@@ -133,7 +124,7 @@ def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
     """The blocks, gathered to row groups, while they are written to a file; it appears when the last was taken."""
     writer: BlockWriter | None = None
     with ExitStack() as stack:
-        for block in gathered(blocks, GROUP_ROWS):
+        for block in gathered(blocks, GROUP_ROWS, join):
             if writer is None:
                 part = stack.enter_context(replacing(path))
                 writer = stack.enter_context(closing(BlockWriter(part, block.plugs, tenths=is_tenths(block))))
@@ -143,26 +134,6 @@ def writing(path: Path, blocks: Iterable[Block]) -> Iterator[Block]:
                 )
             writer.write(block)
             yield block
-
-
-def gathered(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
-    """The same rows in blocks of at least `rows`, but for the last."""
-    held: list[Block] = []
-    count = 0
-    for block in blocks:
-        if held and held[0].plugs != block.plugs:
-            raise UsageError(
-                "The files come from meters with different numbers of plugs.", cure="read one meter at a time"
-            )
-        held.append(block)
-        count += len(block)
-        if count >= rows:
-            whole = join(held)
-            held, count = [], 0
-            yield whole
-            del whole  # before the next is made
-    if held:
-        yield join(held)
 
 
 def read_parquet(

@@ -62,7 +62,6 @@ class PlugMap:
 
     @property
     def nodes(self) -> list[str]:
-        """Names of the nodes, in the order of the file."""
         return list(dict.fromkeys(feed.node for feed in self.feeds))
 
     def feeds_of(
@@ -115,7 +114,11 @@ def load_map(path: Path) -> PlugMap:
     feeds = labia_feeds(data) if path.suffix == ".json" else toml_feeds(data, path)
     if not feeds:
         raise UsageError(f"{path} maps no plugs.", cure='[[plug]] with plug = 1 and node = "name"')
-    _check_overlap(feeds, path)
+    for one, other in combinations(feeds, 2):
+        if (one.plug, one.meter) == (other.plug, other.meter) and one.holds(other.from_ns, other.until_ns):
+            raise UsageError(
+                f"{path}: {one.label} feeds '{one.node}' and '{other.node}' at the same time.", cure="from, until"
+            )
     return PlugMap(tuple(feeds))
 
 
@@ -176,14 +179,6 @@ def labia_feeds(table: Any) -> list[Feed]:
             supply = str(supplies[place]) if isinstance(supplies, list) and place < len(supplies) else ""
             feeds.append(Feed((column - 4) // 2, str(node), supply=supply))
     return feeds
-
-
-def _check_overlap(feeds: Sequence[Feed], path: Path) -> None:
-    for one, other in combinations(feeds, 2):
-        if (one.plug, one.meter) == (other.plug, other.meter) and one.holds(other.from_ns, other.until_ns):
-            raise UsageError(
-                f"{path}: {one.label} feeds '{one.node}' and '{other.node}' at the same time.", cure="from, until"
-            )
 
 
 def check_against(feeds: Sequence[Feed], block: Block) -> None:

@@ -1,7 +1,7 @@
-"""Where a meter's bytes land: a ring in shared memory that the kernel copies them into; a kill leaves them there.
+"""A ring buffer in shared memory that the kernel copies a meter's bytes into; a kill leaves them there.
 
 The read of the port writes straight into the ring: there is no moment at which bytes are in a process alone. Who
-captures next finds what had landed and was not yet in the journal. It also lets the port be read on while a disk is
+captures next finds what had been read and was not yet in the journal. It also lets the port be read on while a disk is
 slow.
 """
 
@@ -32,14 +32,14 @@ _FIRST: Final = _FILL + SLOT_BYTES
 _STRIDE: Final = _SLOT.size + SLOT_BYTES
 
 
-def landing_path(archive: Path, meter: str) -> Path:
+def ring_path(archive: Path, meter: str) -> Path:
     """The ring of one meter of one archive, of this user."""
     which = hashlib.sha256(f"{archive.resolve()}\0{meter}".encode()).hexdigest()[:16]
     return SHARED / f"everywatt-{os.getuid()}-{which}.landing"
 
 
-class Landing:
-    """A ring of slots. One thread lands bytes (`land`), one takes them in order (`take` and `done`)."""
+class RingBuffer:
+    """A ring of slots. One thread fills slots (`fill`), one takes them in order (`take`)."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -49,14 +49,14 @@ class Landing:
         self._taken = self._next = 0
         if kept:
             self._taken = self._next = _TOP.unpack_from(self._map)[1]
-            while self._landed(self._next):
+            while self._filled(self._next):
                 self._next += 1
         else:
             # What a read would never leave behind by chance: a slot that still holds it was not read into.
             self._view[_FILL:_FIRST] = os.urandom(SLOT_BYTES)
             _TOP.pack_into(self._map, 0, MAGIC, 0)
 
-    def _landed(self, number: int) -> bool:
+    def _filled(self, number: int) -> bool:
         at = _FIRST + number % SLOTS * _STRIDE
         told, _, size = _SLOT.unpack_from(self._map, at)
         if told != number + 1 or not 0 < size <= SLOT_BYTES or number - self._taken >= SLOTS:
@@ -66,10 +66,10 @@ class Landing:
 
     @property
     def full(self) -> bool:
-        """True where nothing can land until something is taken."""
+        """True where no slot is free until one is taken."""
         return self._next - self._taken >= SLOTS
 
-    def land(self, fd: int, utc_ns: int) -> int:
+    def fill(self, fd: int, utc_ns: int) -> int:
         """Read what a port has into the next slot; gives how many bytes, 0 at its end. BlockingIOError where none."""
         size = min(max(_waiting_bytes(fd), 1), SLOT_BYTES)
         at = _FIRST + self._next % SLOTS * _STRIDE
@@ -88,17 +88,16 @@ class Landing:
         return got
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until something has landed; False where nothing did in time."""
+        """Wait until a slot is filled; False where nothing did in time."""
         with self._came:
             return self._came.wait_for(lambda: self._next > self._taken, timeout_s)
 
     def wake(self) -> None:
-        """Let who waits look again."""
         with self._came:
             self._came.notify()
 
     def take(self) -> Iterator[tuple[int, bytes]]:
-        """What has landed and was not taken: (UTC ns, bytes); each is gone when the next is asked for."""
+        """What was read and not taken: (UTC ns, bytes); each is gone when the next is asked for."""
         while self._taken < self._next:
             at = _FIRST + self._taken % SLOTS * _STRIDE
             _, utc_ns, size = _SLOT.unpack_from(self._map, at)

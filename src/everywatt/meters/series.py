@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +25,15 @@ PROCESSES: Final = GroupInfo("use.processes", "import", "host", (), table=True)
 
 @dataclass
 class Table:
-    """Channels that were written together, row by row: (UTC ns, values). `period_s` is found where it is None."""
+    """Channels that were written together, row by row: (UTC ns, values). `period_s` is found where it is None.
+
+    half_ns  by how much each row may have been published earlier or later, of rows in their order; empty: not at all
+    """
 
     info: GroupInfo
     rows: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     period_s: float | None = None
+    half_ns: Sequence[int] = ()
 
     def add(self, utc_ns: int, values: Sequence[float | None]) -> None:
         """A row; None and numbers that are none are not available."""
@@ -63,7 +67,10 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
     recordings = [
         Recording(
             table.info,
-            [Row(at - first, at - first, at - first, values) for at, values in table.rows],
+            [
+                Row(at + half - first, at - half - first, at + half - first, values)
+                for (at, values), half in zip(table.rows, table.half_ns or repeat(0), strict=False)
+            ],
             table.period_s or usual_period_s([at for at, _ in table.rows]),
         )
         for table in tables
@@ -117,14 +124,12 @@ def _told(table: Table) -> Table | None:
     if not places:
         return None
     channels = tuple(table.info.channels[place] for place in places)
-    info = GroupInfo(table.info.name, table.info.sensor, table.info.device, channels, label=table.info.label)
     if len(places) < len(table.info.channels):
         rows = [(at, tuple([values[place] for place in places])) for at, values in rows]
-    return Table(info, rows, table.period_s)
+    return replace(table, info=replace(table.info, channels=channels), rows=rows)
 
 
 def group(name: str, sensor: str, channels: Sequence[Channel], label: str = "") -> GroupInfo:
-    """A group of channels of imported values."""
     return GroupInfo(name, sensor, channels[0].device, tuple(channels), label=label)
 
 

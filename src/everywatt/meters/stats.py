@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from everywatt.core.clocks import NS
+from everywatt.core.jsonio import ToDict
+from everywatt.core.units import J_PER_KWH
 from everywatt.meters.block import Block, Floats, held
-
-J_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True)
-class PlugStats:
+class PlugStats(ToDict):
     """What one plug, or the sum of several, drew. Watts are of the good rows; joules of the time they cover."""
+
+    JSON = "name count median_w max_w min_w mean_w joules kwh"
 
     name: str
     count: int
@@ -28,13 +30,17 @@ class PlugStats:
 
     @property
     def kwh(self) -> float:
-        """Energy in kWh."""
         return self.joules / J_PER_KWH
 
 
 @dataclass(frozen=True, slots=True)
-class MeterStats:
+class MeterStats(ToDict):
     """Of a recording: rows, those that repeat, its time, the share of it that was observed, and its plugs."""
+
+    JSON = (
+        "rows bad_rows=bad repeated_rows=repeats start_utc_ns=start_ns end_utc_ns=end_ns "
+        "observed_s coverage plugs total"
+    )
 
     rows: int
     bad: int
@@ -50,21 +56,6 @@ class MeterStats:
         """Share of the time from the first to the last row that was observed; 0 for a single row."""
         span_s = (self.end_ns - self.start_ns) / NS
         return min(self.observed_s / span_s, 1.0) if span_s > 0 else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        plain = [{**asdict(plug), "kwh": plug.kwh} for plug in self.plugs]
-        return {
-            "rows": self.rows,
-            "bad_rows": self.bad,
-            "repeated_rows": self.repeats,
-            "start_utc_ns": self.start_ns,
-            "end_utc_ns": self.end_ns,
-            "observed_s": self.observed_s,
-            "coverage": self.coverage,
-            "plugs": plain,
-            "total": None if self.total is None else {**asdict(self.total), "kwh": self.total.kwh},
-        }
 
 
 def stats(blocks: Iterable[Block], names: Sequence[str] | None = None, total: str | None = None) -> MeterStats | None:

@@ -9,7 +9,7 @@ reason.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_number, format_watts
+from everywatt.core.jsonio import ToDict
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.stats import student_factor
 from everywatt.energy.sources import WHOLE, Source, addable, sources
@@ -34,6 +35,7 @@ MOST_OFFSET_S: Final = 30.0  # clocks that are further apart were not set at all
 LEAST_AGREEMENT: Final = 0.5
 RIVAL: Final = 0.95
 MOST_POINTS: Final = 2_000_000
+COVERED: Final = 0.9  # share of an hour or a cell that a meter has to have seen for a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +57,22 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EnergyLine:
     """Joules that had gathered at instants (seconds on the signal's own clock): power of any window follows."""
 
     t_s: Floats
     joules: Floats
 
     def means(self, edges_s: Floats) -> Floats:
-        """Mean power between edges."""
         return np.asarray(np.diff(np.interp(edges_s, self.t_s, self.joules)) / np.diff(edges_s))
 
+    def seen(self, low_s: Floats, high_s: Floats) -> tuple[Floats, Floats]:
+        """Joules of stretches, and the share of each that was observed: all of it."""
+        joules = np.interp(high_s, self.t_s, self.joules) - np.interp(low_s, self.t_s, self.joules)
+        return joules, np.ones(len(joules))
 
-def estimate(first: Line, second: Line) -> Offset:
+
+def estimate(first: EnergyLine, second: EnergyLine) -> Offset:
     """The offset of the second signal's clock against the first's, looked for within ± MOST_OFFSET_S."""
     start, end = max(first.t_s[0], second.t_s[0]), min(first.t_s[-1], second.t_s[-1])
     length_s = end - start
@@ -187,7 +193,7 @@ def joules_of(run: Run, chosen: Sequence[Source], edges_utc_s: Floats) -> Floats
     return total
 
 
-def line_of(run: Run, chosen: Sequence[Source]) -> Line:
+def line_of(run: Run, chosen: Sequence[Source]) -> EnergyLine:
     """A run's joules over its whole time, on UTC seconds. MeasurementRefused where it has none."""
     tape = single(run)
     if not chosen:
@@ -197,29 +203,55 @@ def line_of(run: Run, chosen: Sequence[Source]) -> Line:
     edges = np.append(np.arange(start_s, end_s, step_s), end_s)
     edges = edges[np.concatenate(([True], np.diff(edges) > 1e-9))]
     joules = np.nan_to_num(joules_of(run, chosen, edges), nan=0.0)
-    return Line(edges, np.concatenate(([0.0], np.cumsum(joules))))
+    return EnergyLine(edges, np.concatenate(([0.0], np.cumsum(joules))))
 
 
-def line_of_blocks(blocks: Sequence[Block]) -> Line:
-    """Joules of all plugs of a meter's blocks together, on UTC seconds."""
-    times, joules = [np.zeros(0)], [np.zeros(0)]
-    total = 0.0
+@dataclass(frozen=True, slots=True)
+class MeterLine(EnergyLine):
+    """A meter's rows as joules and seconds that had gathered."""
+
+    observed_s: Floats
+
+    def seen(self, low_s: Floats, high_s: Floats) -> tuple[Floats, Floats]:
+        """Joules of stretches, scaled to their whole length, and the share that was observed."""
+        joules, observed = (
+            np.interp(high_s, self.t_s, rising) - np.interp(low_s, self.t_s, rising)
+            for rising in (self.joules, self.observed_s)
+        )
+        share = observed / np.maximum(high_s - low_s, 1e-9)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(share > 0, joules / share, np.nan), share
+
+
+def meter_line(blocks: Iterable[Block]) -> MeterLine | None:
+    """The line of all plugs of blocks together; None where there is no reading."""
+    times, joules, seconds = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
+    gathered_j = gathered_s = 0.0
     for _, covered in held(blocks):
         if not len(covered.end_ns):
             continue
-        steps = (covered.end_ns - covered.start_ns) / NS * covered.watts.sum(axis=1)
-        times.append(covered.end_ns / NS)
-        joules.append(total + np.cumsum(steps))
-        total = float(joules[-1][-1])
-    return Line(np.concatenate(times), np.concatenate(joules))
+        lengths = (covered.end_ns - covered.start_ns) / NS
+        for target, steps, base in (
+            (joules, lengths * covered.watts.sum(axis=1), gathered_j),
+            (seconds, lengths, gathered_s),
+        ):
+            risen = base + np.cumsum(steps)
+            target.append(np.column_stack((risen - steps, risen)).ravel())
+        times.append(np.column_stack((covered.start_ns, covered.end_ns)).ravel() / NS)
+        gathered_j, gathered_s = float(joules[-1][-1]), float(seconds[-1][-1])
+    if len(times) == 1:
+        return None
+    return MeterLine(np.concatenate(times), np.concatenate(joules), np.concatenate(seconds))
 
 
 LEAST_CELLS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class Overhead(ToDict):
     """The line, 95 % half-widths of its two numbers, and the share of the wall's variance that it explains."""
+
+    JSON = "a_w a_within_w b b_within r2"
 
     a_w: float
     a_within_w: float
@@ -278,8 +310,15 @@ class Node:
 
     @property
     def chips_w(self) -> Floats:
-        """Mean watts of all chips."""
         return np.asarray(self.cpu_w + self.gpu_w)
+
+    def means_w(self) -> dict[str, float]:
+        """Mean watts of CPUs, cards and wall over the cells that have them; NaN where none has."""
+        found = {}
+        for name in ("cpu_w", "gpu_w", "wall_w"):
+            known = getattr(self, name)[np.isfinite(getattr(self, name))]
+            found[name] = float(known.mean()) if len(known) else float("nan")
+        return found
 
     @property
     def gap_pct(self) -> float:
@@ -289,7 +328,7 @@ class Node:
         return 100 * (1 - float(self.chips_w[good].sum()) / wall) if wall > 0 else float("nan")
 
 
-def compare_node(name: str, chips: Run, wall: Line, every_s: float) -> Node:
+def compare_node(name: str, chips: Run, wall: EnergyLine, every_s: float) -> Node:
     """Chips of a run beside a meter's line over the time of both; MeasurementRefused where that is too short."""
     found = chip_sources(single(chips))
     if not found:
@@ -306,11 +345,8 @@ def compare_node(name: str, chips: Run, wall: Line, every_s: float) -> Node:
         raise MeasurementRefused(
             f"{name}: chips and wall have {max(end - start, 0):.1f} s in common, less than one cell of {every_s:g} s."
         )
-    at_wall = wall.means(edges - shift_s)
-    holes = np.interp(edges[1:] - shift_s, wall.t_s, np.arange(len(wall.t_s))) - np.interp(
-        edges[:-1] - shift_s, wall.t_s, np.arange(len(wall.t_s))
-    )
-    at_wall = np.where(holes >= 1, at_wall, np.nan)
+    joules, share = wall.seen(edges[:-1] - shift_s, edges[1:] - shift_s)
+    at_wall = np.where(share >= COVERED, joules / every_s, np.nan)
     cpu, gpu = (
         joules_of(chips, part, edges) / every_s if part else np.zeros(len(edges) - 1) for part in (others, cards)
     )

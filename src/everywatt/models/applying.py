@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -46,7 +46,8 @@ def apply(model: Model, table: Table) -> Applied:
     lacking = [name for name in model.needs if name not in table.columns]
     if lacking:
         raise UsageError(
-            f"The model needs {', '.join(lacking)}, which the table does not have.", cure="everywatt model show MODEL"
+            f"The model needs {', '.join(lacking)}; the table has no such column, or no number in it.",
+            cure="everywatt model show MODEL",
         )
     warnings = _unit_check(model, table)
     fill = {name: model.columns[name].middle for name in model.needs}
@@ -113,7 +114,26 @@ def scale_warnings(model: Model) -> list[str]:
     ]
 
 
-def evaluate(model: Model, table: Table, target: str) -> dict[str, Any]:
+class Evaluation(TypedDict):
+    """How far off a model is on a table with the truth, as it is printed and written as JSON."""
+
+    rows: int
+    mape_pct: float
+    mae_w: float
+    rmse_w: float
+    bias_w: float
+    r2: float | None
+    energy_error_pct: float
+    level: float
+    coverage: float
+    mean_width_pct: float
+    outside_share: float
+    mape_inside_pct: float | None
+    mean_baseline_pct: float
+    warnings: list[str]
+
+
+def evaluate(model: Model, table: Table, target: str) -> Evaluation:
     """How far off a model is on a table with the truth: errors, coverage, rows out of range."""
     truth = table.column(target)
     known = np.isfinite(truth) & (truth > 0)

@@ -14,7 +14,7 @@ from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model
 from everywatt.models.intervals import LEVEL, Shape, map_of
-from everywatt.models.learners import Candidate, candidates, fit_form, importances, range_of
+from everywatt.models.learners import Candidate, candidates, fit_form, hedges, importances, range_of
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import (
@@ -85,27 +85,30 @@ def fit(
     warnings = seen.warnings
     if unused:
         warnings = (*warnings, f"not used, since they do not rise with {target}: {', '.join(unused)}")
-    if len(y) < LEAST_TO_BEND:
-        tried = [one for one in tried if one.kind not in ("curved", "mixed")]
-    if only is not None:
-        tried = [one for one in tried if one.name in only or one.baseline]
+    usual = ("curved", "mixed") if len(y) >= LEAST_TO_BEND else ("linear",)
+    wanted = only if only is not None else (*usual, *(one.name for one in tried if one.kind == "plugin"))
+    tried = [one for one in tried if one.name in wanted or one.baseline]
     every = max((one.features for one in tried), key=len)
     x = design(table, every, fill, table.period_s)
     columns = {f.column: x[:, p] for p, f in enumerate(every) if f.kind == "value"}
     loads = table.loads if table.loads is not None else found_loads(table, list(columns))
     folds = folds_of(loads, columns)
-    scores = []
+    rising = [one for one in tried if not one.baseline and one.kind != "plugin"][-1:]
+    every_score: list[Score] = []
     for one in tried:
         tell(f"trying {one.name}")
-        scores.append(score(one, x[:, : len(one.features)], y, folds))
-    best = chosen_of(scores, CHOICES[choose])
+        every_score += score(one, x[:, : len(one.features)], y, folds, hedges(one) if one in rising else ())
+    scores = [one for one in every_score if one.candidate in tried]
+    best = chosen_of(every_score, CHOICES[choose])
     why = no_relation(best, scores[0])
     told = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
-    found, shape, wider = shifts(scores, y, level, CHOICES[choose])
+    found, shape, wider = shifts(every_score, y, level, CHOICES[choose])
+    looks = len(found) * sum(not one.candidate.baseline for one in every_score)
+    scores += [] if best in scores else [best]
     x = x[:, : len(best.candidate.features)]
-    model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, told)
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, told, looks)
     warnings = (*warnings, *scale_warnings(model))
     return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
 
@@ -161,6 +164,7 @@ def _finish(
     shape: Shape,
     wider: float,
     loads: Sequence[str],
+    looks: int,
 ) -> Model:
     form = fit_form(best.candidate, x, y)
     share = importances(form, x)
@@ -190,7 +194,7 @@ def _finish(
         "worst_fold": worst.name,
         "least_coverage": least.coverage,
         "widened": wider,
-        "looks": len(found) * sum(not one.candidate.baseline for one in scores),
+        "looks": looks,
         "importance": {form.features[p].name: round(float(share[p]), 4) for p in order},
         "scale_unseen": _scale_unseen(found, level),
         "warnings": list(seen.warnings),

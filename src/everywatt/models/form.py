@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ MOST_WIDTH = 3.0
 OUTSIDE = 0.05  # of the range: values further out than this are flagged
 LEAST_SPAN = (1e-6, 1e-12)  # of the highest value, and at all: what a range is at least
 LEAST_OUT = 0.25  # ranges: what is outside at all is taken to be that far
+LIFT_OVER = 0.25  # ranges above the highest value over which `lift` sets in
 LEAST_WIDENING = 0.2  # of log(1 + ranges outside): what saturation may cost if the machine goes on in a line
 
 
@@ -104,9 +106,13 @@ class Form:
               watts = idle + Σ curve(x) + share × (e^(Σ trees) − idle − Σ curve(x inside)), never above `most_w`.
               Trees refine the curves by a factor of at most e^`band` (0: no limit): in a gap between the rows that were
               learnt a tree jumps, and a curve does not.
-              Every part rises with every column, so watts never fall while use rises. Trees also rise with the change
-              of a column since the row before; below its range, where nothing was learnt of a machine at rest, the
-              change counts as the lowest that was seen.
+              Trees also rise with the change of a column since the row before; below its range, where nothing was
+              learnt of a machine at rest, the change counts as the lowest that was seen.
+              With `near`, watts are those of least squares, `base_w` + Σ weight × feature, within a factor of e^`near`
+              of all that: where the two agree, the straight line stands.
+              With `lift`, the line stands where the first column, the strongest, is above its range: not below the
+              watts at the end of that range, and at most a factor of e^`lift` above all that.
+              Every part rises with every column, so watts never fall while use rises.
     linear, boosted   (idle + Σ weight × feature)^share × e^(Σ trees)
     """
 
@@ -124,6 +130,9 @@ class Form:
     seen_w: float = 0.0
     most_w: float = 0.0
     band: float = 0.0
+    near: float = 0.0
+    base_w: float = 0.0
+    lift: float = 0.0
 
     @property
     def changes(self) -> dict[int, int]:
@@ -143,7 +152,7 @@ class Form:
     def watts(self, row: Sequence[float]) -> float:
         """Watts of one row of features."""
         if self.kind == "rising":
-            return self._rising(row)
+            return self._hedged(row, self._rising(row))
         linear = self.idle_w
         for weight, value, limit in zip(self.weights, row, self.ranges, strict=False):
             if weight:
@@ -175,6 +184,18 @@ class Form:
             room = self.most_w - self.seen_w
             watts = self.seen_w + (room * math.tanh((watts - self.seen_w) / room) if room > 0 else 0.0)
         return max(watts, self.least_w)
+
+    def _hedged(self, row: Sequence[float], watts: float) -> float:
+        if self.near:
+            line: float = self.base_w + sum(map(operator.mul, self.weights, row))
+            return min(max(line, watts * math.exp(-self.near)), watts * math.exp(self.near))
+        over = self.ranges[0].excess(row[0]) if self.lift and row[0] > self.ranges[0].high else 0.0
+        if not over:
+            return watts
+        inside = [min(value, limit.high) for value, limit in zip(row, self.ranges, strict=True)]
+        line = self.base_w + sum(map(operator.mul, self.weights, [row[0], *inside[1:]]))
+        most = watts * math.exp(self.lift * min(over / LIFT_OVER, 1.0))
+        return min(max(line, self._rising([inside[0], *row[1:]])), most)
 
 
 @dataclass(frozen=True, slots=True)

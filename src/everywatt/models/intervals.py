@@ -127,7 +127,7 @@ class Shape(NamedTuple):
     split: float
 
 
-SHAPES = tuple(itertools.starmap(Shape, itertools.product((1, 2, 4, 6), (0.75, 0.9, 1.0), (0.1, 0.3, 0.5, 0.7, 0.9))))
+SHAPES = tuple(itertools.starmap(Shape, itertools.product((1, 2, 4), (0.5, 0.75, 0.9), (0.1, 0.5, 0.9))))
 
 
 class Witnesses:

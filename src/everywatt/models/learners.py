@@ -21,7 +21,7 @@ import numpy as np
 from everywatt.core.errors import EverywattError, MissingExtra, UsageError
 from everywatt.core.plugins import MODELS, library, load_plugin, registered
 from everywatt.models.features import Feature
-from everywatt.models.form import LEAST_SHARE, MOST_LOG, Curve, Form, Range, Tree
+from everywatt.models.form import LEAST_SHARE, LEAST_SPAN, LIFT_OVER, MOST_LOG, Curve, Form, Range, Tree
 from everywatt.models.table import Floats
 
 MOST_ROWS = 20_000  # neither trees nor lines get better by more rows than that, only slower
@@ -31,6 +31,8 @@ BAND = 0.98  # of the rows: trees may differ from the curves by as much as they 
 # Ranges beyond the training range: where the worst error of ranges left out is least, if a curve flattens in its range,
 # and twice that if it shows no sign of saturation.
 SATURATES = {True: 2.0, False: 4.0}
+NEAR = (0.02, 0.05, 0.1, 0.2, 0.5)  # logarithms: how far least squares may be from a model that it stands in for
+LIFT = 0.2  # logarithm: the same where the strongest column is above its range
 MOST_RANGE = 3.0  # watts above idle: at most so many times the largest that was seen
 
 
@@ -45,12 +47,24 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One model to try: its name for people, and its kind. A baseline is compared with and never chosen."""
+    """One model to try: its name for people, and its kind. A baseline is compared with and never chosen.
+
+    With `near`, least squares within a factor of e^near of that model; with `lift`, least squares where the strongest
+    column is above its range, within a factor of e^lift above that model.
+    """
 
     name: str
     kind: str
     features: tuple[Feature, ...]
     baseline: bool = False
+    near: float = 0.0
+    lift: float = 0.0
+
+
+def hedges(candidate: Candidate) -> list[Candidate]:
+    """A model with least squares beside it, in each way that is tried."""
+    near = [replace(candidate, name=f"{candidate.name} ~ {near:.0%}", near=near) for near in NEAR]
+    return [*near, replace(candidate, name=f"{candidate.name} + line", lift=LIFT)]
 
 
 def candidates(used: Sequence[Feature], watched: Sequence[Feature], changes: Sequence[Feature] = ()) -> list[Candidate]:
@@ -97,9 +111,7 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, *, without: str = "") -
     used = [p for p, f in enumerate(features) if f.kind not in ("log-ratio", "change") and f.column != without]
     split = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
     if candidate.kind == "least squares":
-        idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
-        weights = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
-        return Form("least squares", features, ranges, 0.0, idle_w, (*weights, *(0.0,) * (len(features) - len(used))))
+        return Form("least squares", features, ranges, 0.0, *_least_squares(x, y, used))
     idle_w, curves = _fit_curves(x[:, used], y, () if candidate.kind == "linear" else KNOTS)
     of = dict(zip(used, curves, strict=True))
     form = Form(
@@ -112,11 +124,16 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, *, without: str = "") -
         seen_w=float(y.max()),
         most_w=float(idle_w + MOST_RANGE * max(y.max() - idle_w, 0.0)),
     )
-    if candidate.kind != "mixed" or without:
+    if without:
         return form
-    trees = grow(x, np.log(y), split)
-    apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))
-    return replace(form, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
+    if candidate.kind == "mixed":
+        trees = grow(x, np.log(y), split)
+        apart = np.abs(sum_of(trees, x) - np.log(np.maximum(predict_form(form, x), 1e-9)))
+        form = replace(form, trees=tuple(trees), band=float(np.quantile(apart, BAND)))
+    if candidate.near or candidate.lift:
+        base_w, weights = _least_squares(x, y, used)
+        form = replace(form, near=candidate.near, lift=candidate.lift, base_w=base_w, weights=weights)
+    return form
 
 
 def range_of(values: Floats) -> Range:
@@ -164,6 +181,14 @@ def _fit_curves(
     return float(slopes[0]), tuple(curves)
 
 
+def _least_squares(x: Floats, y: Floats, used: Sequence[int]) -> tuple[float, tuple[float, ...]]:
+    """Idle watts and a weight for each column of x, not negative; 0 for those that are not used."""
+    idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
+    weights = np.zeros(x.shape[1])
+    weights[used] = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
+    return idle_w, tuple(weights.tolist())
+
+
 def _central(y: Floats) -> float:
     """The constant with the least relative error: a median in which low watts count more."""
     order = np.argsort(y)
@@ -178,7 +203,7 @@ def predict_form(form: Form, x: Floats) -> Floats:
     if form.kind == "least squares":
         return np.asarray(form.idle_w + x @ np.array(form.weights))
     if form.kind == "rising":
-        return _predict_rising(form, x)
+        return hedged(form, x, _predict_rising(form, x))
     return np.array([form.watts(row) for row in x.tolist()])  # the mean, and files of earlier versions
 
 
@@ -204,6 +229,25 @@ def _predict_rising(form: Form, x: Floats) -> Floats:
     over = np.maximum(watts - form.seen_w, 0.0)
     watts = np.minimum(watts, form.seen_w) + (room * np.tanh(over / room) if room > 0 else 0.0)
     return np.asarray(np.maximum(watts, form.least_w))
+
+
+def hedged(form: Form, x: Floats, watts: Floats) -> Floats:
+    """Watts of rows with least squares beside them, where those of the model alone are `watts`."""
+    if form.near:
+        line = form.base_w + x @ np.array(form.weights)
+        return np.asarray(np.clip(line, watts * np.exp(-form.near), watts * np.exp(form.near)))
+    above = np.flatnonzero(x[:, 0] > form.ranges[0].high) if form.lift else ()
+    if not len(above):
+        return watts
+    low, high, _ = np.array(form.ranges).T
+    row, inside = x[above].copy(), np.minimum(x[above], high)
+    over = (row[:, 0] - high[0]) / max(high[0] - low[0], abs(high[0]) * LEAST_SPAN[0], LEAST_SPAN[1])
+    line = form.base_w + np.column_stack([row[:, 0], inside[:, 1:]]) @ np.array(form.weights)
+    row[:, 0] = high[0]
+    most = watts[above] * np.exp(form.lift * np.minimum(over / LIFT_OVER, 1.0))
+    watts = watts.copy()
+    watts[above] = np.minimum(np.maximum(line, _predict_rising(form, row)), most)
+    return watts
 
 
 def importances(form: Form, x: Floats) -> Floats:

@@ -26,6 +26,7 @@ ABOUT_NUMBERS = (
     *("rows", "seconds", "loads", "blocked_error_pct", "load_out_error_pct", "coverage_in_blocks"),
     *("worst_error_pct", "least_coverage", "widened", "looks"),
 )
+RISING = ("seen_w", "most_w", "band", "near", "base_w", "lift")  # numbers that only a rising form has
 ABOUT_TABLES = ("watts", "importance", "scale_unseen")
 
 
@@ -55,7 +56,7 @@ def to_dict(model: Model) -> dict[str, Any]:
                 "idle_w": form.idle_w,
                 "least_w": form.least_w,
                 "share": form.share,
-                **({"seen_w": form.seen_w, "most_w": form.most_w, "band": form.band} if form.kind == "rising" else {}),
+                **({key: getattr(form, key) for key in RISING} if form.kind == "rising" else {}),
                 "plugin": form.plugin,
                 "payload": plain(form.payload),
                 "trees": plain(form.trees),
@@ -76,7 +77,7 @@ def to_dict(model: Model) -> dict[str, Any]:
 def _of_feature(form: Form, place: int) -> dict[str, Any]:
     """Weight or curve of a feature, and its range."""
     curve = form.curves[place] if form.curves else None
-    data: dict[str, Any] = {} if form.curves else {"weight": form.weights[place] if form.weights else 0.0}
+    data: dict[str, Any] = {"weight": form.weights[place] if form.weights else 0.0}
     return {**data, **_curve_data(curve), **form.ranges[place]._asdict()}
 
 
@@ -159,7 +160,7 @@ def _without(check: _Check, entry: Any, form: Form) -> Form:
         check.fail("curves without a column that do not belong to its features")
     idle_w = check.number(data.get("idle_w"), "idle_w", -1e9, 1e9)
     most_w = check.number(data.get("most_w"), "most_w", 0.0, 1e9)
-    return replace(form, idle_w=idle_w, most_w=most_w, curves=tuple(curves), trees=(), band=0.0)
+    return replace(form, idle_w=idle_w, most_w=most_w, curves=tuple(curves), trees=(), band=0.0, near=0.0, lift=0.0)
 
 
 def _error(check: _Check, entry: Any) -> dict[str, Any]:
@@ -214,6 +215,9 @@ def _form(check: _Check, data: Mapping[str, Any], features: Sequence[Feature], e
         check.number(data.get("seen_w", 0.0), "seen_w", 0.0, 1e9),
         check.number(data.get("most_w", 0.0), "most_w", 0.0, 1e9),
         check.number(data.get("band", 0.0), "band", 0.0, 100.0),
+        check.number(data.get("near", 0.0), "near", 0.0, 10.0),
+        check.number(data.get("base_w", 0.0), "base_w", 0.0, 1e9),
+        check.number(data.get("lift", 0.0), "lift", 0.0, 10.0 if features else 0.0),  # it is about the first column
     )
 
 

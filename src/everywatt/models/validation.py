@@ -30,7 +30,7 @@ from everywatt.models.intervals import (
     widening,
     widths_at,
 )
-from everywatt.models.learners import Candidate, fit_form, predict_form
+from everywatt.models.learners import Candidate, fit_form, hedged, predict_form
 from everywatt.models.table import Floats, Table
 
 LOADS = 6
@@ -99,7 +99,10 @@ def _share(values: Floats) -> Floats:
 KINDS = ("time", "load", "range", "column")
 FROZEN = "frozen"
 FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
-ALIKE = 1.1  # times the least worst error: models within it are told apart by their mean error
+LEAST_ERROR = 0.1  # percent: smaller errors are alike
+COMPARABLE = 1.25  # times the least worst error: of models within it, least squares decides (docs/model.md)
+ALIKE = 1.05  # times: models that are as much farther off than least squares are distinguished by their mean error
+SPARED = 1.1  # times closer: what it takes to do without a column that is stuck
 HELD_BELOW = 0.02  # of the level: each fold is held by at least the level less this
 MOST_WIDER = 4.0  # times: where folds demand more, one of them has nothing in common with the others
 # Times: faults that rows do not show would make every interval as wide as the worst of them. So wide at most if that
@@ -165,44 +168,64 @@ def mape(watts: Floats, truth: Floats) -> float:
     return float(100 * np.mean(np.abs(watts - truth) / truth))
 
 
-def score(candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold]) -> Score:
-    """Fit without each fold in turn and predict it; the blocks of time once more with each column at fault."""
-    held: list[Held] = []
-    faulty: dict[str, list[Held]] = {}
+def score(
+    candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold], hedges: Sequence[Candidate] = ()
+) -> list[Score]:
+    """Fit without each fold in turn and predict it; the blocks of time once more with each column at fault.
+
+    The `hedges` are that candidate with least squares beside it. While a column is stuck that the candidate then does
+    without, so do they.
+    """
+    family = (candidate, *hedges)
+    held: list[list[Held]] = [[] for _ in family]
+    faulty: list[dict[str, list[Held]]] = [{} for _ in family]
     spare: dict[str, list[Held]] = {}
     for fold in folds:
         train = np.setdiff1d(np.arange(len(y)), fold.rows)
-        form = fit_form(candidate, x[train], y[train])
-        where = NOWHERE if candidate.baseline else map_of(form, x[train])
-        held.append(_held(fold.kind, fold.name, fold.rows, form, where, x[fold.rows]))
+        made = fit_form(family[-1], x[train], y[train])
+        forms = [replace(made, near=one.near, lift=one.lift) for one in family]
+        where = NOWHERE if candidate.baseline else map_of(forms[0], x[train])
+        for found, one in zip(held, _held(fold.kind, fold.name, fold.rows, forms, where, x[fold.rows]), strict=True):
+            found.append(one)
         if fold.name.startswith("block "):
             for column, how, broken in _faults(candidate.features, x[train], x[fold.rows]):
                 name = f"{column} {how}"
-                faulty.setdefault(name, []).append(_held("column", name, fold.rows, form, where, broken))
-                if how == FROZEN and form.kind == "rising" and sum(curve is not None for curve in form.curves) > 1:
+                parts = _held("column", name, fold.rows, forms, where, broken)
+                for at_fault, one in zip(faulty, parts, strict=True):
+                    at_fault.setdefault(name, []).append(one)
+                if how == FROZEN and made.kind == "rising" and sum(curve is not None for curve in made.curves) > 1:
                     watts = predict_form(fit_form(candidate, x[train], y[train], without=column), broken)
-                    spare.setdefault(column, []).append(replace(faulty[name][-1], watts=watts))
-    without = [column for column in spare if _choose(faulty, column, spare[column], y)]
-    held += [_joined(parts) for parts in faulty.values()]
+                    spare.setdefault(column, []).append(replace(parts[0], watts=watts))
+    without = tuple(column for column in spare if _choose(faulty[0], column, spare[column], y))
+    spared = {name: faulty[0][name] for column in without if (name := f"{column} {FROZEN}")}
+    return [
+        _scored(one, [*found, *(_joined(parts) for parts in (at_fault | spared).values())], y, without)
+        for one, found, at_fault in zip(family, held, faulty, strict=True)
+    ]
+
+
+def _scored(candidate: Candidate, held: Sequence[Held], y: Floats, without: tuple[str, ...]) -> Score:
     errors = tuple(mape(one.watts, y[one.rows]) for one in held)
-    blocks = [one for one in held if one.name.startswith("block ")]
-    off = np.concatenate([np.abs(one.watts - y[one.rows]) for one in blocks])
-    return Score(candidate, tuple(held), errors, float(off.mean()), tuple(without))
+    off = np.concatenate([np.abs(one.watts - y[one.rows]) for one in held if one.name.startswith("block ")])
+    return Score(candidate, tuple(held), errors, float(off.mean()), without)
 
 
 def _choose(faulty: dict[str, list[Held]], column: str, spare: Sequence[Held], y: Floats) -> bool:
     """Whether a stuck column had better not be used; each block takes what the other blocks say."""
     usual = faulty[f"{column} {FROZEN}"]
     off = np.array([[float(np.abs(one.watts / y[one.rows] - 1).sum()) for one in side] for side in (usual, spare)])
-    gain = off[0] - ALIKE * off[1]
+    gain = off[0] - SPARED * off[1]
     faulty[f"{column} {FROZEN}"] = [
         b if gain.sum() - mine > 0 else a for a, b, mine in zip(usual, spare, gain.tolist(), strict=True)
     ]
     return bool(gain.sum() > 0)
 
 
-def _held(kind: str, name: str, rows: Ints, form: Form, where: Map, x: Floats) -> Held:
-    return Held(kind, name, rows, predict_form(form, x), where.novelty(x), widening(form, where.places, x))
+def _held(kind: str, name: str, rows: Ints, forms: Sequence[Form], where: Map, x: Floats) -> list[Held]:
+    """What each of the forms, which are the first one with least squares beside it, says of rows."""
+    watts = predict_form(forms[0], x)
+    first = Held(kind, name, rows, watts, where.novelty(x), widening(forms[0], where.places, x))
+    return [replace(first, watts=hedged(form, x, watts)) for form in forms]
 
 
 def _joined(parts: Sequence[Held]) -> Held:
@@ -234,19 +257,26 @@ def column_of(fault: str) -> str:
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
-    """The model whose worst error over all folds is least; of those within ALIKE of it the one with the least mean.
+    """Of the models whose worst error over all folds is within COMPARABLE of the least, those that are nowhere farther
+    off than least squares, or by the smallest factor (within ALIKE); of these the one with the least mean error.
 
     A fold of the name `but` does not count: what is said of a fold must not depend on it.
     """
 
-    def errors(one: Score) -> list[float]:
+    def errors(one: Score) -> Floats:
         pairs = zip(one.errors_pct, one.held, strict=True)
-        return [error for error, held in pairs if held.kind in kinds and held.name != but] or [one.blocked_pct]
+        found = [error for error, held in pairs if held.kind in kinds and held.name != but]
+        return np.maximum(found or [one.blocked_pct], LEAST_ERROR)
 
+    def farther(one: Score) -> float:
+        return max(1.0, float((errors(one) / squares).max()))
+
+    squares = errors(next((one for one in scores if one.candidate.kind == "least squares"), scores[0]))
     tried = [one for one in scores if not one.candidate.baseline] or list(scores)
-    least = min(max(errors(one)) for one in tried)
-    alike = [one for one in tried if max(errors(one)) <= ALIKE * least]
-    return min(alike, key=lambda one: float(np.mean(errors(one))))
+    most = COMPARABLE * min(errors(one).max() for one in tried)
+    tried = [one for one in tried if errors(one).max() <= most]
+    most = ALIKE * min(map(farther, tried))
+    return min((one for one in tried if farther(one) <= most), key=lambda one: float(errors(one).mean()))
 
 
 @dataclass(frozen=True)

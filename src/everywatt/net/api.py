@@ -1,11 +1,14 @@
-"""An HTTP API that is asked until it answers: addresses as people type them, tokens, retries with growing waits."""
+"""An HTTP API that is asked until it answers: addresses as people type them, tokens, retries with growing waits; and
+questions in PromQL to Prometheus, VictoriaMetrics or Mimir.
+"""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from everywatt.core.errors import EverywattError, MeasurementRefused, NetworkError, UsageError
@@ -43,8 +46,8 @@ def corrected(url: str) -> tuple[str, str | None]:
     text = url.strip()
     full = text if "://" in text else f"http://{text.lstrip('/')}"
     try:
-        if any(letter.isspace() for letter in full):
-            raise UsageError("blank")
+        if any(letter.isspace() for letter in full) or (text.startswith("/") and not text.startswith("//")):
+            raise UsageError("blank, or a path")
         Url.parse(full)
     except UsageError:
         raise UsageError(
@@ -59,7 +62,10 @@ def corrected(url: str) -> tuple[str, str | None]:
 
 
 class ApiClient:
-    """One server, safe to use from threads. A path prefix of its address (a proxy's, a tenant's) and query are kept."""
+    """One server, safe to use from threads. A path prefix of its address (a proxy's, a tenant's) and query are kept.
+
+    http_proxy, https_proxy and no_proxy of the environment count.
+    """
 
     def __init__(
         self,
@@ -74,7 +80,7 @@ class ApiClient:
         self.url, self.corrected = corrected(url)
         limits = Limits(connect_s=timeout_s, silence_s=timeout_s, total_s=10 * timeout_s, body_bytes=MAX_BYTES)
         headers = {"Accept": "application/json"}
-        self._client = Client(self.url, token=token, headers=headers, tls=ClientTls(ca=ca), limits=limits)
+        self._client = Client(self.url, token=token, headers=headers, tls=ClientTls(ca=ca), limits=limits, proxies=True)
         self.shown = self._client.url.shown
         self._waits, self._sleep = waits, sleep
 
@@ -152,3 +158,55 @@ class ApiClient:
             f"{self.shown} responds with {status} {answer.reason}: no such API.",
             cure="check the address and its path",
         )
+
+
+class Samples(NamedTuple):
+    """One series of an answer: its labels, and its samples as unix seconds and values."""
+
+    labels: Mapping[str, str]
+    values: list[tuple[float, float]]
+
+
+def query(client: ApiClient, promql: str, at_s: float) -> list[Samples]:
+    """What an expression is at an instant (unix seconds): one sample a series. MeasurementRefused where it fails."""
+    return _samples(client, "/api/v1/query", promql, {"time": at_s})
+
+
+def query_range(client: ApiClient, promql: str, start_s: float, end_s: float, step_s: float) -> list[Samples]:
+    """What an expression is at every step of a time, both ends included."""
+    return _samples(client, "/api/v1/query_range", promql, {"start": start_s, "end": end_s, "step": step_s})
+
+
+def _samples(client: ApiClient, path: str, promql: str, times_s: Mapping[str, float]) -> list[Samples]:
+    params = [("query", promql), *((name, f"{at_s:.3f}") for name, at_s in times_s.items())]
+    try:
+        data = api_answer(client, path, params)["data"]["result"]
+    except NotTaken as error:
+        raise refusal(client, promql, error) from None
+    rows = ((entry["metric"], entry.get("values") or [entry["value"]]) for entry in data)
+    return [Samples(labels, [(float(at_s), float(text)) for at_s, text in values]) for labels, values in rows]
+
+
+def api_answer(client: ApiClient, path: str, params: Params) -> dict[str, Any]:
+    """The JSON of an answer. NotTaken where the server refuses the question; MeasurementRefused where it is none."""
+    kept: list[Any] = []
+    client.ask(path, params, check=lambda data: kept.append(json.loads(data)))
+    found = kept[-1]
+    if not isinstance(found, dict) or "status" not in found:
+        raise MeasurementRefused(
+            f"{client.shown} is not a Prometheus server: unexpected response.", cure="check the address"
+        )
+    if found["status"] != "success":
+        raise NotTaken(str(found.get("error") or "no reason given"))
+    if found.get("isPartial"):
+        found = {**found, "warnings": [*(found.get("warnings") or ()), "the response is partial"]}
+    return found
+
+
+def refusal(client: ApiClient, promql: str, error: NotTaken) -> MeasurementRefused:
+    text = str(error)
+    try:
+        text = str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        pass
+    return MeasurementRefused(f"{client.shown} rejects {promql}: {text.rstrip('.')}.")

@@ -104,7 +104,7 @@ class Client:
         self.limits = limits or Limits()
         self._context = (tls or ClientTls()).context() if self.url.tls else None
         self._proxy = _environment_proxy(self.url) if proxies else None
-        sent = usual_headers(self.url.netloc, encoding="gzip, deflate") | dict(headers or {})
+        sent = usual_headers(self.url.netloc, encoding="gzip") | dict(headers or {})
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
         elif self.url.login is not None:
@@ -161,7 +161,6 @@ class Client:
         raise self._error("redirect", f"it redirects more than {self.limits.redirects} times")
 
     def close(self) -> None:
-        """Close the connections that were kept."""
         while self._idle:
             self._idle.pop()[1].close()
 
@@ -343,46 +342,32 @@ def _open_socket(host: str, port: int, until_s: float) -> socket.socket:
 
 
 class Decoder:
-    """Undoes a Content-Encoding piece by piece. ValueError where it is unknown, or the data are not so encoded."""
+    """Undoes a Content-Encoding piece by piece. ValueError where it is not gzip, or the data are not so encoded."""
 
     def __init__(self, encoding: str) -> None:
-        self._name = encoding.strip().lower()
-        if self._name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise ValueError(f"its encoding {self._name[:40]} was not requested")
-        self._plain = self._name in ("", "identity")
-        self._unpacker: Any = None
-        self._begun = b""
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip"):
+            raise ValueError(f"its encoding {name[:40]} was not requested")
+        self._unpacker: Any = zlib.decompressobj(31) if "gzip" in name else None
 
     @property
     def complete(self) -> bool:
         """Whether the compressed data have come to their end."""
-        return self._plain or (self._unpacker is not None and self._unpacker.eof)
+        return self._unpacker is None or bool(self._unpacker.eof)
 
     def feed(self, data: bytes, most: int) -> bytes:
         """What these bytes stand for, `most` bytes at most."""
-        if self._plain:
+        if self._unpacker is None:
             return data[:most]
         try:
-            if self._unpacker is None:
-                data = self._begun + data
-                if len(data) < 2:
-                    self._begun = data
-                    return b""
-                self._unpacker = zlib.decompressobj(self._window(data))
             given = bytes(self._unpacker.decompress(data, most))
-            while self._unpacker.eof and self._unpacker.unused_data and len(given) < most and "gzip" in self._name:
+            while self._unpacker.eof and self._unpacker.unused_data and len(given) < most:
                 rest = self._unpacker.unused_data  # a second member of a gzip file
                 self._unpacker = zlib.decompressobj(31)
                 given += self._unpacker.decompress(rest, most - len(given))
             return given
         except zlib.error:
-            raise ValueError(f"its response is not valid {self._name}") from None
-
-    def _window(self, data: bytes) -> int:
-        if self._name != "deflate":
-            return 31
-        zlib_head = data[0] & 0x0F == 8 and (data[0] << 8 | data[1]) % 31 == 0
-        return 15 if zlib_head else -15  # some servers send raw deflate
+            raise ValueError("its response is not valid gzip") from None
 
 
 def _size(count: int) -> str:

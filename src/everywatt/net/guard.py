@@ -102,7 +102,6 @@ class Failures:
         self._seen: dict[str, list[float]] = {}
 
     def too_many(self, client: str) -> bool:
-        """Whether this address has to wait."""
         return len(self._recent(client)) >= MOST_FAILURES
 
     def add(self, client: str) -> None:

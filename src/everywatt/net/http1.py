@@ -64,7 +64,6 @@ class Parser:
         return "close" not in wish if self.head.version == "HTTP/1.1" else wish == "keep-alive"
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The pieces of the body that these bytes hold."""
         self.rest += data
         while self.head is None:
             if not self._begin():

@@ -116,7 +116,6 @@ class HttpServer:
 
     @property
     def connections(self) -> list[_Connection]:
-        """All that are open."""
         return [*self.silent, *self.ready, *self.opening, *self.busy, *self.idle]
 
     # From other threads

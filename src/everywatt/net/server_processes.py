@@ -41,7 +41,6 @@ def _local(text: str) -> bool:
 
 
 def port_of(url: str) -> int:
-    """The port of a URL."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 

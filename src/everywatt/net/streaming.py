@@ -52,6 +52,7 @@ class _Exchange:
         self._sink, self._server, self._silence_s, self._linger_s = sink, server, silence_s, linger_s
         self._parser = Parser()
         self._begun = self._enough = False
+        self.heard = False  # whether anything of the response has come
         self._heard_s = self._loop.time()
         self._timer = self._loop.call_later(silence_s, self._check)
         self.over: asyncio.Future[None] = self._loop.create_future()
@@ -67,10 +68,9 @@ class _Exchange:
         return self._enough and not self._parser.done
 
     def received(self, at_ns: int, data: bytes) -> None:
-        """Bytes of the response."""
         if self.over.done():
             return
-        self._heard_s = self._loop.time()
+        self.heard, self._heard_s = True, self._loop.time()
         try:
             pieces = self._parser.feed(data)
         except ValueError as error:
@@ -101,7 +101,6 @@ class _Exchange:
             self._finish()
 
     def lost(self, error: Exception | None) -> None:
-        """The connection has ended."""
         if self.over.done():
             return
         if self._enough:
@@ -140,14 +139,12 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.exchange: _Exchange | None = None
-        self.idle_since_s = 0.0
+        self.idle_since_s = 0.0  # on the clock of the loop; 0: it was not kept yet
 
     def connection_made(self, transport: Any) -> None:
-        """asyncio: it is open."""
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes were read."""
         at_ns = time.monotonic_ns()
         if self.exchange is None:
             self.close()  # nothing was asked
@@ -155,7 +152,6 @@ class _Connection(asyncio.Protocol):
             self.exchange.received(at_ns, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: it has ended."""
         self.transport = None
         if self.exchange is not None:
             self.exchange.lost(exc)
@@ -166,7 +162,6 @@ class _Connection(asyncio.Protocol):
         return self.transport is not None and not self.transport.is_closing()
 
     def close(self) -> None:
-        """Close it at once."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -191,26 +186,32 @@ class StreamClient:
     async def request(self, method: str, path: str, body: bytes | None, sink: Sink, *, linger_s: float = 0.0) -> bool:
         """Ask for a path below the URL, and wait for the end of the response. NetworkError where it does not come.
 
-        What the sink raises is raised here. When the sink wants no more, the end of the response is awaited for
+        A request on a kept connection that ends without a response is sent again at once, on another one. What the sink
+        raises is raised here. When the sink wants no more, the end of the response is awaited for
         `linger_s`, since only then the connection can be used again. Returns whether the server let that time pass.
         """
-        connection = await self._connection()
-        exchange = _Exchange(sink, self.url.shown, self._silence_s, linger_s)
-        try:
-            data = request_bytes(method, self.url.base + path, self._headers, body, "application/json")
+        data = request_bytes(method, self.url.base + path, self._headers, body, "application/json")
+        while True:
+            connection = await self._connection()
+            exchange = _Exchange(sink, self.url.shown, self._silence_s, linger_s)
             connection.exchange = exchange
             sink.sent(time.monotonic_ns())
             if connection.transport is None:
                 exchange.lost(None)
             else:
                 connection.transport.write(data)
-            await exchange.over
-            return exchange.left_open
-        finally:
-            self._give_back(connection)
+            try:
+                await exchange.over
+            except NetworkError as error:
+                # Some servers close a connection that they promised to keep, just as it is used again.
+                if error.kind != "cut" or exchange.heard or not connection.idle_since_s:
+                    raise
+            else:
+                return exchange.left_open
+            finally:
+                self._give_back(connection)
 
     def close(self) -> None:
-        """Close the connections that were kept."""
         for connection in self._idle:
             with suppress(OSError, RuntimeError):
                 connection.close()

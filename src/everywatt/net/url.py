@@ -56,7 +56,6 @@ class Url:
 
     @property
     def tls(self) -> bool:
-        """Whether it is https."""
         return self.scheme == "https"
 
     @property
@@ -65,7 +64,7 @@ class Url:
         try:
             name = f"[{self.host}]" if ":" in self.host else self.host.encode("idna").decode("ascii")
         except UnicodeError:
-            name = quote_host(self.host)
+            name = self.host.encode("ascii", "backslashreplace").decode("ascii")  # for the resolver to refuse
         return name if self.port == DEFAULT_PORTS[self.scheme] else f"{name}:{self.port}"
 
     @property
@@ -94,11 +93,6 @@ class Url:
     def target(self) -> str:
         """Path and query as a request names them."""
         return (self.path or "/") + (f"?{self.query}" if self.query else "")
-
-
-def quote_host(host: str) -> str:
-    """A host name that IDNA refuses, in ASCII, for messages and for the resolver to refuse."""
-    return host.encode("ascii", "backslashreplace").decode("ascii")
 
 
 def _without_login(text: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from everywatt.recorder.session import Session
+    from everywatt.recorder.wire import Message, Reply, Use
 
 MOST_BACKLOG = 64 << 20
 PATIENCE_S = 2.0  # how long in all a program waits for a recorder that shows no sign of life
@@ -85,11 +86,7 @@ class Remote:
         self.trouble: OSError | None = None
         self.heard_ns = self._clock.monotonic_ns()
 
-    def fileno(self) -> int:
-        """The socket's descriptor."""
-        return self._sock.fileno()
-
-    def send(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Hand over a message. Raises OSError where the recorder is gone."""
         data = encode({"tape": self.tape, **message})
         if self._backlog:
@@ -124,13 +121,13 @@ class Remote:
         self.heard_ns = self._clock.monotonic_ns()
         return sent
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def ask(self, message: Message) -> None:
         """Send a message whose reply is waited for later, or never."""
         self._id += 1
         self.sign = ""
         self.send({**message, "id": self._id})
 
-    def request(self, message: Mapping[str, Any], silence_s: float = SILENCE_S) -> dict[str, Any]:
+    def request(self, message: Message, silence_s: float = SILENCE_S) -> Reply:
         """Send a message and wait for its reply.
 
         OSError, EOFError: the recorder is gone, or the message cannot be sent; TimeoutError: it shows no sign of life
@@ -175,11 +172,11 @@ class Remote:
         self._replies += data
         return True
 
-    def _reply(self) -> dict[str, Any] | None:
+    def _reply(self) -> Reply | None:
         while b"\n" in self._replies:
             line, _, rest = bytes(self._replies).partition(b"\n")
             self._replies = bytearray(rest)
-            reply = json.loads(line)
+            reply: Reply = json.loads(line)
             if isinstance(reply, dict):
                 self.sign = str(reply.get("sign", self.sign))
                 if reply.get("id") == self._id:
@@ -210,32 +207,26 @@ class Local:
         for note in notes:
             self._session.remark(self.heard_ns, "recorder", note)
 
-    def fileno(self) -> int:
-        """There is no socket."""
-        return -1
-
     def heard(self) -> bool:
         """This process answers to itself."""
         return True
 
-    def ask(self, message: Mapping[str, Any]) -> None:
+    def ask(self, message: Message) -> None:
         """There is nothing to be heard."""
 
-    def send(self, message: Mapping[str, Any]) -> None:
-        """Carry out a message."""
+    def send(self, message: Message) -> None:
         if self._session is not None and message["op"] != "follow":
             for name, *row in message.get("edges") or ():
                 self._session.own_rows(name, [Row(*row)])
             self._session.apply(message)
             self._session.tend(self._clock.monotonic_ns())
 
-    def request(self, message: Mapping[str, Any], silence_s: float = SILENCE_S) -> dict[str, Any]:
-        """Carry out `status` or `close`."""
+    def request(self, message: Message, silence_s: float = SILENCE_S) -> Reply:
         session = self._session
         if session is None:
             return {"ok": False, "error": "The tape is closed."}
         seconds = (self._clock.monotonic_ns() - session.started_ns) / 1e9
-        meter = {
+        meter: Use = {
             "cpu_s": None,
             "seconds": seconds,
             "rss_bytes": None,
@@ -244,7 +235,8 @@ class Local:
         if message["op"] == "read":
             return {"ok": True, "exits": False}
         if message["op"] == "status":
-            return {"ok": True, **meter, "rows": {name: f.rows for name, f in session.figures.items()}}
+            rows = {name: figures.rows for name, figures in session.figures.items()}
+            return cast("Reply", {"ok": True, **meter, "rows": rows})
         why = session.finish(meter)
         self._session = None
         return {
@@ -255,7 +247,6 @@ class Local:
         }
 
     def close(self) -> None:
-        """Seal what is still open."""
         if self._session is not None:
             self.request({"op": "close"})
 
@@ -289,7 +280,6 @@ class Inline:
         return made
 
     def read(self) -> list[tuple[str, Row]]:
-        """One row of each group, by the group's name."""
         edges = []
         for name, group in self._groups:
             if self._muted and self._muted.get(name, 0) > self._clock.monotonic_ns():
@@ -303,7 +293,6 @@ class Inline:
         return edges
 
     def close(self) -> None:
-        """Let go of the files."""
         for _, group in self._groups:
             try:
                 group.close()

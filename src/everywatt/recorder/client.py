@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from everywatt.core.channels import GroupInfo, Row
 from everywatt.core.errors import EverywattError, RecorderError, RunExists, TapeError, UsageError
@@ -29,6 +29,9 @@ from everywatt.sensors import registry
 from everywatt.sensors.base import Request, TableRow
 from everywatt.tape.run_store import segment_after
 
+if TYPE_CHECKING:
+    from everywatt.recorder.wire import Message, Reply, Use
+
 _REFUSALS: dict[str, type[EverywattError]] = {"RunExists": RunExists, "TapeError": TapeError, "UsageError": UsageError}
 MOST_REVIVALS = 20
 MOST_TOP_SPANS = 1000
@@ -38,7 +41,6 @@ LOOKS = 20  # every so many looks, ten seconds of `everywatt run`, the recorder 
 UNWRITTEN_NS = 12_000_000_000
 
 _live: weakref.WeakSet[Recording] = weakref.WeakSet()
-_fork_watched = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Closed:
     """A finished tape: where it is, what recording it cost (CPU seconds, memory, reads), what was noted."""
 
     path: Path
-    cost: Mapping[str, Any]
+    cost: Use
     notes: tuple[str, ...]
 
 
@@ -72,18 +74,17 @@ class Order:
         """What is asked of the sensors that this program reads itself."""
         return self.asked.for_sensors(self.machine)
 
-    def message(self) -> dict[str, Any]:
-        """The `open` request."""
+    def message(self) -> Message:
         machine = self.machine
-        return {
+        own: Message = {
             "op": "open",
             "tape": str(self.path),
             "meta": plain(self.meta, MOST_CHARS),
             "targets": dict(self.targets),
-            **self.asked.to_dict(),
             "path": import_path(),
             "roots": {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)},
         }
+        return cast("Message", {**self.asked.to_dict(), **own})
 
 
 def record(
@@ -128,7 +129,7 @@ class Recording:
         self._order = order
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._spans: dict[str, dict[str, Any]] = {}
+        self._spans: dict[str, Message] = {}
         self._count = 0
         self._revivals = 0
         self._closed: Closed | None = None
@@ -140,7 +141,6 @@ class Recording:
         self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
         self._inline = Inline((), order.targets, order.request)
         self._channel: Remote | Local = self._connect(order)
-        _watch_forks()
         _live.add(self)
 
     def _connect(self, order: Order) -> Remote | Local:
@@ -231,7 +231,7 @@ class Recording:
         with self._lock:
             uid = uid or self.span_id()
             name = text(name, MOST_CHARS)
-            message: dict[str, Any] = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
+            message: Message = {"op": "span_open", "uid": uid, "name": name, "parent": parent}
             if attributes:
                 message["attributes"] = plain(attributes, MOST_CHARS)
             if self._idle():
@@ -268,7 +268,7 @@ class Recording:
             elif at_ns is None and not self._idle():
                 edges = self._inline.read()
             end_ns = at_ns if at_ns is not None else edges[0][1].read_ns if edges else self._clock.monotonic_ns()
-            message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
+            message: Message = {"op": "span_close", "uid": uid, "at_ns": end_ns}
             if uid in self.top_spans:
                 self.top_spans[uid] = replace(self.top_spans[uid], end_ns=end_ns)
             if attributes:
@@ -283,19 +283,14 @@ class Recording:
         at_ns = self._clock.monotonic_ns() if at_ns is None else at_ns
         with self._lock:
             for name, value in values.items():
-                point = {
-                    "op": "point",
-                    "at_ns": at_ns,
-                    "name": text(name, MOST_CHARS),
-                    "value": plain(value, MOST_CHARS),
-                }
-                self._send({**point, "span": span})
+                name, value = text(name, MOST_CHARS), plain(value, MOST_CHARS)
+                self._send({"op": "point", "at_ns": at_ns, "name": name, "value": value, "span": span})
 
     def note(self, kind: str, sentence: str) -> None:
         """Store a remark; `kind` is a word."""
-        said = {"kind": kind, "text": text(sentence, MOST_CHARS)}
+        said = text(sentence, MOST_CHARS)
         with self._lock:
-            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), **said})
+            self._send({"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": said})
 
     def follow(self, pids: Sequence[int], *, cgroup: str | None = None) -> None:
         """Follow these root processes too; `cgroup` is the folder of a group that was made for them."""
@@ -305,7 +300,7 @@ class Recording:
             self._order = replace(self._order, asked=replace(asked, pids=known, cgroup=cgroup or asked.cgroup))
             self._send({"op": "follow", "pids": list(pids), "cgroup": cgroup})
 
-    def read_tables(self, timeout_s: float = 0.2) -> dict[str, Any] | None:
+    def read_tables(self, timeout_s: float = 0.2) -> Reply | None:
         """Have the processes read once more, now: {"exits": whether exit records are complete}.
 
         None where the recorder is gone or has not answered in time; it is not replaced for that.
@@ -319,10 +314,6 @@ class Recording:
                 return None
 
     # The recorder.
-
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when the recorder is gone (then call `status`); -1 without a recorder."""
-        return self._channel.fileno()
 
     def look(self) -> None:
         """Replace a recorder that is gone. Costs one system call: for a program that only waits, now and then."""
@@ -373,7 +364,7 @@ class Recording:
     def _idle(self) -> bool:
         return self._closed is not None or self._pid != os.getpid()
 
-    def _send(self, message: dict[str, Any], edges: Sequence[tuple[str, Row]] = ()) -> None:
+    def _send(self, message: Message, edges: Sequence[tuple[str, Row]] = ()) -> None:
         """Fire and forget. A recorder that is gone is replaced first."""
         if self._idle():
             return
@@ -390,7 +381,7 @@ class Recording:
                 with contextlib.suppress(OSError):  # dead again: the next message will find out
                     self._channel.send(message)
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, message: Message) -> Reply:
         for _ in range(2):
             if self._idle():
                 return {}
@@ -447,13 +438,13 @@ class Recording:
         messages = list(self._spans.values())
         # It may never have written what it was sent last: how spans ended, and the counters there.
         since_ns = 0 if silent else died_ns - UNWRITTEN_NS
-        ended = [
-            span
-            for span in self.top_spans.values()  # one that is just being closed is among the open ones
-            if span.end_ns is not None and span.end_ns > since_ns and span.id not in self._spans
-        ]
-        for span in ended:
-            messages += [span_message(span), {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
+        ended = False
+        for span in self.top_spans.values():  # one that is just being closed is among the open ones
+            if span.end_ns is not None and span.end_ns > since_ns and span.id not in self._spans:
+                again: Message = {"op": "span_open", "uid": span.id, "name": span.name, "at_ns": span.start_ns}
+                messages += [again, {"op": "span_close", "uid": span.id, "at_ns": span.end_ns}]
+                again["attributes"] = span.attributes
+                ended = True
         if silent and messages:
             messages[0] = {**messages[0], "edges": self._edges[0]}
         if messages and (silent or ended):
@@ -463,7 +454,7 @@ class Recording:
             for message in messages:
                 self._channel.send(message)
 
-    def _now(self, kind: str, said: str) -> dict[str, Any]:
+    def _now(self, kind: str, said: str) -> Message:
         """A note with the cheap counters as they are."""
         edges = [(name, *row) for name, row in self._inline.read()]
         return {"op": "note", "at_ns": self._clock.monotonic_ns(), "kind": kind, "text": said, "edges": edges}
@@ -476,19 +467,10 @@ class Recording:
             self._late.forget()
 
 
-def span_message(span: Span) -> dict[str, Any]:
-    """What opens a span."""
-    found = {"op": "span_open", "uid": span.id, "name": span.name, "parent": span.parent, "at_ns": span.start_ns}
-    return {**found, "attributes": span.attributes}
-
-
-def _watch_forks() -> None:
-    global _fork_watched
-    if not _fork_watched:
-        _fork_watched = True
-        os.register_at_fork(after_in_child=_after_fork)
-
-
 def _after_fork() -> None:
     for recording in list(_live):
         recording._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

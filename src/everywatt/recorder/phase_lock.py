@@ -102,11 +102,9 @@ class Tracker:
 
     @property
     def locked(self) -> bool:
-        """True while publications are predicted."""
         return self.state is State.LOCKED
 
     def ask(self, asked_ns: int, now_ns: int) -> None:
-        """Another period is wanted from now on."""
         self.asked_ns = asked_ns
         if self.state is not State.BURST:
             self._target_ns = now_ns
@@ -169,7 +167,7 @@ class Tracker:
     # Unlocked: a burst, or plain polls.
 
     def _unlocked(self, since: int, after: int, row: Row, changed: bool, first: bool) -> list[Row]:
-        self._seen.read()
+        self._seen.reads += 1
         if changed:
             self._seen.change(since, after, certain=self.state is State.FREE)
         searching = self.state is State.BURST or after < self._closer_ns
@@ -373,7 +371,7 @@ class Tracker:
 
     def _plan_locked(self, line: Line, now: int) -> None:
         if line.width(line.possible(now)) > 0.6 * line.period_ns:
-            self._seen.fade(line)
+            self._seen.faded = line
             self.state, self.line, self._target_ns = State.FREE, None, now
             self._plan(now)
             return

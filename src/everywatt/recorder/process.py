@@ -75,7 +75,6 @@ class Log:
         self._path = path
 
     def __call__(self, text: str) -> None:
-        """Add one line."""
         try:
             mode = "a" if not self._path.exists() or self._path.stat().st_size < LOG_BYTES else "w"
             with self._path.open(mode, encoding="utf-8", errors="backslashreplace") as file:
@@ -163,5 +162,4 @@ def _report(ready_fd: int | None, text: str) -> None:
 
 
 def main() -> int:
-    """`python -m everywatt.recorder [READY_FD]`."""
     return serve(int(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -126,7 +126,6 @@ class Line:
 
     @property
     def period_ns(self) -> float:
-        """The best estimate of the period."""
         return (self._step_low + self._step_high) / 2
 
     def band(self, k: int) -> tuple[int, int]:
@@ -134,7 +133,6 @@ class Line:
         return round(self._low + k * self._step_low), round(self._high + k * self._step_high)
 
     def latest(self, k: int) -> int:
-        """Latest time of publication k."""
         return round(self._high + k * self._step_high)
 
     def width(self, k: int) -> float:
@@ -183,25 +181,18 @@ class Search:
         self.again = False  # `lay` gave no line because what was declared does not fit: another burst may
         self._counter = counter
         self._breaks: set[int] = set()  # positions in `changes` before which a change could not be placed
-        self._blurred = self._reads = self._doubts = self._widest_ns = 0
+        self.reads = 0  # of the burst
+        self._blurred = self._doubts = self._widest_ns = 0
         self._unknown_ns = UNKNOWN_SPACING_NS
         self._start_ns = now_ns
-        self._faded: Line | None = None
+        # Nothing changed for so long that its phase is unknown; the next change may still fit this line.
+        self.faded: Line | None = None
 
     def start(self, now_ns: int) -> None:
-        """A burst begins."""
         self.changes.clear()
         self._breaks.clear()
-        self._reads = self._blurred = self._widest_ns = 0
+        self.reads = self._blurred = self._widest_ns = 0
         self._start_ns = now_ns
-
-    def fade(self, line: Line) -> None:
-        """Nothing has changed for so long that the phase is unknown; the next change may still fit this line."""
-        self._faded = line
-
-    def read(self) -> None:
-        """One more read of the burst."""
-        self._reads += 1
 
     def change(self, since_ns: int, after_ns: int, certain: bool) -> None:
         """The value changed between two reads; one of a burst that were too far apart says nothing of the phase."""
@@ -232,20 +223,20 @@ class Search:
     def over(self, now_ns: int) -> bool:
         """True where a burst has seen enough, or has taken long enough."""
         enough = 8 if self.declared_ns is None else 2
-        if self.declared_ns is None and self._reads < 16:
+        if self.declared_ns is None and self.reads < 16:
             return False
-        if len(self.changes) >= enough or self._reads >= BURST_READS:
+        if len(self.changes) >= enough or self.reads >= BURST_READS:
             return True
         return self.declared_ns is not None and now_ns - self._start_ns > 2.3 * self.declared_ns
 
     @property
     def everywhere(self) -> bool:
         """True where nearly every read of the burst saw a change: reads are too slow to place any."""
-        return len(self.changes) >= 0.7 * self._reads and self._reads > 4
+        return len(self.changes) >= 0.7 * self.reads and self.reads > 4
 
     def hurry(self) -> None:
         """Keep what a burst says where each of its reads saw a change: how long ago a publication is at most."""
-        if len(self.changes) >= HASTY_READS and len(self.changes) + self._blurred >= self._reads - 1:
+        if len(self.changes) >= HASTY_READS and len(self.changes) + self._blurred >= self.reads - 1:
             most_ns = round(HASTY_SLACK * self._widest_ns)
             self.quick_ns = most_ns if self.quick_ns is None else min(most_ns, self.quick_ns)
 
@@ -292,7 +283,7 @@ class Search:
 
         Its period is then known far better, and it lasts longer the next time.
         """
-        line, self._faded = self._faded, None
+        line, self.faded = self.faded, None
         if line is None:
             return None
         fastest, slowest = line.steps

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from everywatt.core.channels import NAN, Row
 from everywatt.core.clocks import NS, Clock
@@ -24,6 +24,9 @@ from everywatt.recorder.phase_lock import Tracker
 from everywatt.recorder.schedule import PlannedReads, Schedule
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Pool, Source
+
+if TYPE_CHECKING:
+    from everywatt.recorder.wire import Use
 
 # A counter that publishes less often is not waited for; one that has not moved after so many periods neither.
 LONGEST_NS = 2_000_000
@@ -72,7 +75,6 @@ class ReadLoop:
 
     @property
     def sessions(self) -> list[Session]:
-        """The sessions that are open."""
         raise NotImplementedError
 
     # Waiting.
@@ -159,7 +161,7 @@ class ReadLoop:
 
     def _tick(self) -> None:
         for source in self.schedule.due(self.clock.monotonic_ns()):
-            if isinstance(source, Source) and source in self.schedule.slots:
+            if source in self.schedule.slots:
                 self._read(source)
         self.schedule.align(self.clock.monotonic_ns())
 
@@ -173,11 +175,11 @@ class ReadLoop:
         if slot.tracker is not None and source.tracker is None:
             slot.tracker, slot.deadline_ns = None, now + slot.period_ns
         if not fine and source.outage is not None:
-            self.schedule.hold(source, now + source.outage.wait_ns)
+            slot.hold_ns = now + source.outage.wait_ns
             return
         source.count(late, missed)
         if now - began > slot.period_ns // 2:  # it may take a third of the time, no more
-            self.schedule.hold(source, now + 2 * (now - began))
+            slot.hold_ns = now + 2 * (now - began)
 
     def _tend(self) -> None:
         """Flush sessions, set how often hurried tables are read, let go of what has rested long enough."""
@@ -227,14 +229,13 @@ class ReadLoop:
         """Stop reading these: they have no listener, and none is expected."""
         for source in sources:
             self._resting.pop(source, None)
-            self.schedule.remove(source)
+            self.schedule.slots.pop(source, None)
             self.pool.drop(source)
 
     def cost(self) -> Cost:
-        """What the loop has cost so far."""
         return Cost(time.process_time(), self.reads + self.planned.reads, self.wakes + self.planned.wakes)
 
-    def meter(self, session: Session, before: Cost) -> dict[str, Any]:
+    def meter(self, session: Session, before: Cost) -> Use:
         """What recording has cost since `before`, when the session was opened (shared by all that were open)."""
         now = self.cost()
         return {

@@ -56,7 +56,6 @@ class RecordRequest:
 
     @classmethod
     def of_settings(cls, settings: Settings) -> RecordRequest:
-        """What flags, environment and files ask for."""
         return cls(
             period_s=settings.period_s,
             sensors=tuple(settings.sensors) if settings.sensors else None,

@@ -23,7 +23,7 @@ the stops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import NamedTuple
 
@@ -91,8 +91,6 @@ class Slot:
     tracker: Tracker | None = None
     offset_ns: int = 0  # from the grid: slow groups of different sensors take turns
     hold_ns: int = 0  # after a failure: not before this
-    late: int = 0
-    missed: int = 0
 
 
 @dataclass
@@ -100,26 +98,20 @@ class Schedule:
     """The slots of all groups, and the next wake-up. `origin_ns` is where the common grid starts."""
 
     origin_ns: int
-    slots: dict[Hashable, Slot] = field(default_factory=dict)
-    _turns: dict[Hashable, int] = field(default_factory=dict)
+    slots: dict[Source, Slot] = field(default_factory=dict)
+    _turns: dict[str, int] = field(default_factory=dict)
     _align_ns: int = 0
 
-    def add(
-        self, key: Hashable, period_ns: int, now_ns: int, tracker: Tracker | None = None, sensor: Hashable = None
-    ) -> None:
+    def add(self, key: Source, period_ns: int, now_ns: int, tracker: Tracker | None = None, sensor: str = "") -> None:
         """A group that is read at once, and then every `period_ns`.
 
         Slow groups of one `sensor` are read in one go: the first of them finds the processor's caches cold, and the
         others cost two thirds of it.
         """
-        turn = self._turns.setdefault(sensor or key, len(self._turns)) if period_ns >= SLOW_NS else 0
+        turn = self._turns.setdefault(sensor, len(self._turns)) if period_ns >= SLOW_NS else 0
         self.slots[key] = Slot(period_ns, now_ns, tracker, period_ns // 10 * (turn % 10))
 
-    def remove(self, key: Hashable) -> None:
-        """Forget a group."""
-        self.slots.pop(key, None)
-
-    def change(self, key: Hashable, period_ns: int, now_ns: int) -> None:
+    def change(self, key: Source, period_ns: int, now_ns: int) -> None:
         """Another period from now on."""
         slot = self.slots[key]
         if slot.period_ns != period_ns:
@@ -156,10 +148,10 @@ class Schedule:
         """The shortest period of all groups, a second where there is none."""
         return min((slot.period_ns for slot in self.slots.values()), default=1_000 * MS)
 
-    def due(self, now_ns: int) -> list[Hashable]:
+    def due(self, now_ns: int) -> list[Source]:
         """The groups to read now: probes first, then those with a deadline, slow ones last."""
-        found: list[tuple[int, int, int, Hashable]] = []
-        patient: list[tuple[int, int, int, int, Hashable]] = []
+        found: list[tuple[int, int, int, Source]] = []
+        patient: list[tuple[int, int, int, int, Source]] = []
         fixed = None
         for key, slot in self.slots.items():
             if slot.tracker is None:
@@ -182,7 +174,7 @@ class Schedule:
         found.sort()
         return [entry[3] for entry in found]
 
-    def done(self, key: Hashable, began_ns: int, now_ns: int) -> tuple[bool, int]:
+    def done(self, key: Source, began_ns: int, now_ns: int) -> tuple[bool, int]:
         """A group was read (`began_ns`): its next deadline is set. Gives whether it was late, and ticks missed."""
         slot = self.slots[key]
         slot.hold_ns = 0
@@ -196,8 +188,6 @@ class Schedule:
             missed = (ahead - slot.deadline_ns) // slot.period_ns
             slot.deadline_ns = ahead
         late = behind > max(LATE_NS, slot.period_ns // 20)
-        slot.late += late
-        slot.missed += missed
         return late, missed
 
     def align(self, now_ns: int) -> None:
@@ -223,10 +213,6 @@ class Schedule:
         for slot in self.slots.values():
             if slot.tracker is None:
                 slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
-
-    def hold(self, key: Hashable, until_ns: int) -> None:
-        """After a failure: do not read before then."""
-        self.slots[key].hold_ns = until_ns
 
     def after(self, slot: Slot, now_ns: int) -> int:
         """The first instant of the grid after `now_ns`."""
@@ -304,7 +290,7 @@ def plan(schedule: Schedule, now_ns: int, until_ns: int) -> tuple[list[Stop], li
     tracked: list[_Windows] = []
     unplanned: list[Unplanned] = []
     for place, (source, slot) in enumerate(schedule.slots.items()):
-        if not isinstance(source, Source) or source.outage is not None or slot.hold_ns > now_ns:
+        if source.outage is not None or slot.hold_ns > now_ns:
             return [], []
         tracker = source.tracker
         if tracker is None:
@@ -399,7 +385,7 @@ class PlannedReads:
         if done < len(stops):
             self._not_before_ns = now + (PAUSE_NS if done < WORTH_STOPS else 0)
             for source in self.schedule.slots:
-                if isinstance(source, Source) and source.tracker is not None:
+                if source.tracker is not None:
                     source.tracker.release(now)
         self.schedule.align(now)
         return done == len(stops)
@@ -444,16 +430,11 @@ class PlannedReads:
                 if slot.tracker is None or source.outage is not None:
                     return False
 
-    def process_plain(self, sources: Sequence[Source]) -> None:
-        """Look at once at what was taken of those of `sources` that publish as they are read: newer rows are coming."""
-        self._process([source for source in sources if source.tracker is None and source in self._unprocessed])
-
-    def process(self) -> None:
-        """Look at all that was taken."""
-        self._process(list(self._unprocessed))
-
-    def _process(self, sources: Sequence[Source]) -> None:
-        for source in sources:
+    def process(self, plain: Sequence[Source] | None = None) -> None:
+        """Look at all that was taken; or only at that of `plain` sources, which publish as they are read."""
+        for source in list(self._unprocessed):
+            if plain is not None and (source.tracker is not None or source not in plain):
+                continue
             del self._unprocessed[source]
             times = source.process()
             self.reads += len(times)

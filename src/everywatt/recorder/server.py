@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError
@@ -19,6 +19,9 @@ from everywatt.recorder.request import RecordRequest
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 from everywatt.recorder.wire import SEALING, Connection
+
+if TYPE_CHECKING:
+    from everywatt.recorder.wire import Message, Reply
 
 LINGER_NS = 1_200_000_000
 FED_LINGER_NS = 5 * NS // 2  # the same for a meter that is asked now and then
@@ -48,12 +51,12 @@ class Opening:
 
     connection: Connection
     id: Any
-    reply: dict[str, Any]
+    reply: Reply
     deadline_ns: int
 
 
 @dataclass(eq=False)
-class Tape:
+class OpenTape:
     """A session, who opened it, and what the recorder had cost until then."""
 
     session: Session
@@ -72,17 +75,16 @@ class Server(ReadLoop):
         clock: Clock,
         idle_s: float = 10.0,
         *,
-        extra: Sequence[int] = (),
         may_leave: Callable[[], bool] = lambda: True,
         gone: Callable[[], bool] = lambda: False,
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
-        super().__init__(clock, extra)
+        super().__init__(clock)
         self.listener = listener
         self.idle_s = idle_s
         self.may_leave, self.gone, self.log = may_leave, gone, log
         self.connections: dict[int, Connection] = {}
-        self.tapes: dict[int, Tape] = {}
+        self.tapes: dict[int, OpenTape] = {}
         self._number = 0
         self._served = False
         self._idle_ns = self._look_ns = clock.monotonic_ns()
@@ -91,7 +93,6 @@ class Server(ReadLoop):
 
     @property
     def sessions(self) -> list[Session]:
-        """Those of all tapes."""
         return [tape.session for tape in self.tapes.values()]
 
     def run(self) -> None:
@@ -203,7 +204,7 @@ class Server(ReadLoop):
         self._served = True
         self._idle_ns = self.clock.monotonic_ns()
 
-    def _respond(self, connection: Connection, messages: list[dict[str, Any]] | None) -> None:
+    def _respond(self, connection: Connection, messages: list[Message] | None) -> None:
         for message in messages or ():
             self._answer(connection, message)
         if messages is None:
@@ -221,8 +222,9 @@ class Server(ReadLoop):
                     )
                 self._finish(number)
 
-    def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
+    def _answer(self, connection: Connection, message: Message) -> None:
         id_ = message.get("id")
+        reply: Reply | None
         try:
             reply = self._handle(connection, message)
         except EverywattError as error:
@@ -233,7 +235,7 @@ class Server(ReadLoop):
         if id_ is not None and reply is not None:
             connection.put({"id": id_, "ok": True, **reply})
 
-    def _handle(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _handle(self, connection: Connection, message: Message) -> Reply | None:
         op = message["op"]
         if op == "open":
             return self._open(connection, message)
@@ -249,12 +251,9 @@ class Server(ReadLoop):
         elif op == "read":
             return {"exits": tape.session.read_tables()}
         elif op == "status":
-            figures = tape.session.figures.items()
-            return {
-                **self.meter(tape.session, tape.before),
-                "rows": {name: f.rows for name, f in figures},
-                "notes": tape.session.remarks[-50:],
-            }
+            rows = {name: figures.rows for name, figures in tape.session.figures.items()}
+            use, notes = self.meter(tape.session, tape.before), tape.session.remarks[-50:]
+            return cast("Reply", {**use, "rows": rows, "notes": notes})
         elif op == "close":
             self._close(connection, tape, message)
             return None
@@ -266,11 +265,11 @@ class Server(ReadLoop):
                     if source.tracker is not None and source.tracker.edge(int(message["at_ns"]), now):
                         self._pressing = True
                 if message.get("edges"):
-                    self.planned.process_plain(tape.session.sources)
+                    self.planned.process(tape.session.sources)  # newer rows are coming
                     self.pinpoint.after_edge(tape.session.sources)
         return {}
 
-    def _open(self, connection: Connection, message: dict[str, Any]) -> dict[str, Any] | None:
+    def _open(self, connection: Connection, message: Message) -> Reply | None:
         sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
         roots = {
             key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
@@ -289,7 +288,7 @@ class Server(ReadLoop):
                     self.pool.drop(source)
             raise
         self._number += 1
-        self.tapes[self._number] = Tape(session, connection, before)
+        self.tapes[self._number] = OpenTape(session, connection, before)
         for source in sources:
             connection.sign("open")
             self._enrol(session, source)
@@ -298,7 +297,7 @@ class Server(ReadLoop):
         if asked.reaper is None:
             self._share(session, asked.pids)
         groups = [source.info.to_dict() for source in sources]
-        reply = {
+        reply: Reply = {
             "tape": self._number,
             "groups": groups,
             "reports": plain(reports),
@@ -322,7 +321,7 @@ class Server(ReadLoop):
                 other.share(session)
                 session.share(other)
 
-    def _close(self, connection: Connection, tape: Tape, message: dict[str, Any]) -> None:
+    def _close(self, connection: Connection, tape: OpenTape, message: Message) -> None:
         now = self.clock.monotonic_ns()
         for source in tape.session.sources:
             if source.tracker is None and source.outage is None:

@@ -19,6 +19,7 @@ from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.writer import TapeWriter
 
 if TYPE_CHECKING:
+    from everywatt.recorder.wire import Message, Use
     from everywatt.tape.reader import Tape
 
 ANCHOR_NS = 60 * NS
@@ -181,12 +182,11 @@ class Session:
         return any(table is not None and table.exits for table in tables)
 
     def anchor(self) -> None:
-        """Tie the tape to UTC here."""
         self._safely(self.writer.anchor, take_anchor(self.clock))
 
     # What clients send.
 
-    def apply(self, message: Mapping[str, Any]) -> None:
+    def apply(self, message: Message) -> None:
         """Carry out `span_open`, `span_close`, `point` or `note`. KeyError, TypeError or ValueError on nonsense."""
         op = message["op"]
         self._unflushed += 1
@@ -222,7 +222,6 @@ class Session:
         return self._unflushed >= MOST_UNFLUSHED
 
     def tend(self, now_ns: int) -> None:
-        """Flush and anchor when it is time."""
         if now_ns >= self._anchor_ns:
             self._anchor_ns = now_ns + ANCHOR_NS
             self.anchor()
@@ -263,7 +262,7 @@ class Session:
         """How long the rows of fed groups may take to come: two of their periods."""
         return round(2 * NS * max((source.fed_s or 0.0 for source in self.sources), default=0.0))
 
-    def finish(self, meter: Mapping[str, Any], written: Callable[[], None] = lambda: None) -> str | None:
+    def finish(self, meter: Use, written: Callable[[], None] = lambda: None) -> str | None:
         """Seal the tape; gives why it could not be sealed, or None. `written` is called when only sealing is left."""
         now_ns = self.clock.monotonic_ns()
         seen = {source.info.name: source.seen() for source in self.sources}

@@ -38,7 +38,7 @@ STEP_NS = NS // 10
 HURRY_COST = 100  # a table that is read more often for a while may take one part in so many of the time
 FIRST_RETRY_NS = NS // 10
 LAST_RETRY_NS = 5 * NS
-Read = tuple[int, int, list[Row]]  # when it began and ended, and what came
+Read = tuple[int, int, Any]  # when it began and ended, and what came: rows, a table with its time, or raw
 
 
 class Listener(Protocol):
@@ -78,13 +78,12 @@ class Source:
     outage: Outage | None = None
     last: Row | None = None
     reads: int = 0
-    cost_ns: int = 0
     usual_cost_ns: int = 0  # of the last few reads
     hurry_ns: int = 0  # until when a table is read more often, because a run is young
     _read_ns: int = 0
     _long: bool = False
     _trouble: str | None = None
-    _raw: list[tuple[int, int, Any]] = field(default_factory=list)
+    _raw: list[Read] = field(default_factory=list)
     _primary: float | None = None  # of the read before, where publications are foreseen
     info: GroupInfo = field(init=False)  # what the group says of itself
 
@@ -130,9 +129,23 @@ class Source:
 
     def read(self) -> bool:
         """Read once and hand on what came. False where the sensor failed."""
-        done = self._read()
-        self._check_trouble(self.clock.monotonic_ns())
-        return done
+        before = self.clock.monotonic_ns()
+        try:
+            table = self.info.table
+            came = self._checked(self.group.read_table() if table else self.group.read())  # type: ignore[union-attr]
+        except Exception as error:  # noqa: BLE001 - a plug-in may do anything
+            self._failed(before, error)
+            self._check_trouble(self.clock.monotonic_ns())
+            return False
+        after = self.clock.monotonic_ns()
+        if self.outage is not None:
+            self._recovered(after)
+        if after - before > LONG_READ_NS and not self._long:
+            self._long = True
+            text = f"Reading {self.info.name} took {(after - before) / NS:.1f} s and delayed other sensors."
+            self._remark(after, "slow-read", text, group=self.info.name)
+        self._deliver([(before, after, came)])
+        return True
 
     def _check_trouble(self, now_ns: int) -> None:
         if self._troubled is not None:
@@ -141,32 +154,6 @@ class Source:
             except Exception as error:  # noqa: BLE001 - a plug-in may do anything
                 trouble = f"{type(error).__name__}: {error}"
             self._report_trouble(None if trouble is None else str(trouble), now_ns, "trouble")
-
-    def _read(self) -> bool:
-        before = self.clock.monotonic_ns()
-        try:
-            if self.info.table:
-                at_ns, table = self.group.read_table()  # type: ignore[union-attr]
-                rows: list[Row] = []
-            else:
-                rows = [checked(row, self.info) for row in self.group.read()]  # type: ignore[union-attr]
-        except Exception as error:  # noqa: BLE001 - a plug-in may do anything
-            self._failed(before, error)
-            return False
-        after = self.clock.monotonic_ns()
-        self.reads += 1
-        self._note_cost(after - before)
-        if self.outage is not None:
-            self._recovered(after)
-        if self.cost_ns > LONG_READ_NS:
-            self._warn_of_cost(after)
-        self._read_ns = after
-        if self.info.table:
-            for listener in self.listeners:
-                listener.table(self, at_ns, table)
-        else:
-            self.hand_on(self._publications([(before, after, rows)]))
-        return True
 
     def read_whole(self) -> bool:
         """`read`, where a run begins or ends: a hurried table leaves nothing out."""
@@ -206,15 +193,8 @@ class Source:
         if not reads:
             return []
         times = [(before, after) for before, after, _ in reads]
-        if self.info.table:
-            self._note_read(reads[-1])
-            self.reads += len(reads)
-            for _, _, (at_ns, table) in reads:
-                for listener in self.listeners:
-                    listener.table(self, at_ns, table)
-            return times
         try:
-            rows = self._publications(self._rows_of(reads))
+            found = self._converted(reads)
         except Exception as error:  # noqa: BLE001 - a plug-in may do anything
             if len(reads) > 1:  # what came before the one that cannot be read is good
                 for one in reads:
@@ -225,29 +205,37 @@ class Source:
             else:
                 self._failed(reads[-1][1], error)
             return times
-        self.reads += len(reads)
-        self._note_read(reads[-1])
-        self.hand_on(rows)
+        self._deliver(found)
         return times
 
-    def _note_read(self, last: tuple[int, int, Any]) -> None:
-        before, after, _ = last
+    def _deliver(self, reads: Sequence[Read]) -> None:
+        """Hand on what these reads gave, and note what the last of them has cost."""
+        rows = [] if self.info.table else self._publications(reads)
+        before, after, _ = reads[-1]
+        self.reads += len(reads)
         self._read_ns = after
-        self._note_cost(after - before)
+        self.usual_cost_ns += (after - before - self.usual_cost_ns) // 4
         self._check_trouble(after)
+        if self.info.table:
+            for _, _, (at_ns, table) in reads:
+                for listener in self.listeners:
+                    listener.table(self, at_ns, table)
+        self.hand_on(rows)
 
-    def _note_cost(self, cost_ns: int) -> None:
-        self.cost_ns = cost_ns
-        self.usual_cost_ns += (cost_ns - self.usual_cost_ns) // 4
+    def _checked(self, came: Any) -> Any:
+        """Rows, or a table with its time, as clean data; an error where what a plug-in gave makes no sense."""
+        if self.info.table:
+            at_ns, table = came
+            return at_ns, table
+        return [checked(row, self.info) for row in came]
 
-    def _rows_of(self, reads: list[tuple[int, int, Any]]) -> list[Read]:
-        """Raw reads as rows."""
+    def _converted(self, reads: Sequence[Read]) -> list[Read]:
         if self._convert is None:
-            return [(before, after, [checked(row, self.info) for row in raw]) for before, after, raw in reads]
-        rows = [checked(row, self.info) for row in self._convert(reads)]
+            return [(before, after, self._checked(came)) for before, after, came in reads]
+        rows = self._checked(self._convert(reads))
         return [(before, after, [row]) for (before, after, _), row in zip(reads, rows, strict=True)]
 
-    def _publications(self, reads: list[Read]) -> list[Row]:
+    def _publications(self, reads: Sequence[Read]) -> list[Row]:
         """The rows of reads, as publications where the group is tracked."""
         tracker = self.tracker
         if tracker is None:
@@ -270,7 +258,6 @@ class Source:
                 self._remark(at_ns, kind, trouble)
 
     def hand_on(self, rows: list[Row]) -> None:
-        """Give rows to the tapes that listen."""
         if rows:
             self.last = rows[-1]
             for listener in self.listeners:
@@ -296,12 +283,6 @@ class Source:
         self._remark(now_ns, "sensor", text, group=self.info.name)
         for listener in self.listeners:
             listener.gap(self, outage.since_ns, now_ns, "lost")
-
-    def _warn_of_cost(self, now_ns: int) -> None:
-        if not self._long:
-            self._long = True
-            text = f"Reading {self.info.name} took {self.cost_ns / NS:.1f} s and delayed other sensors."
-            self._remark(now_ns, "slow-read", text, group=self.info.name)
 
     def _remark(self, at_ns: int, kind: str, text: str, **data: Any) -> None:
         for listener in self.listeners:
@@ -332,7 +313,6 @@ class Source:
                 listener.gap(self, self.outage.since_ns, now_ns, "lost")
 
     def close(self) -> None:
-        """Let go of the hardware."""
         try:
             self.group.close()
         except Exception:  # noqa: BLE001 - a plug-in may do anything; no tape is left that could note it
@@ -344,7 +324,6 @@ class _Entry:
     """A sensor that is open, and the sources of its groups that can be shared."""
 
     report: Report
-    after: Sequence[str]
     sources: list[Source]
     has_tables: bool
 
@@ -368,22 +347,22 @@ class Pool:
         `sign` is called before each sensor is asked, which may take a while.
         """
 
-        def ask(name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
+        def ask(name: str, target: str, request: Request) -> tuple[registry.Opens | None, Report]:
             sign()
             return self._ask(name, target, request)
 
         choice = registry.choose(targets, request, wanted, ask=ask)
         return [group for group in choice.groups if isinstance(group, Source)], list(choice.reports)
 
-    def _ask(self, name: str, target: str, request: Request) -> tuple[Sensor | None, Report]:
+    def _ask(self, name: str, target: str, request: Request) -> tuple[registry.Opens | None, Report]:
         key = _key(name, target, request)
         entry = self.entries.get(key)
         if entry is None or entry.has_tables:  # processes are followed for each tape apart
             sensor, report = registry.probe(name, target, request)
             if sensor is None or not report.usable:
                 return sensor, report
-            return _Shared(self, key, name, sensor, sensor.after, report), report
-        return _Shared(self, key, name, None, entry.after, entry.report), entry.report
+            return _Shared(self, key, sensor, report), report
+        return _Shared(self, key, None, entry.report), entry.report
 
     def together(self, source: Source) -> Sequence[Source]:
         """The sources that are opened and closed with this one, because one sensor made them; none for a table."""
@@ -401,17 +380,12 @@ class Pool:
 
 @dataclass
 class _Shared:
-    """Stands in for a sensor: its groups are sources, the shared ones taken from the pool."""
+    """Stands in for a sensor that was probed: its groups are sources, the shared ones taken from the pool."""
 
     pool: Pool
     key: str
-    name: str
     sensor: Sensor | None
-    after: Sequence[str]
     report: Report
-
-    def probe(self) -> Report:
-        return self.report
 
     def groups(self) -> Sequence[Group | TableGroup]:
         entry = self.pool.entries.get(self.key)
@@ -419,7 +393,7 @@ class _Shared:
         tables = [Source(group, self.pool.clock) for group in opened if group.info.table]
         others = [group for group in opened if not group.info.table]
         if entry is None:
-            entry = _Entry(self.report, self.after, [Source(group, self.pool.clock) for group in others], bool(tables))
+            entry = _Entry(self.report, [Source(group, self.pool.clock) for group in others], bool(tables))
             if entry.sources:
                 self.pool.entries[self.key] = entry
         else:

@@ -6,14 +6,74 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import RecorderError
 from everywatt.core.machine import runtime_dir
 from everywatt.core.platforms import user_id
+
+if TYPE_CHECKING:  # made at run time they would cost each recorder a millisecond
+    from typing import TypedDict
+
+    class Message(TypedDict, total=False):
+        """What a client says; which fields there are depends on `op`. `open` has those of a RecordRequest too."""
+
+        op: str
+        id: int  # where a reply is wanted
+        tape: Any  # its number, of `open` the path
+        meta: Mapping[str, Any]
+        targets: Mapping[str, str]  # `module:Class` of each sensor
+        path: list[str]  # where the client imports from
+        roots: Mapping[str, str]  # of /sys, /proc and /dev
+        uid: str
+        name: str
+        parent: str | None
+        at_ns: int
+        attributes: Mapping[str, Any] | None
+        edges: list[Any]  # [group, read_ns, early_ns, late_ns, values] where the program read a counter itself
+        value: Any
+        span: str | None
+        kind: str
+        text: str
+        data: Mapping[str, Any]
+        pids: list[int]
+        cgroup: str | None
+        linger: bool
+
+    class Use(TypedDict, total=False):
+        """What recording has cost; None where that is not known."""
+
+        cpu_s: float | None
+        seconds: float
+        rss_bytes: int | None
+        reads: int
+        wakes: int
+        tapes: int
+        pid: int
+
+    class Reply(Use, total=False):
+        """What the recorder answers: a failure, or what was asked for."""
+
+        id: int
+        sign: str  # no answer yet, but it is at work on one
+        ok: bool
+        error: str
+        cure: str | None
+        kind: str
+        tape: int
+        groups: list[dict[str, Any]]
+        reports: Any
+        notes: list[str]
+        tenants: Sequence[Mapping[str, Any]]  # processes that were on the GPUs already
+        exits: bool
+        rows: Mapping[str, int]
+        path: str
+        cost: Use
+        sealed: bool
+
 
 # Part of what is said are the modules of sensors (`module:Class`): moving one needs a new number, so that a recorder of
 # an earlier version that still runs is left alone and a client starts its own.
@@ -29,7 +89,7 @@ _LONGEST_PATH = 100  # sun_path holds 108 bytes
 _to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode(message: Mapping[str, object]) -> bytes:
     """A message as a line. Paths that are no text arrive as they are, which is what `json.loads` of bytes expects."""
     return _to_json(message).encode("utf-8", "surrogatepass") + b"\n"
 
@@ -46,10 +106,9 @@ class Connection:
 
     @property
     def pending(self) -> bool:
-        """True while a reply waits to be sent."""
         return bool(self._out)
 
-    def pull(self) -> list[dict[str, Any]] | None:
+    def pull(self) -> list[Message] | None:
         """The messages that have arrived; None where the client is gone."""
         try:
             data = self._sock.recv(CHUNK)
@@ -64,17 +123,17 @@ class Connection:
             return []
         *lines, rest = bytes(self._in).split(b"\n")
         self._in = bytearray(rest)
-        messages = []
+        messages: list[Message] = []
         for line in lines:
             try:
                 message = json.loads(line)
             except ValueError:
                 continue
             if isinstance(message, dict):
-                messages.append(message)
+                messages.append(message)  # type: ignore[arg-type]  # of that shape where it is one of our clients
         return messages
 
-    def put(self, reply: Mapping[str, Any]) -> None:
+    def put(self, reply: Reply) -> None:
         """Send a reply as soon as the client takes it."""
         self._out += encode(reply)
         self.push()
@@ -95,7 +154,6 @@ class Connection:
             self._out.clear()  # the end of the stream is noticed by `pull`
 
     def close(self) -> None:
-        """Hang up."""
         self.open = False
         self._sock.close()
 

@@ -24,11 +24,12 @@ from everywatt.core.format import (
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.owners import OwnerKind
-from everywatt.report.ledger_text import owner_amounts
+from everywatt.ledger.text import SPECIAL, by_reason, owner_amounts
 from everywatt.report.wall import wall_of
 
 if TYPE_CHECKING:
-    from everywatt.footprint.carbon import Footprint
+    from everywatt.footprint.carbon import Factors, Footprint
+    from everywatt.ledger.owners import Ledger
 
 MAX_SPANS = 12
 MAX_OWNERS = 5
@@ -49,7 +50,7 @@ def summary(run: Run) -> list[str]:
         lines.append(f"  time    {format_duration(duration_s)}")
     lines += _spans(run)
     lines += _meter(run)
-    lines += [f"  ! {text}" for text in warnings(run, energy)]
+    lines += [f"  ! {text}" for text in by_reason(warnings(run, energy), dict(energy.parts))]
     return lines
 
 
@@ -75,7 +76,7 @@ def certain_cpu_s(run: Run, energy: Energy) -> float | None:
     """CPU seconds of the command where its energy is only modelled from them, or refused: the kernel counts them, so
     they are shown first. None elsewhere."""
     own = [span.attributes for span in run.spans if span.attributes.get("role") == "run"]
-    if (energy.joules is not None and "modelled" not in energy.pedigree) or not own or run.duration_s <= 0:
+    if energy.measured or not own or run.duration_s <= 0:
         return None
     if all("pids" in attributes for attributes in own):  # processes that everywatt did not start
         processes = [entry for entry in run.ledger().entries if entry.owner.kind is OwnerKind.PROCESS]
@@ -138,12 +139,19 @@ def _owners(run: Run) -> list[str]:
     ledger = run.ledger()
     if not any(entry.owner.kind is OwnerKind.PROCESS for entry in ledger.entries):
         return []
-    found = owner_amounts(ledger.entries, MAX_OWNERS)
+    found = owner_amounts(ledger.entries, min(MAX_OWNERS, with_energy(ledger)))
     width = max(len(amount) for _, amount in found)
     lines = [f"  owner   {amount:<{width}}  {label}" for label, amount in found]
     if run.energy().scope != ledger.total.scope and ledger.total.joules is not None:
         lines.append(f"  ! owners share {ledger.total.scope}, {format_energy(ledger.total)}; the rest is not split")
     return lines
+
+
+def with_energy(ledger: Ledger) -> int:
+    """How many ordinary owners used any energy, or may have: several others are not worth a row each."""
+    ordinary = [entry for entry in ledger.entries if entry.owner.kind not in SPECIAL]
+    found = sum(entry.microjoules > 0 or (entry.energy.high or 0.0) > 0 for entry in ordinary)
+    return found if len(ordinary) - found > 1 else len(ordinary)
 
 
 def _spans(run: Run) -> list[str]:
@@ -156,20 +164,29 @@ def _spans(run: Run) -> list[str]:
         same = [span for span in inner if span.name == name]
         seconds = sum(span.duration_s or 0.0 for span in same)
         count = f" ×{len(same)}" if len(same) > 1 else ""
-        lines.append(f"  span    {name}{count}: {format_energy(run.energy(span=name))} in {format_duration(seconds)}")
+        lasted = f" in {format_duration(seconds)}" if any(span.end_ns is not None for span in same) else ""
+        if still := sum(span.end_ns is None for span in same):
+            lasted += f", {still} of them not ended" if len(same) > 1 else ", not ended"
+        lines.append(f"  span    {name}{count}: {format_energy(run.energy(span=name))}{lasted}")
     if len(names) > MAX_SPANS:
         lines.append(f"  span    … and {len(names) - MAX_SPANS} more names")
     return lines
 
 
 def _meter(run: Run) -> list[str]:
-    costs = [cost for cost in run.quality()["meter"] if cost]
+    used = meter_text(run.quality())
+    return [f"  meter   {used}"] if used else []
+
+
+def meter_text(quality: Mapping[str, Any]) -> str:
+    """`everywatt itself used 128 ms of CPU time (3.3 % of one core)`, over all tapes; empty where that is not known."""
+    costs = [cost for cost in quality["meter"] if cost]
     if not costs:
-        return []
+        return ""
     cpu_s = sum(float(cost.get("cpu_s") or 0.0) for cost in costs)
     lived_s = sum(float(cost.get("seconds") or 0.0) for cost in costs)
     share = f" ({format_percent(cpu_s / lived_s)} of one core)" if lived_s >= 1 else ""
-    return [f"  meter   everywatt itself used {format_duration(cpu_s)} of CPU time{share}"]
+    return f"everywatt itself used {format_duration(cpu_s)} of CPU time{share}"
 
 
 def warnings(run: Run, energy: Energy, quality: dict[str, Any] | None = None) -> list[str]:
@@ -210,6 +227,18 @@ class RunReport:
             when = (point.at_ns - run.tapes[0].extent_ns()[0]) / 1e9
             lines.append(f"  point   {point.name} = {point.value} at {format_duration(when)}")
         return [Table.lines(*lines)]
+
+
+def run_footprint(run: Run, factors: Factors) -> Footprint | None:
+    """Carbon, cost and SCI score of a run, None where no factor was given. The finished items of a batch are its
+    functional units, where no other number was given."""
+    from everywatt.batch.journal import DONE, JOURNAL, read_journal
+    from everywatt.footprint.carbon import footprint
+
+    if factors.embodied_g is not None and factors.unit == "run" and (run.path / JOURNAL).is_file():
+        done = sum(state.status == DONE for state in read_journal(run.path).states.values())
+        factors = replace(factors, units=float(done), unit="item") if done else factors
+    return footprint(run, factors)
 
 
 def shown_command(words: list[str], most: int = 160) -> str:
@@ -273,13 +302,13 @@ class RunList:
     def tables(self) -> list[Table]:
         """One row for each run."""
         spare = (Column("SCOPE", spare=1), Column("PROVENANCE", spare=3), Column("TAGS", spare=2))
-        columns = ("RUN", "STARTED (UTC)", Column("TIME", "s"), "ENERGY", *spare)
+        columns = (Column("RUN", whole=True), Column("STARTED (UTC)", spare=4), Column("TIME", "s"), "ENERGY", *spare)
         rows: list[list[Cell]] = [
             [
                 run.name,
                 f"{run.started:%Y-%m-%d %H:%M}",
                 run.duration_s,
-                energy,
+                _covered(energy),
                 energy.scope,
                 energy.pedigree,
                 _tags(run),
@@ -287,6 +316,13 @@ class RunList:
             for run, energy in self.runs
         ]
         return [Table.of(*columns, rows=rows)]
+
+
+def _covered(energy: Energy) -> Cell:
+    """The figure, with its coverage where it does not cover all: a device may be missing in it."""
+    if energy.joules is None or energy.coverage >= SEEN:
+        return energy
+    return f"{format_energy(energy)} (coverage {format_percent(energy.coverage)})"
 
 
 def _figure(energy: Energy) -> dict[str, Any]:
@@ -315,7 +351,7 @@ class RunSums:
             return []
         columns = ("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE")
         rows: list[list[Cell]] = [
-            [tag, len(runs), _seconds(runs), energy, energy.scope, energy.pedigree]
+            [tag, len(runs), _seconds(runs), _covered(energy), energy.scope, energy.pedigree]
             for tag, runs in self.groups
             for energy in (sum_runs(runs),)
         ]
@@ -349,6 +385,7 @@ def _meant(tags: Sequence[Mapping[str, Any]], wanted: str) -> str:
 
 
 CALIBRATED_PCT = 1.5
+VISIBLE = 0.02  # a cure that narrows the whole interval by a smaller share is not worth its work
 # What is left of an error that cancels (the offset in a net figure) is rounding.
 ROUNDING_J = 1e-9
 
@@ -411,7 +448,7 @@ class Why:
             for c in self.budget
         ]
         columns = ("SOURCE", Column("± (95 %)", "J"), Column("OF FIGURE", "%"), "DESCRIPTION", "HOW TO NARROW IT")
-        notes = [f"! {note}" for note in self.energy.notes]
+        notes = [f"! {note}" for note in by_reason(self.energy.notes, dict(self.energy.parts))]
         return [Table.lines(str(self.energy)), Table.of(*columns, rows=rows, notes=notes)]
 
 
@@ -434,8 +471,9 @@ def _without(energy: Energy, **changed_j: float) -> float:
 
 
 def _cure(source: str, width_j: float, energy: Energy, duration_s: float) -> str:
+    """What would narrow the interval, and to what; nothing where another source hides the effect."""
     joules = abs(energy.joules or 0.0)
-    if joules == 0:
+    if joules == 0 or (width_j > 0 and _without(energy, **{source: 0.0}) > (1 - VISIBLE) * _without(energy)):
         return ""
     if source in ("gain", "offset"):
         left_j = CALIBRATED_PCT / 100 * joules / math.sqrt(2)

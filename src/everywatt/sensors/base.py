@@ -97,7 +97,6 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """True where values were really read."""
         return self.state is State.USABLE
 
 

@@ -7,6 +7,7 @@ child lives at most one period longer than we do, and no code has to run between
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -77,6 +78,14 @@ def run_once(command: Sequence[str], environ: Mapping[str, str], timeout_s: floa
     return text_lines(output.decode(errors="replace")), child.returncode
 
 
+def send_line(child: subprocess.Popen[bytes], message: Mapping[str, Any]) -> None:
+    """Write a JSON line to a worker. One that has ended shows on its output."""
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(message).encode() + b"\n")
+        child.stdin.flush()
+
+
 def let_go(child: subprocess.Popen[Any], grace_s: float) -> None:
     """Close the pipes of a process and wait for its end; it is killed if it does not end within so many seconds."""
     for stream in (child.stdin, child.stdout):
@@ -116,7 +125,6 @@ class LoopingChild:
     period_s: float
     silence_s: float
     loop: str = ""
-    start: Callable[[Sequence[str], Mapping[str, str]], Child] = Child
     failure: str | None = None
     trouble: str | None = None
     _child: Child | None = None
@@ -150,7 +158,7 @@ class LoopingChild:
         self._start_ns, self._heard_ns, self._spoke = now_ns + round(self.period_s * NS), now_ns, False
         looping = [self.loop] if self.loop and self.trouble is None else []
         try:
-            self._child = self.start([*self.command(), *looping], self.environ)
+            self._child = Child([*self.command(), *looping], self.environ)
         except OSError as error:
             self.failure = f"{self.name} cannot be run: {error.strerror}."
             self.end(now_ns + round(BACKOFF_S * NS))

@@ -62,7 +62,6 @@ class JsonDevice:
 
     @property
     def host(self) -> str:
-        """Host and port, for messages."""
         return self.url.netloc
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
@@ -72,7 +71,6 @@ class JsonDevice:
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Any request. SensorError where there is no response."""
         answer = self._request(method, path, body, headers or {})
         if answer.status == 401 and self._login is not None:
             asked = answer.headers.get("www-authenticate")
@@ -97,7 +95,6 @@ class JsonDevice:
             raise SensorError(f"{self.host}{' does not answer' if silent else ''}: {error.reason}.") from None
 
     def close(self) -> None:
-        """Close the connection, where one is kept."""
         self._client.close()
 
 

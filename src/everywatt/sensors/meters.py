@@ -17,12 +17,11 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import EverywattError, SensorError
 from everywatt.net.url import Login
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Request
 from everywatt.sensors.child import run_once
-from everywatt.sensors.simple import SimpleSensor
+from everywatt.sensors.simple import Absent, SimpleSensor
 
 Ask = Callable[[], tuple[float, ...]]
-Run = Callable[[Sequence[str], Mapping[str, str], float], tuple[list[str], int | None]]
 KNOWN = ("gain_pct", "offset_w", "max_w", "quantum", "window_s")
 
 
@@ -115,7 +114,6 @@ class PolledGroup:
         return rows
 
     def poll(self) -> None:
-        """Ask once, now."""
         start_ns = self._clock.monotonic_ns()
         row: Row | None = None
         failure: str | None = None
@@ -173,15 +171,9 @@ class SlowMeters(SimpleSensor):
         """The meters to ask; SensorError where there is none, as for a family that has not said which it has."""
         raise SensorError(f"{self.name} does not list its meters.")
 
-    def probe(self) -> Report:
-        """One reading of each meter."""
-        if not self.configured():
-            self._usable = []
-            return Report(self.name, State.ABSENT, f"not configured: [sensor.{self.name}] {self.needs}", power=False)
-        return super().probe()
-
     def find(self) -> list[PolledGroup]:
-        """One group for each meter."""
+        if not self.configured():
+            raise Absent(f"not configured: [sensor.{self.name}] {self.needs}")
         every_s, timeout_s = self.every_s, self.timeout_s  # an invalid number is reported before a meter is asked
         return [
             PolledGroup(
@@ -198,16 +190,13 @@ class SlowMeters(SimpleSensor):
 
     @property
     def every_s(self) -> float:
-        """How often a meter is asked."""
         return self.positive("period_s", self.period_s)
 
     @property
     def timeout_s(self) -> float:
-        """How long an answer may take."""
         return self.positive("timeout_s", 5.0)
 
     def positive(self, key: str, default: float) -> float:
-        """A number more than 0 among the options."""
         value = self.options.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
             raise SensorError(f"[sensor.{self.name}] {key} = {value!r} is not a number above 0.")
@@ -229,7 +218,6 @@ class SlowMeters(SimpleSensor):
         return Login(str(user), password) if user and password is not None else None
 
     def several(self, key: str) -> list[str]:
-        """One text or a list of them."""
         value = self.options.get(key) or ()
         found = [value] if isinstance(value, str) else list(value)
         if not all(isinstance(entry, str) and entry for entry in found):
@@ -238,23 +226,21 @@ class SlowMeters(SimpleSensor):
 
 
 class CommandMeters(SlowMeters):
-    """Meters of this machine that a command prints. Every answer is a process; `run` runs one.
+    """Meters of this machine that a command prints. Every answer is a process.
 
     `program` is the command without which there are none; `binary` is where it was found.
     """
 
     program = ""
 
-    def __init__(self, request: Request, *, run: Run = run_once) -> None:
+    def __init__(self, request: Request) -> None:
         super().__init__(request)
-        self._run = run
         self.binary = shutil.which(self.program, path=self.machine.environ.get("PATH", "")) or ""
 
-    def probe(self) -> Report:
-        """One run of it."""
+    def find(self) -> list[PolledGroup]:
         if self.program and not self.binary:
-            return Report(self.name, State.ABSENT, f"{self.program} was not found on the PATH.")
-        return super().probe()
+            raise Absent(f"{self.program} was not found on the PATH.")
+        return super().find()
 
     def configured(self) -> bool:
         """Always: it is of this machine."""
@@ -266,7 +252,7 @@ class CommandMeters(SlowMeters):
         """What the command prints; SensorError where it cannot be run, hangs, or fails though it `must_succeed`."""
         name = command[0].rpartition("/")[2]
         try:
-            lines, code = self._run(command, self.machine.environ if environ is None else environ, self.timeout_s)
+            lines, code = run_once(command, self.machine.environ if environ is None else environ, self.timeout_s)
         except OSError as error:
             raise SensorError(f"{name} cannot be run: {error.strerror}.") from None
         if code is None:

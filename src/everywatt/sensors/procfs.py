@@ -214,7 +214,6 @@ def parse_rollup(data: bytes) -> Held:
 
 
 def parse_uid(status: bytes) -> int | None:
-    """The real user id in /proc/PID/status."""
     for line in status.split(b"\n"):
         if line.startswith(b"Uid:"):
             words = line.split()

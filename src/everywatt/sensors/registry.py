@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from everywatt.core.errors import UsageError
 from everywatt.core.lazy_dataclass import dataclass
@@ -66,7 +66,6 @@ def known(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def make(target: str, request: Request) -> Sensor:
-    """The sensor that `module:Class` names."""
     sensor: Sensor = load(target)(request)
     return sensor
 
@@ -77,6 +76,12 @@ class Choice:
 
     groups: tuple[Group | TableGroup, ...]
     reports: tuple[Report, ...]
+
+
+class Opens(Protocol):
+    """What is left to do of a sensor that was probed."""
+
+    def groups(self) -> Sequence[Group | TableGroup]: ...
 
 
 def must_be_known(names: Sequence[str], targets: Mapping[str, str]) -> None:
@@ -106,7 +111,7 @@ def choose(
     request: Request,
     wanted: Sequence[str] | None = None,
     *,
-    ask: Callable[[str, str, Request], tuple[Sensor | None, Report]] | None = None,
+    ask: Callable[[str, str, Request], tuple[Opens | None, Report]] | None = None,
 ) -> Choice:
     """Probe sensors and open those a run uses. `ask` stands in for `probe` where sensors are shared (the recorder).
 
@@ -133,9 +138,7 @@ def choose(
         reports.append(report)
         if sensor is None or not report.usable:
             continue
-        if wanted is None and _better(sensor.after, used, power):
-            continue
-        opened = _open(sensor, reports)
+        opened = _open(name, sensor, reports)
         if opened:
             groups += opened
             used.add(name)
@@ -200,9 +203,9 @@ def probe(name: str, target: str, request: Request) -> tuple[Sensor | None, Repo
         return None, Report(name, State.UNUSABLE, why=f"{type(error).__name__}: {error}", power=False)
 
 
-def _open(sensor: Sensor, reports: list[Report]) -> list[Group | TableGroup]:
+def _open(name: str, sensor: Opens, reports: list[Report]) -> list[Group | TableGroup]:
     try:
         return list(sensor.groups())
     except Exception as error:  # noqa: BLE001 - a plug-in may do anything
-        reports.append(Report(sensor.name, State.UNUSABLE, why=f"{type(error).__name__}: {error}"))
+        reports.append(Report(name, State.UNUSABLE, why=f"{type(error).__name__}: {error}"))
         return []

@@ -17,8 +17,12 @@ from typing import Any, Protocol
 
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import Clock
-from everywatt.core.errors import EverywattError
+from everywatt.core.errors import EverywattError, SensorError
 from everywatt.sensors.base import Group, Report, Request, State
+
+
+class Absent(SensorError):
+    """What a sensor reads is not on this machine."""
 
 
 class Sampled(Group, Protocol):
@@ -55,8 +59,8 @@ class SimpleSensor:
     """A sensor by the groups it finds. A subclass sets `name` and gives `find`.
 
     `absent` says what is not here where nothing is found, `cure` what to do where nothing that was found can be read;
-    `missing` is why channels are not there, `how` is how the others are read, and `devices` what is listed of each
-    device where that is more than its name; `find` may add to them.
+    `missing` is why channels are not there, `how` is how the others are read, `devices` what is listed of each device
+    where that is more than its name, and `power` whether the watts are not another sensor's; `find` may change them.
     """
 
     name = ""
@@ -69,12 +73,20 @@ class SimpleSensor:
         self.machine = request.machine
         self.missing: dict[str, str] = {}
         self.how = ""
+        self.power = True
         self.devices: list[dict[str, Any]] = []
         self._usable: list[Sampled] | None = None
         self._open = 0  # groups that are not closed
 
+    @property
+    def named(self) -> bool:
+        return self.request.sensors is not None and self.name in self.request.sensors
+
     def find(self) -> Iterable[Sampled]:
-        """The groups that exist here, whether they can be read or not. SensorError where that cannot be found out."""
+        """The groups that exist here, whether they can be read or not.
+
+        Raises Absent with a reason of its own where there are none, SensorError where none can be used.
+        """
         raise NotImplementedError
 
     def group(self, *channels: Channel, read: Callable[[], float | tuple[float, ...]], label: str = "") -> SimpleGroup:
@@ -88,12 +100,19 @@ class SimpleSensor:
         return SimpleGroup(GroupInfo(device, self.name, device, channels, label=label), values, self.machine.clock)
 
     def probe(self) -> Report:
-        """One reading of each group that is found."""
+        report = self._probe()
+        if not report.usable:
+            self.close()
+        return report
+
+    def _probe(self) -> Report:
         self._usable = []
         samples: dict[str, float | None] = {}
         missing = self.missing = {}
         try:
             found = list(self.find())
+        except Absent as error:
+            return Report(self.name, State.ABSENT, error.message, error.cure, {}, missing, self.devices)
         except EverywattError as error:
             return Report(self.name, State.UNUSABLE, error.message, error.cure, {}, missing, self.devices)
         except OSError as error:
@@ -115,17 +134,16 @@ class SimpleSensor:
         if samples:
             infos = {group.info.device: group.info for group in self._usable}
             named = [{"device": name} | ({"name": info.label} if info.label else {}) for name, info in infos.items()]
-            return Report(self.name, State.USABLE, self.how, None, samples, missing, self.devices or named)
-        if missing:
+            return Report(self.name, State.USABLE, self.how, None, samples, missing, self.devices or named, self.power)
+        if found:
             return Report(self.name, State.UNUSABLE, "; ".join(missing.values()), self.cure, {}, missing, self.devices)
-        return Report(self.name, State.ABSENT, self.absent, devices=self.devices)
+        return Report(self.name, State.ABSENT, self.absent, missing=missing, devices=self.devices)
 
     def groups(self) -> Sequence[Sampled]:
-        """The groups that could be read."""
         if self._usable is None:
             self.probe()
         self._open = len(self._usable or ())
-        return self._usable or ()
+        return self._usable or []
 
     def one_closed(self) -> None:
         """A group that shares something with the others is closed: with the last of them, all is let go."""

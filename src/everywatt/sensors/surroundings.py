@@ -58,7 +58,6 @@ class Surroundings:
 
 
 def look(machine: Machine) -> Surroundings:
-    """Look around."""
     return Surroundings(
         guest=find_guest(machine, procfs.parse_cpuinfo(file_text(machine.proc / "cpuinfo"))),
         container=find_container(machine),

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from everywatt.core.channels import NAN, Channel, GroupInfo, Row
 from everywatt.core.clocks import NS, Clock
@@ -92,11 +92,6 @@ class NumberFile:
             return self._fail(error.strerror or type(error).__name__)
         return self.number(data)
 
-    @property
-    def why(self) -> str:
-        """Why there is no value."""
-        return f"{self.path.name} of {self.path.parent.name}: {self.trouble}"
-
     def number(self, data: bytes) -> float:
         """The number that bytes of this file say, or NaN with the reason in `trouble`."""
         text = data.strip()
@@ -149,7 +144,7 @@ class Reading(Protocol):
     """One value that is read again and again."""
 
     @property
-    def why(self) -> str:
+    def trouble(self) -> str | None:
         """Why there is no value, after a NaN."""
         ...
 
@@ -178,12 +173,19 @@ class ValueGroup(Generic[Read]):
         values = tuple([value.read() for value in self._values])
         end_ns = self._clock.monotonic_ns()
         if all(value != value for value in values):
-            reasons = "; ".join(value.why for value in self._values[:2])
+            named = zip(self.info.channels[:2], self._values, strict=False)
+            reasons = "; ".join(f"{channel.name}: {value.trouble}" for channel, value in named)
             raise SensorError(f"{self.info.name} delivers nothing: {reasons}.")
         return [Row(end_ns, start_ns - self._age_ns, end_ns, values)]
 
+    def sample(self) -> tuple[float, ...]:
+        try:
+            return self.read()[0].values
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """Let go of all of them."""
+        """Let go of all of them; the next read opens them again."""
         for value in self._values:
             value.close()
 
@@ -207,21 +209,55 @@ def in_unit(channel: Channel, raw: float) -> float | None:
     return None if raw != raw else raw * channel.scale
 
 
-def watch(
-    read: Callable[[], Sequence[float]], impatient: Sequence[bool], clock: Clock
-) -> tuple[list[float], list[float]]:
-    """The first and the last values of `read`, repeated until every impatient or zero value has moved or time is up."""
-    first = list(read())
+class Candidate(NamedTuple):
+    """A value that may be one of a sensor's: its name in `missing`, and of a counter the joules of one count.
+
+    A counter must move. One that `may_rest` (a part of a processor) must only have counted something since boot.
+    """
+
+    name: str
+    reading: Reading
+    joules: float | None = None
+    may_rest: bool = False
+
+
+def alive(candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock) -> list[bool]:
+    """Which of them deliver; `missing` gets the reason for each other one, which is closed.
+
+    A counter that stands still is read again for 25 ms, a gauge once: it may be on a slow bus.
+    """
+    first = [one.reading.read() for one in candidates]
     last = list(first)
+
+    def stuck() -> list[int]:
+        return [
+            n
+            for n, (one, a, b) in enumerate(zip(candidates, first, last, strict=True))
+            if one.joules is not None and a == b and (a == 0 or not one.may_rest)
+        ]
+
     deadline_ns = clock.monotonic_ns() + _WATCH_NS
-    for _ in range(_WATCH_NS // _WATCH_STEP_NS):
-        if all(a != b or (a != 0 and not wants) for wants, a, b in zip(impatient, first, last, strict=True)):
-            break  # NaN never equals itself, so that what cannot be read is not waited for
-        clock.sleep_until(min(clock.monotonic_ns() + _WATCH_STEP_NS, deadline_ns))
-        last = list(read())
-        if clock.monotonic_ns() >= deadline_ns:
-            break
-    return first, last
+    while (still := stuck()) and (now_ns := clock.monotonic_ns()) < deadline_ns:
+        clock.sleep_until(min(now_ns + _WATCH_STEP_NS, deadline_ns))
+        for n in still:
+            last[n] = candidates[n].reading.read()
+    for n in still:
+        missing[candidates[n].name] = f"the counter is stuck at {last[n] * (candidates[n].joules or 0.0):.6g} J"
+    for one, value in zip(candidates, last, strict=True):
+        if value != value:
+            missing[one.name] = str(one.reading.trouble)
+    good = [one.name not in missing for one in candidates]
+    for one, works in zip(candidates, good, strict=True):
+        if not works:
+            one.reading.close()
+    return good
+
+
+def deliver_nothing(what: str, files: Iterable[NumberFile], missing: Mapping[str, str]) -> SensorError:
+    """Why none of the values that exist can be used."""
+    reasons = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:4])
+    cure = "run as root, or make the files readable for one group" if any(file.denied for file in files) else None
+    return SensorError(f"{what} exist but deliver nothing: {reasons}.", cure=cure)
 
 
 def threads_per_core(sys: Path) -> int | None:

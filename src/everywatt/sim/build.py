@@ -43,7 +43,6 @@ def compiler(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def zig() -> list[str]:
-    """The compiler of the `ziglang` package."""
     return [sys.executable, "-m", "ziglang", "cc"]
 
 

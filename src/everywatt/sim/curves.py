@@ -132,12 +132,10 @@ class Sine:
 
     @property
     def low_w(self) -> float:
-        """The least power."""
         return self.mean_w - self.amplitude_w
 
     @property
     def high_w(self) -> float:
-        """The most power."""
         return self.mean_w + self.amplitude_w
 
     def power_w(self, t_s: float, limit_w: float = NO_LIMIT_W) -> float:

@@ -96,7 +96,6 @@ class Board:
         return self._curves[label].energy_j((start_ns - self.t0_ns) / NS, (end_ns - self.t0_ns) / NS)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of programs on the board."""
         env = dict(os.environ if base is None else base)
         return env | {
             "EVERYWATT_SYS": str(self.folder / "sys"),

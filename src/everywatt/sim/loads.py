@@ -157,7 +157,6 @@ class HostStat:
         os.pwrite(self._fd, ("\n".join(lines) + "\n").encode(), 0)
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._fd)
 
 

@@ -13,7 +13,9 @@ import os
 import random
 import shlex
 import shutil
+import signal
 import struct
+import subprocess
 import tempfile
 import time
 import uuid
@@ -29,11 +31,11 @@ from everywatt.sim.curves import Curve, Load, Sine, Table, parse_curve
 from everywatt.sim.loads import Follower, write_loads
 from everywatt.sim.options import GPU_FIELDS, Gpu, Package, parse_settings
 from everywatt.sim.processes import ProcessTable
-from everywatt.sim.truth import Event, EventLog
+from everywatt.sim.truth import Event, EventLog, Terms, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 _PIECE = struct.Struct("<ddddd")
@@ -46,7 +48,8 @@ def gpus_of(document: Mapping[str, Any]) -> list[Gpu]:
     """NVML's cards, in the order of their numbers."""
     found: list[Gpu] = []
     for device in _devices(document, "gpu", "nvml"):
-        group = next(group for group in _groups(document) if group.get("device") == device and _carries(group))
+        own = (group for group in _groups(document) if group.get("device") == device)
+        group = next(group for group in own if any(channel.get("domain") for channel in group["channels"]))
         names = {channel["name"] for channel in group["channels"]}
         power, counter = _measured(document, f"{device}.power"), _measured(document, f"{device}.energy")
         watts = power.get("mean_w") or counter.get("mean_w") or 100.0
@@ -108,10 +111,6 @@ def _groups(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [group for group in document.get("groups", []) if isinstance(group, dict)]
 
 
-def _carries(group: Mapping[str, Any]) -> bool:
-    return any(channel.get("domain") for channel in group["channels"])
-
-
 def _devices(document: Mapping[str, Any], kind: str, *sensors: str) -> list[str]:
     """Numbered devices of a kind that carry energy in groups of these sensors."""
     names = {
@@ -165,8 +164,8 @@ class SimMachine:
             if number is not None and not 0 <= number < len(curves if kind == "gpu" else boxes):
                 raise UsageError(f"A sensor option names a {kind} that the machine does not have.")
         return cls(
-            gpus=tuple(settings.gpu_at(i, Gpu(curve, seed=i)) for i, curve in enumerate(curves)),
-            packages=tuple(settings.package_at(i, Package(curve)) for i, curve in enumerate(boxes)),
+            gpus=tuple(settings.gpu_at(i, curve) for i, curve in enumerate(curves)),
+            packages=tuple(Package(curve, **settings.of("package", i)) for i, curve in enumerate(boxes)),
             **settings.of("machine"),
         )
 
@@ -191,7 +190,6 @@ class SimMachine:
         return found | {f"cpu.{i}": package.curve for i, package in enumerate(self.packages)}
 
     def zones(self) -> list[powercap.Zone]:
-        """Its powercap counters."""
         return powercap.zones(self.packages, self.psys_w)
 
 
@@ -232,7 +230,6 @@ class Lab:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of programs inside the machine."""
         env = dict(os.environ if base is None else base)
 
         def first(name: str, value: Path) -> str:
@@ -248,11 +245,6 @@ class Lab:
             "PATH": first("PATH", self.folder / "bin"),
         }
 
-    @property
-    def follows_loads(self) -> bool:
-        """True while some device's power follows what programs do."""
-        return self._follower is not None
-
     def settle(self) -> list[dict[str, object]]:
         """Stop following loads. Gives the processes that were seen with their CPU seconds and active joules."""
         if self._follower is not None:
@@ -267,28 +259,45 @@ class Lab:
             table.adopt(pid)
             table.close()
 
+    def run(self, command: Sequence[str]) -> Outcome:
+        """Run a command in the machine and wait for it. Signals to this process go to the command."""
+        if self._follower is not None:
+            _adopt_orphans()
+        relay = _Relay()
+        before = {number: signal.signal(number, relay.receive) for number in _FORWARDED}
+        start_ns = time.monotonic_ns()
+        try:
+            child = subprocess.Popen(list(command), env=self.environment())
+            self.adopt(child.pid)
+            relay.connect(child)
+            code = child.wait()
+        except OSError as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            return Outcome(start_ns, time.monotonic_ns(), code, f"{command[0]}: {error.strerror}")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return Outcome(start_ns, time.monotonic_ns(), code if code >= 0 else 128 - code)
+
     def seconds(self, monotonic_ns: int) -> float:
-        """Seconds since the machine's start."""
         return (monotonic_ns - self.t0_ns) / 1e9
 
     def truth(self, device: str, a_ns: int, b_ns: int) -> float:
         """The exact joules of a device between two CLOCK_MONOTONIC instants in nanoseconds."""
-        terms, constant_w = self.terms(device)
-        a, b = self.seconds(a_ns), self.seconds(b_ns)
-        joules = sum(f * (self.logs[name].joules(b) - self.logs[name].joules(a)) for name, f in terms.items())
-        return joules + constant_w * (b - a)
+        curves, terms = self.machine.curves(), {device: self.terms(device)}
+        return Truth(self.t0_ns, a_ns, b_ns, 0, curves, self.logs, terms).joules(device, a_ns, b_ns)
 
     def devices(self) -> list[str]:
         """The names that `truth` knows."""
         derived = [zone.truth for zone in self.machine.zones() if zone.truth]
         return list(dict.fromkeys([*self.logs, *derived, *self._modules()]))
 
-    def _modules(self) -> dict[str, tuple[Mapping[str, float], float]]:
+    def _modules(self) -> dict[str, Terms]:
         """Superchips: a GPU and what its module draws beside it."""
         gpus = enumerate(self.machine.gpus)
         return {f"module.{i}": ({f"gpu.{i}": 1.0}, gpu.module_w) for i, gpu in gpus if gpu.module_w is not None}
 
-    def terms(self, device: str) -> tuple[Mapping[str, float], float]:
+    def terms(self, device: str) -> Terms:
         """A device as a sum of curves times factors, plus a constant in watts."""
         if device in self.logs:
             return {device: 1.0}, 0.0
@@ -413,3 +422,52 @@ def _write_smi(path: Path) -> None:
     code = f"import sys; sys.path += {folders!r}; import nvidia_smi; nvidia_smi.start()"
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(code)} "$@"\n')
     path.chmod(0o755)
+
+
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The command's life on CLOCK_MONOTONIC, and its exit code (126 or 127: not started; 128+n: ended by signal n)."""
+
+    start_ns: int
+    end_ns: int
+    code: int
+    why: str = ""
+
+
+class _Relay:
+    """Passes signals on; those that come before the command has started are kept for it."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+
+    def connect(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        for number in self._early:
+            child.send_signal(number)
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        if number in (signal.SIGINT, signal.SIGQUIT) and _at_terminal():
+            return  # the terminal has sent it to the command already
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+
+def _adopt_orphans() -> None:
+    """Keep processes that leave their parents below this one, so that their CPU time still counts."""
+    import ctypes
+
+    set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def _at_terminal() -> bool:
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False

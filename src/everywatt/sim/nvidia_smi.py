@@ -40,7 +40,6 @@ def fail(text: str, code: int) -> int:
 
 
 def faults() -> list[str]:
-    """The words of the machine's file of faults."""
     try:
         with open(os.path.join(FOLDER, "smi-faults")) as file:  # noqa: PTH118, PTH123 - light
             return file.read().split()
@@ -143,10 +142,6 @@ def unit(field: str) -> str:
         return "W"
     heads = {"enforced.power": "W", "clocks.": "MHz", "memory.": "MiB", "utilization.": "%", "fan.": "%"}
     return next((text for head, text in heads.items() if field.startswith(head)), "")
-
-
-def csv_header(fields: list[str]) -> str:
-    return ", ".join(f"{name} [{unit(name)}]" if unit(name) else name for name in fields)
 
 
 def csv_row(card: Handle, index: int, fields: list[str], form: list[str], total: int) -> str:
@@ -398,7 +393,6 @@ def words(text: str) -> list[str]:
 
 
 def cards(wanted: list[str] | None) -> Cards:
-    """The chosen cards with their indices."""
     chosen = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         code = UNKNOWN
@@ -471,7 +465,9 @@ def once(chosen: Cards, options: argparse.Namespace, driver: str, printer: Print
             return fail("\"--format=\" switch is missing. Please run 'nvidia-smi -h' for help.\n", 2)
         fields = options.query_gpu
         rows = [csv_row(card, index, fields, options.format, len(chosen)) for index, card in chosen]
-        for row in [csv_header(fields), *rows] if header else rows:
+        if header:
+            printer.row(", ".join(f"{name} [{unit(name)}]" if unit(name) else name for name in fields))
+        for row in rows:
             printer.row(row)
     elif options.query_compute_apps:
         apps(chosen, options.query_compute_apps, options.format, printer)

@@ -59,7 +59,6 @@ class OmegawattBox:
         self._thread = threading.Thread(target=self._play, name="omegawatt", daemon=True)
 
     def start(self) -> OmegawattBox:
-        """Begin to play."""
         self._thread.start()
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from everywatt.core.errors import UsageError
@@ -226,21 +226,13 @@ class Settings:
         """What was said of all of a kind and of this one."""
         return {**self.said.get((kind, None), {}), **self.said.get((kind, index), {})}
 
-    def gpu_at(self, index: int, gpu: Gpu) -> Gpu:
-        """The card with what was said of all cards and of this one."""
-        return _checked(replace(gpu, **self.of("gpu", index)))
-
-    def package_at(self, index: int, package: Package) -> Package:
-        """The package with what was said of all packages and of this one."""
-        return replace(package, **self.of("package", index))
-
-
-def _checked(gpu: Gpu) -> Gpu:
-    if gpu.period_s < 0 or not 0 <= gpu.jitter_s <= gpu.period_s:
-        raise UsageError("The jitter of a simulated card must be shorter than its period.")
-    if gpu.drop >= 1:
-        raise UsageError("drop=1 means a sensor that never publishes.", cure="a share below 1")
-    return gpu
+    def gpu_at(self, index: int, curve: Curve) -> Gpu:
+        gpu = Gpu(curve, **{"seed": index, **self.of("gpu", index)})
+        if gpu.period_s < 0 or not 0 <= gpu.jitter_s <= gpu.period_s:
+            raise UsageError("The jitter of a simulated card must be shorter than its period.")
+        if gpu.drop >= 1:
+            raise UsageError("drop=1 means a sensor that never publishes.", cure="a share below 1")
+        return gpu
 
 
 def parse_settings(texts: Iterable[str]) -> Settings:

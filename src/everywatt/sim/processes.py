@@ -29,7 +29,7 @@ class ProcessTable:
     @classmethod
     def create(cls, path: Path, processes: Iterable[GpuProcess] = ()) -> None:
         """A new table with these processes (a pid of 0 is filled in later, by `adopt`)."""
-        rows = [_pack(process) for process in processes]
+        rows = [_ROW.pack(*_fields(process)) for process in processes]
         if len(rows) > ROWS:
             raise SimError(f"A simulated card holds at most {ROWS} processes.")
         path.write_bytes(b"".join(rows) + bytes(_ROW.size * (ROWS - len(rows))))
@@ -59,7 +59,6 @@ class ProcessTable:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def drop(self, pid: int) -> None:
-        """Remove a process."""
         for place, row in self.rows():
             if row.pid == pid:
                 _ROW.pack_into(self._map, place * _ROW.size, 0, 0, 0, 0, 0, 0.0, 0.0)
@@ -82,17 +81,12 @@ class ProcessTable:
         return bool(gone)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._map.close()
         os.close(self._fd)
 
 
 def _fields(p: GpuProcess) -> tuple[int, int, int, int, int, float, float]:
     return (p.pid, 2 if p.graphics else 1, p.instance, int(p.check), p.memory_bytes, p.sm, p.bandwidth)
-
-
-def _pack(process: GpuProcess) -> bytes:
-    return _ROW.pack(*_fields(process))
 
 
 def _alive(pid: int) -> bool:

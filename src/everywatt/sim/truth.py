@@ -14,6 +14,7 @@ import mmap
 import os
 import struct
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,11 +48,7 @@ class Event(NamedTuple):
 
 def joules_since_start(curve: Curve, events: Sequence[Event], t_s: float) -> float:
     """The exact joules from the machine's start to `t_s`."""
-    low, high = 0, len(events)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if events[middle].t_s <= t_s else (low, middle)
-    event = events[low]
+    event = events[max(bisect_right(events, t_s, key=lambda event: event.t_s) - 1, 0)]
     if isinstance(curve, Load):
         return event.joules + min(event.raw_w, event.limit_w) * (t_s - event.t_s)
     return event.joules + curve.energy_j(event.t_s, t_s, event.limit_w)
@@ -111,10 +108,13 @@ class EventLog(Sequence[Event]):
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the file."""
         self._count.release()
         self._map.close()
         os.close(self._fd)
+
+
+Terms = tuple[Mapping[str, float], float]
+"""A device as a sum of devices with a curve times factors, plus a constant in watts."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Truth:
     utc_offset_ns: int
     curves: Mapping[str, Curve]
     events: Mapping[str, Sequence[Event]]
-    terms: Mapping[str, tuple[Mapping[str, float], float]]
+    terms: Mapping[str, Terms]
 
     def joules(self, device: str, a_ns: int, b_ns: int) -> float:
         """Exact joules of a device between two instants."""
@@ -197,7 +197,6 @@ def describe(lab: Lab, start_ns: int, end_ns: int, *, command: Sequence[str], co
 
 
 def of(lab: Lab, start_ns: int, end_ns: int) -> Truth:
-    """The truth of a running machine so far."""
     return Truth(
         lab.t0_ns,
         start_ns,

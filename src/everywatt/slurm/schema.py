@@ -5,7 +5,7 @@ Energies are whole microjoules, so that jobs, idle and system of an hour add up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
@@ -20,6 +20,12 @@ def shown_id(row: Mapping[str, Any]) -> str:
     if array is not None and task is not None:
         return f"{array}_{task}"
     return str(row["job_id"]) if het is None or offset is None else f"{het}+{offset}"
+
+
+def sum_known(values: Iterable[Any]) -> Any:
+    """The sum; None where one of the values is not known."""
+    known = list(values)
+    return None if any(value is None for value in known) else sum(known)
 
 
 class Numbered:
@@ -44,6 +50,8 @@ class DeviceEnergy:
     low_uj: int
     high_uj: int
     idle_uj: int = 0
+    idle_low_uj: int | None = None
+    idle_high_uj: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class StepEnergy:
     start_s: float
     end_s: float
     energy_uj: int | None = None
+    low_uj: int | None = None
+    high_uj: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,8 @@ class JobOnNode(Numbered):
     written_s: float = 0.0  # of two records of one job on one node the later one counts
     memory_mean_bytes: int | None = None  # of its processes together, over the time that was observed
     gpu_memory_mean_bytes: int | None = None  # of its GPUs together
+    idle_low_uj: int | None = None  # the 95 % interval of `idle_uj`; None in records of earlier versions
+    idle_high_uj: int | None = None
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -123,7 +135,6 @@ class JobOnNode(Numbered):
         return self.cluster, self.job_id, self.restart, self.node
 
     def row(self) -> dict[str, Any]:
-        """Plain data, for Parquet and JSON."""
         return asdict(self)
 
     @classmethod
@@ -139,7 +150,11 @@ class JobOnNode(Numbered):
 
 @dataclass(frozen=True, slots=True)
 class NodeHour:
-    """One device of a node over one hour: jobs + idle + system is the total, to the microjoule."""
+    """One device of a node over one hour: jobs + idle + system is the total, to the microjoule.
+
+    `…_low_uj` and `…_high_uj` are the ends of 95 % intervals; None where nothing of it was observed, and in records of
+    earlier versions.
+    """
 
     hour_s: int
     node: str
@@ -154,6 +169,14 @@ class NodeHour:
     from_s: float = 0.0  # of the hour this stretch was booked; 0 and 0 in records that do not say
     to_s: float = 0.0
     written_s: float = 0.0
+    total_low_uj: int | None = None
+    total_high_uj: int | None = None
+    jobs_low_uj: int | None = None
+    jobs_high_uj: int | None = None
+    idle_low_uj: int | None = None
+    idle_high_uj: int | None = None
+    system_low_uj: int | None = None
+    system_high_uj: int | None = None
 
     @property
     def key(self) -> tuple[int, str, str, str]:
@@ -161,7 +184,6 @@ class NodeHour:
         return self.hour_s, self.node, self.device, self.source
 
     def row(self) -> dict[str, Any]:
-        """Plain data, for Parquet and JSON."""
         return asdict(self)
 
 
@@ -175,12 +197,21 @@ class Kind:
     best: str  # of two rows of the same the first by this counts
 
     def schema(self) -> Any:
-        """The Arrow schema."""
         return arrow()[0].schema(_columns(self.row))
 
 
 JOB_KEY: Final = ("cluster", "job_id", "restart", "node")
 SUMMED: Final = ("total_uj", "jobs_uj", "idle_uj", "system_uj")  # of hours of nodes
+# The ends of an interval, by name, with the amount that they are of.
+NODE_ENDS: Final = {f"{name.removesuffix('_uj')}_{end}_uj": name for name in SUMMED for end in ("low", "high")}
+IDLE_ENDS: Final = {name: NODE_ENDS[name] for name in ("idle_low_uj", "idle_high_uj")}
+
+
+def ends_sql(ends: Mapping[str, str]) -> dict[str, str]:
+    """SQL of the sum of each end of an interval; null where a record (of an earlier version) has an amount without."""
+    return {name: f"CASE WHEN count({name}) = count({of}) THEN sum({name}) END" for name, of in ends.items()}
+
+
 TIMES: Final = ("covered_ms", "known_ms")  # of the devices of nodes: how long they were observed, of how long
 KINDS: Final = {
     "jobs": Kind(JobOnNode, JOB_KEY, "end_s, job_id, node", "complete DESC, written_s DESC"),

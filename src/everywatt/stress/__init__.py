@@ -11,23 +11,6 @@ The names are imported when they are first used: a worker of this package is a s
 
 from __future__ import annotations
 
-_HOMES = {
-    "Cpu": "program",
-    "Gpu": "program",
-    "Step": "program",
-    "Program": "program",
-    "KINDS": "program",
-    "RESOURCES": "program",
-    "Shape": "shapes",
-    "parse_shape": "shapes",
-    "Load": "shapes",
-    "shaped": "shapes",
-    "latin_hypercube": "shapes",
-    "load_program": "files",
-    "StepResult": "results",
-    "play": "playing",
-}
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from everywatt.stress.files import load_program
@@ -55,11 +38,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
+    for home in ("program", "shapes", "files", "results", "playing") if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return globals().setdefault(name, getattr(module, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

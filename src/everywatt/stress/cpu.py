@@ -1,4 +1,4 @@
-"""One core's worth of CPU work: a duty cycle on this process's own CPU time, and the kinds of work.
+"""CPU load: one core's worth of work by a duty cycle on this process's own CPU time, its kinds; or stress-ng.
 
 Each kind is a loop in native code that a worker repeats, with what one round of it comes to. Watts differ between them
 at equal utilisation: `integer` multiplies long numbers in registers, `float` is scalar floating point, `vector` is a
@@ -16,10 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from everywatt.core.errors import UsageError
 from everywatt.sensors.cpu.perf import open_event, read_event
-from everywatt.stress.pacing import StepReport, Stretch, pace, waited_s
+from everywatt.sensors.procfs import cpu_clock
+from everywatt.stress.pacing import Role, StepReport, Stretch, waited_s
+from everywatt.stress.worker import ask_for_the_end
+
+if TYPE_CHECKING:
+    import subprocess
 
 MIB = 2**20
 STREAM_BYTES = (64 * MIB, 256 * MIB)
@@ -34,14 +40,12 @@ ROUND_NS = 200_000
 _HARDWARE, _INSTRUCTIONS = 0, 1  # numbers of the kernel's perf events
 
 
-class CpuWork:
+class CpuWork(Role):
     """Work of the plan's kinds; a level of 1 is a whole core."""
-
-    about = ""
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._kinds = {kind: prepare(kind) for _, _, level, kind in steps if level > 0}
-        self._offset = float(options.get("offset", 0.0))
+        self.offset = float(options.get("offset", 0.0))
         self._kind = next(iter(self._kinds.values()), None)
         self._rounds = 0
         self._waited_s = waited_s()
@@ -49,11 +53,9 @@ class CpuWork:
         self._counted: int | None = None
 
     def done(self) -> float:
-        """CPU seconds of this process."""
         return time.process_time_ns() / 1e9
 
     def work(self) -> None:
-        """About 0.2 ms of work."""
         assert self._kind is not None
         work, rounds = self._kind.work, self._kind.rounds
         for _ in range(rounds):
@@ -61,13 +63,8 @@ class CpuWork:
         self._rounds += rounds
 
     def begin(self, stretch: Stretch) -> None:
-        """Take up the kind of work of this stretch."""
         self._kind, self._rounds = self._kinds.get(stretch.kind), 0
         self._counted = self._instructions.read()
-
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Work until the end of the stretch."""
-        pace(self, stretch, wait, offset=self._offset)
 
     def report(self) -> StepReport:
         """How long it had to wait for a core, and what was worked."""
@@ -81,7 +78,6 @@ class CpuWork:
         )
 
     def close(self) -> None:
-        """Let go of the counter."""
         self._instructions.close()
 
 
@@ -99,7 +95,6 @@ class Instructions:
         return None if self._event is None else read_event(self._event)
 
     def close(self) -> None:
-        """Let go of the counter."""
         if self._event is not None:
             os.close(self._event)
 
@@ -120,19 +115,27 @@ class Kind:
     rounds: int = 1
 
 
-def prepare(name: str, clock: Callable[[], int] = time.process_time_ns) -> Kind:
+def prepare(name: str) -> Kind:
     """The work of this kind, with as many rounds at a time as take about 0.2 ms here."""
-    kind = _MAKERS[name]()
+    return with_rounds(_MAKERS[name]())
+
+
+def with_rounds(kind: Kind, clock: Callable[[], int] = time.process_time_ns) -> Kind:
+    """The same work with as many rounds between two looks at the clock as take about ROUND_NS."""
     kind.work()
     rounds = 1
     while True:
-        start = clock()
-        for _ in range(rounds):
-            kind.work()
-        took = clock() - start
+        took = min(_timed(kind, rounds, clock) for _ in range(3))  # a cold cache or another thread may cost once
         if took >= ROUND_NS / 4:
             return Kind(kind.work, kind.operations, kind.bytes, max(1, round(rounds * ROUND_NS / took)))
         rounds *= 2
+
+
+def _timed(kind: Kind, rounds: int, clock: Callable[[], int]) -> int:
+    start = clock()
+    for _ in range(rounds):
+        kind.work()
+    return clock() - start
 
 
 def stream_bytes(sys: Path = Path("/sys")) -> int:
@@ -192,3 +195,84 @@ _MAKERS: dict[str, Callable[[], Kind]] = {
     "memory": _memory,
     "branchy": _branchy,
 }
+
+
+METHODS = {"integer": "int64", "float": "double", "vector": "matrixprod"}
+"""Kinds of work covered by its load control, with its names for them."""
+LOOK_NS = 100_000_000
+LEAVE_S = 0.3
+
+
+class StressNg(Role):
+    """All cores of a step by stress-ng; a level of 1 is whole cores, and `cores` in the options says how many.
+
+    It is restarted for each step with whole seconds, and ended by us: timeouts below a second never end in versions
+    that are widely installed, so it always gets more time than the step has.
+    """
+
+    def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
+        import shutil  # as all of this class: a worker of our own work is a smaller process without it
+
+        self._program = shutil.which("stress-ng")
+        if self._program is None:
+            raise UsageError("stress-ng is not installed.")
+        self._cores: Sequence[int] = options["cores"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._spent_s = 0.0
+        self._waits_s: dict[int, float] = {}
+
+    def begin(self, stretch: Stretch) -> None:
+        self._spent_s = 0.0
+        self._waits_s = {}
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        if stretch.level <= 0:
+            wait(stretch.end_ns)
+            return
+        self._start(stretch)
+        now_ns = stretch.start_ns
+        while now_ns < stretch.end_ns:
+            now_ns = min(now_ns + LOOK_NS, stretch.end_ns)
+            wait(now_ns)
+            self._spent_s = max(self._spent_s, self._cpu_s())
+        self.close()
+
+    def report(self) -> StepReport:
+        """The CPU time of all its processes, and how long they waited for a core."""
+        return StepReport(cpu_s=self._spent_s, waited_s=sum(self._waits_s.values()) if self._waits_s else None)
+
+    def _start(self, stretch: Stretch) -> None:
+        import subprocess
+
+        assert self._program is not None
+        seconds = math.ceil((stretch.end_ns - stretch.start_ns) / 1e9) + 1
+        words = ["--cpu", str(self._cores[stretch.index]), "--cpu-load", str(max(1, round(100 * stretch.level)))]
+        words += ["--cpu-method", METHODS[stretch.kind], "--timeout", f"{seconds}s", "--quiet"]
+        self._process = subprocess.Popen(
+            [self._program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=ask_for_the_end,
+            process_group=0,
+        )
+
+    def _cpu_s(self) -> float:
+        """CPU seconds of stress-ng and of every process that it started; keeps how long each has waited."""
+        assert self._process is not None
+        pids, spent_s = [self._process.pid], 0.0
+        for pid in pids:
+            with suppress(OSError, ValueError):
+                pids += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                spent_s += time.clock_gettime_ns(cpu_clock(pid)) / 1e9
+                if (waited := waited_s(Path(f"/proc/{pid}/schedstat"))) is not None:
+                    self._waits_s[pid] = waited
+        return spent_s
+
+    def close(self) -> None:
+        """End it, politely and then by a kill of its whole group."""
+        process, self._process = self._process, None
+        if process is not None:
+            from everywatt.sensors.child import end_group
+
+            end_group(process, LEAVE_S)

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.sensors.child import let_go
+from everywatt.sensors.child import let_go, send_line
 from everywatt.stress.pacing import StepReport
 
 READY_S = 60.0
@@ -51,7 +51,6 @@ class Worker:
 
     @property
     def stream(self) -> int:
-        """The descriptor of what it says."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
@@ -68,7 +67,7 @@ class Crew:
             for plan in self._plans:
                 self.workers.append(_started(plan))
             for worker in self.workers:
-                _send(worker, _message(worker.plan))
+                send_line(worker.process, _message(worker.plan))
             self._gather()
         except BaseException:
             self.close()
@@ -84,7 +83,7 @@ class Crew:
         """Let all of them start at one instant, a moment from now; gives it (monotonic ns)."""
         start_ns = time.monotonic_ns() + LEAD_NS
         for worker in self.workers:
-            _send(worker, {"start_ns": start_ns})
+            send_line(worker.process, {"start_ns": start_ns})
         return start_ns
 
     @property
@@ -167,13 +166,6 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     source = str(Path(__file__).resolve().parents[2])
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (source, env.get("PYTHONPATH"))))
     return env | dict.fromkeys(_ONE_THREAD, "1")
-
-
-def _send(worker: Worker, message: Mapping[str, Any]) -> None:
-    assert worker.process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended; what it said last is heard later
-        worker.process.stdin.write(json.dumps(message).encode() + b"\n")
-        worker.process.stdin.flush()
 
 
 def _take(worker: Worker) -> None:

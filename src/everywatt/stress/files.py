@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from everywatt.ledger.use.usage import Series
     from everywatt.tape.reader import Tape
-
-    Columns = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 MOST_STEPS = 600
 _GPU = re.compile(r"gpu\.\d+\.utilisation")
@@ -79,7 +78,6 @@ def load_program(path: str | Path) -> Program:
 
 
 def parse_program(data: Mapping[str, Any], default_name: str = "stress") -> Program:
-    """The program that a TOML document describes."""
     common = dict(data)
     name = common.pop("name", default_name)
     parts = common.pop("part", [{}])
@@ -180,50 +178,36 @@ def _cpu_levels(tape: Tape, steps: int | None) -> npt.NDArray[np.float64] | None
     """Busy time over all time of all CPUs, from the two counters."""
     import numpy as np
 
-    busy, idle = (_column(tape, name) for name in ("host.cpu_time", "host.idle_time"))
-    if busy is None or idle is None or len(busy[0]) < 2:
+    busy, idle = (_series(tape, name) for name in ("host.cpu_time", "host.idle_time"))
+    if busy is None or idle is None:
         return None
-    grid = _grid(busy[0], steps)
-    spent, free = (np.diff(np.interp(grid, *column)) for column in (busy, idle))
+    edges_ns = _edges_ns(busy, steps)
+    spent, free = (counter.used(edges_ns[:-1], edges_ns[1:]) for counter in (busy, idle))
     total = spent + free
     return np.divide(100 * spent, total, out=np.zeros_like(total), where=total > 0)
 
 
 def _gpu_levels(tape: Tape, steps: int | None) -> npt.NDArray[np.float64] | None:
-    """The mean of all GPUs: each reading holds for the time before it, until the one before."""
     import numpy as np
 
     names = {channel.name for group in tape.groups for channel in group.info.channels}
-    columns = [_column(tape, name) for name in sorted(names) if _GPU.fullmatch(name)]
-    found = [column for column in columns if column is not None and len(column[0]) >= 2]
-    if not found:
-        return None
-    grid = _grid(found[0][0], steps)
-    means = []
-    for times, values in found:
-        area = np.concatenate([[0.0], np.cumsum(values[1:] * np.diff(times))])
-        means.append(np.diff(np.interp(grid, times, area)) / np.diff(grid))
-    return np.asarray(np.mean(means, axis=0), dtype=np.float64)
+    found = [one for name in sorted(names) if _GPU.fullmatch(name) and (one := _series(tape, name)) is not None]
+    return np.mean([one.mean(_edges_ns(found[0], steps)) for one in found], axis=0) if found else None
 
 
-def _grid(times: npt.NDArray[np.float64], steps: int | None) -> npt.NDArray[np.float64]:
+def _series(tape: Tape, name: str) -> Series | None:
+    """The readings of a channel; None where the tape has fewer than two."""
+    from everywatt.ledger.use.usage import find_series
+
+    series = find_series(tape, name)
+    if series is not None:
+        series.update(tape)
+    return series if series is not None and len(series.at_ns) > 1 else None
+
+
+def _edges_ns(series: Series, steps: int | None) -> npt.NDArray[np.int64]:
     import numpy as np
 
-    count = steps or min(MOST_STEPS, max(1, round(float(times[-1] - times[0]))))
-    return np.linspace(times[0], times[-1], count + 1)
-
-
-def _column(tape: Tape, name: str) -> Columns | None:
-    """Seconds and values of a channel, without rows in which it gave nothing; None where the tape has none."""
-    import numpy as np
-
-    from everywatt.tape.columns import load_columns
-
-    for group in tape.groups:
-        for channel in group.info.channels:
-            if channel.name == name:
-                rows = load_columns(tape, group.id, [name])
-                values = rows.values[name]
-                there = np.isfinite(values)
-                return rows.published[there] / NS, values[there] * channel.scale
-    return None
+    first_ns, last_ns = int(series.at_ns[0]), int(series.at_ns[-1])
+    count = steps or min(MOST_STEPS, max(1, round((last_ns - first_ns) / NS)))
+    return np.linspace(first_ns, last_ns, count + 1).astype(np.int64)

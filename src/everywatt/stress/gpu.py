@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from everywatt.core.errors import UsageError
-from everywatt.stress.pacing import StepReport, Stretch, pace
+from everywatt.stress.pacing import Role, StepReport, Stretch
 
 BURST_S = 0.002
 """Approximate length of a burst on the device before synchronising with it."""
@@ -22,7 +22,7 @@ class Products(Protocol):
         """Multiply so many times, wait until the device has finished, and give the seconds that it was busy."""
 
 
-class GpuWork:
+class GpuWork(Role):
     """Keeps one device busy; a level of 1 is all of the time."""
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
@@ -40,30 +40,20 @@ class GpuWork:
         return max(1, round(BURST_S / max(took_s, 1e-6)))
 
     def done(self) -> float:
-        """Seconds that the device was busy for us."""
         return self._busy_s
 
     def work(self) -> None:
-        """One burst."""
         self._busy_s += self._products.burst(self._count)
         self._products_done += self._count
 
     def begin(self, stretch: Stretch) -> None:
-        """Count from here."""
         self._before = (self._busy_s, self._products_done)
-
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Multiply until the end of the stretch."""
-        pace(self, stretch, wait)
 
     def report(self) -> StepReport:
         """Seconds that the device was busy, and the operations of its products."""
         busy_s, products = self._before
         operations = (self._products_done - products) * 2 * self._products.size**3
         return StepReport(done=self._busy_s - busy_s, operations=operations)
-
-    def close(self) -> None:
-        """The device's memory goes with this process."""
 
 
 class TorchProducts:
@@ -125,7 +115,7 @@ class OpenclProducts:
         return sum(float(event.profile.end - event.profile.start) for event in events) / 1e9
 
 
-class SimulatedGpuWork:
+class SimulatedGpuWork(Role):
     """On a card of `everywatt sim`: a share of it is declared, and that is what its power follows."""
 
     about = "the simulated machine's cards"
@@ -135,11 +125,9 @@ class SimulatedGpuWork:
         self._done_s = 0.0
 
     def begin(self, stretch: Stretch) -> None:
-        """Count from here."""
         self._done_s = 0.0
 
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Use that share of the card until the end of the stretch."""
         from everywatt.sim.loads import use_gpu
 
         with use_gpu(stretch.level, gpu=self._device):
@@ -152,9 +140,6 @@ class SimulatedGpuWork:
     def report(self) -> StepReport:
         """The declared share, over the time that it was declared."""
         return StepReport(done=self._done_s)
-
-    def close(self) -> None:
-        """Nothing is declared any more."""
 
 
 _ENGINES: dict[str, Callable[[int], Products]] = {"torch": TorchProducts, "opencl": OpenclProducts}

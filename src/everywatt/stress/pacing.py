@@ -10,20 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 SLICE_NS = 20_000_000
 LEAST_SLICES = 10
-
-
-class Paced(Protocol):
-    """Something whose amount grows while it works: CPU time, bytes, busy time of a device."""
-
-    def done(self) -> float:
-        """The amount so far."""
-
-    def work(self) -> None:
-        """A little of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +43,7 @@ class StepReport:
 
 
 def pace(
-    paced: Paced,
+    paced: Role,
     stretch: Stretch,
     wait: Callable[[int], None],
     *,
@@ -80,6 +69,41 @@ def pace(
             if clock() > boundary:
                 break
         wait(boundary)
+
+
+class Role:
+    """One resource: made from the plan's steps and options, then asked to play each stretch and say what it reached.
+
+    Its amount (CPU time, bytes, busy time of a device) grows while it works.
+
+    about   what makes the load, where that is a choice; empty else
+    offset  of its slices, 0 to 1
+    """
+
+    about = ""
+    offset = 0.0
+
+    def done(self) -> float:
+        """The amount so far."""
+        raise NotImplementedError
+
+    def work(self) -> None:
+        """A little of it."""
+        raise NotImplementedError
+
+    def begin(self, stretch: Stretch) -> None:
+        """Just before a stretch is played: from here on is what the report is about."""
+
+    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
+        """Work until the end of the stretch."""
+        pace(self, stretch, wait, offset=self.offset)
+
+    def report(self) -> StepReport:
+        """What was reached, also where the stretch was cut short."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Let go of everything."""
 
 
 def waited_s(path: Path = Path("/proc/self/schedstat")) -> float | None:

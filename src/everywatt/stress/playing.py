@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,90 +23,62 @@ from everywatt.sensors.base import Group, Request
 from everywatt.sensors.procfs import parse_host_times
 from everywatt.sensors.registry import choose, known
 from everywatt.sensors.surroundings import file_text, memory_bytes
-from everywatt.stress.cpu import stream_bytes
+from everywatt.stress.cpu import METHODS, stream_bytes
 from everywatt.stress.crew import Crew, Plan
-from everywatt.stress.program import Program, Step
+from everywatt.stress.program import Program
 from everywatt.stress.results import StepResult, weighed
-from everywatt.stress.stress_ng import METHODS
 
 ENGINES = ("own", "stress-ng")
 DISK_BYTES = 256 * 2**20
 """Free disk space below which nothing is written."""
 _GPU_CURE = "torch with CUDA, or: pip install 'everywatt[opencl]'"
 
-Row = tuple[int, int, float, str]
-
 
 def plans(program: Program, engine: str = "own", folder: str | Path | None = None) -> list[Plan]:
     """The plan of every worker that the program needs; disk load is made in `folder` (the one for temporary files)."""
     if engine not in ENGINES:
         raise UsageError(f"There is no engine '{engine}'.", cure=f"one of: {', '.join(ENGINES)}")
-    made = _own_cpu(program) if engine == "own" else _stress_ng(program)
-    made += _amount(program, "ram", lambda step: float(step.memory_bytes))
-    made += _amount(program, "network", lambda step: step.network_bytes_per_s)
-    if any(step.disk_bytes_per_s for step in program.steps):
-        made += _amount(program, "disk", lambda step: step.disk_bytes_per_s, {"folder": _writable(folder)})
-    return made + _gpu(program)
+    steps, idle = program.steps, (0.0, "")
+
+    def plan(role: str, levels: Iterable[tuple[float, str]], options: Mapping[str, object], cure: str = "") -> Plan:
+        edges = pairwise(program.edges_ns)
+        return Plan(role, [(*edge, *level) for edge, level in zip(edges, levels, strict=True)], options, cure or None)
+
+    cores = [0 if step.cpu is None else step.cpu.cores for step in steps]
+    cpu = [idle if step.cpu is None else (step.cpu.percent / 100, step.cpu.kind) for step in steps]
+    if engine == "own":  # one worker for each core; a step that asks for fewer cores leaves the others idle
+        made = [
+            plan("cpu", [one if core < count else idle for one, count in zip(cpu, cores, strict=True)], {"offset": at})
+            for core, at in ((core, core / max(cores)) for core in range(max(cores)))
+        ]
+    else:
+        made = [plan("stress-ng", _by_stress_ng(cpu), {"cores": cores})] if any(cores) else []
+    for role, amounts in (
+        ("ram", [float(step.memory_bytes) for step in steps]),
+        ("network", [step.network_bytes_per_s for step in steps]),
+        ("disk", [step.disk_bytes_per_s for step in steps]),
+    ):
+        if any(amounts):
+            options = {"folder": _writable(folder)} if role == "disk" else {}
+            made.append(plan(role, [(amount, "") for amount in amounts], options))
+    shares = [dict.fromkeys(step.gpu.devices, step.gpu.percent / 100) if step.gpu else {} for step in steps]
+    role = "gpu-sim" if os.environ.get("EVERYWATT_SIM") else "gpu"
+    for device in sorted({device for share in shares for device in share}):
+        made.append(plan(role, [(share.get(device, 0.0), "") for share in shares], {"device": device}, _GPU_CURE))
+    return made
 
 
-def _rows(program: Program, level: Callable[[Step], tuple[float, str]]) -> list[Row]:
-    edges = pairwise(program.edges_ns)
-    return [(start_ns, end_ns, *level(step)) for (start_ns, end_ns), step in zip(edges, program.steps, strict=True)]
-
-
-def _own_cpu(program: Program) -> list[Plan]:
-    """One worker for each core; a step that asks for fewer cores leaves the others idle."""
-    most = max((step.cpu.cores for step in program.steps if step.cpu is not None), default=0)
-
-    def of_core(core: int) -> Callable[[Step], tuple[float, str]]:
-        def level(step: Step) -> tuple[float, str]:
-            if step.cpu is None or core >= step.cpu.cores:
-                return 0.0, ""
-            return step.cpu.percent / 100, step.cpu.kind
-
-        return level
-
-    return [Plan("cpu", _rows(program, of_core(core)), {"offset": core / most}) for core in range(most)]
-
-
-def _stress_ng(program: Program) -> list[Plan]:
-    cores = [0 if step.cpu is None else step.cpu.cores for step in program.steps]
-    if not any(cores):
-        return []
+def _by_stress_ng(cpu: Sequence[tuple[float, str]]) -> Sequence[tuple[float, str]]:
+    """The same levels. UsageError where stress-ng is not there or cannot hold one of them."""
     if shutil.which("stress-ng") is None:
         raise UsageError("stress-ng is not installed.", cure="apt install stress-ng, or --engine own")
-    other = {step.cpu.kind for step in program.steps if step.cpu is not None} - METHODS.keys()
+    other = {kind for _, kind in cpu if kind} - METHODS.keys()
     if other:
         raise UsageError(
             f"stress-ng cannot control the load of the kind {min(other)}.",
             cure="--engine own, or a kind of: " + ", ".join(METHODS),
         )
-
-    def level(step: Step) -> tuple[float, str]:
-        return (0.0, "") if step.cpu is None else (step.cpu.percent / 100, step.cpu.kind)
-
-    return [Plan("stress-ng", _rows(program, level), {"cores": cores})]
-
-
-def _amount(
-    program: Program, role: str, amount: Callable[[Step], float], options: Mapping[str, object] | None = None
-) -> list[Plan]:
-    if not any(amount(step) for step in program.steps):
-        return []
-    return [Plan(role, _rows(program, lambda step: (amount(step), "")), options or {})]
-
-
-def _gpu(program: Program) -> list[Plan]:
-    devices = sorted({device for step in program.steps if step.gpu is not None for device in step.gpu.devices})
-    role = "gpu-sim" if os.environ.get("EVERYWATT_SIM") else "gpu"
-
-    def of_device(device: int) -> Callable[[Step], tuple[float, str]]:
-        def level(step: Step) -> tuple[float, str]:
-            return (step.gpu.percent / 100 if step.gpu is not None and device in step.gpu.devices else 0.0), ""
-
-        return level
-
-    return [Plan(role, _rows(program, of_device(device)), {"device": device}, _GPU_CURE) for device in devices]
+    return cpu
 
 
 def _writable(folder: str | Path | None) -> str:
@@ -358,7 +330,6 @@ class Thermometer:
         return {name: value for name, value in found.items() if _LIKELY_C[0] < value < _LIKELY_C[1]}
 
     def close(self) -> None:
-        """Let go of the sensors."""
         for group in self._groups:
             group.close()
 
@@ -397,12 +368,10 @@ class TooHot:
         return f"{name} is at {hottest:.0f} °C, above {self._limit_c:g} °C"
 
     def close(self) -> None:
-        """Let go of the sensors."""
         self._thermometer.close()
 
 
 def _temperature_files(sys: Path) -> list[tuple[str, Path]]:
-    """Temperatures of hwmon chips and thermal zones, by name."""
     zones = sorted((sys / "class" / "thermal").glob("thermal_zone*/temp"))
     found = [(file_text(file.parent / "type") or file.parent.name, file) for file in zones]
     for file in sorted((sys / "class" / "hwmon").glob("hwmon*/temp*_input")):

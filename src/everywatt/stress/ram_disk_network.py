@@ -6,21 +6,18 @@ import mmap
 import os
 import socket
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everywatt.core.platforms import rss_bytes
-from everywatt.stress.pacing import StepReport, Stretch, pace
+from everywatt.stress.pacing import Role, StepReport, Stretch
 
 BLOCK_BYTES = 8 * 2**20
 TOUCH_EVERY_NS = 1_000_000_000
 
 
-class RamWork:
+class RamWork(Role):
     """Holds memory; a level is bytes."""
-
-    about = ""
 
     def __init__(self, steps: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> None:
         self._blocks: list[mmap.mmap] = []
@@ -28,11 +25,7 @@ class RamWork:
         self._pattern = memoryview(os.urandom(2**20) * (BLOCK_BYTES // 2**20))
         self._own_bytes = rss_bytes() or 0
 
-    def begin(self, stretch: Stretch) -> None:
-        """What is held already counts."""
-
     def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Hold the bytes until the end of the stretch."""
         self._resize(int(stretch.level), wait)
         now_ns = stretch.start_ns
         while now_ns < stretch.end_ns:
@@ -42,11 +35,9 @@ class RamWork:
                 block[0] = now_ns & 0xFF  # in use, should anybody think of swapping it out
 
     def report(self) -> StepReport:
-        """How many bytes are resident."""
         return StepReport(memory_bytes=max(0, (rss_bytes() or 0) - self._own_bytes))
 
     def close(self) -> None:
-        """Give everything back."""
         for block in self._blocks:
             block.close()
         self._blocks.clear()
@@ -70,10 +61,9 @@ FILE_BYTES = 64 * 2**20
 SYNC_EVERY = 4
 
 
-class Transfer(ABC):
+class Transfer(Role):
     """Moves bytes; a level is bytes per second. A subclass moves one block in `move`, and has its own sizes."""
 
-    about = ""
     least_bytes = 4096
     most_bytes = 256 * 1024
 
@@ -82,16 +72,14 @@ class Transfer(ABC):
         self._moved = 0
         self._before = 0
 
-    @abstractmethod
     def move(self, size: int) -> int:
         """Move at most `size` bytes; gives how many it were."""
+        raise NotImplementedError
 
     def done(self) -> float:
-        """Bytes moved so far."""
         return self._moved
 
     def work(self) -> None:
-        """One block."""
         self._moved += self.move(self._size)
 
     def begin(self, stretch: Stretch) -> None:
@@ -99,12 +87,7 @@ class Transfer(ABC):
         self._before = self._moved
         self._size = block_bytes(stretch.level, self.least_bytes, self.most_bytes)
 
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Move bytes until the end of the stretch."""
-        pace(self, stretch, wait)
-
     def report(self) -> StepReport:
-        """Bytes moved in this stretch."""
         return StepReport(done=self._moved - self._before)
 
 
@@ -123,7 +106,6 @@ class DiskWork(Transfer):
         self._blocks = 0
 
     def move(self, size: int) -> int:
-        """Write a block; every fourth time wait until they are on the disk."""
         written = os.pwrite(self._file, self._block[:size], (self._blocks * self.most_bytes) % FILE_BYTES)
         self._blocks += 1
         if self._blocks % SYNC_EVERY == 0:
@@ -131,7 +113,6 @@ class DiskWork(Transfer):
         return written
 
     def close(self) -> None:
-        """Let go of the file, which is its end."""
         os.close(self._file)
 
 
@@ -161,13 +142,11 @@ class NetworkWork(Transfer):
         self._into = bytearray(self.most_bytes)
 
     def move(self, size: int) -> int:
-        """Send a block and receive it."""
         sent = left = self._sender.send(self._block[:size])
         while left > 0:
             left -= self._receiver.recv_into(self._into, left)
         return sent
 
     def close(self) -> None:
-        """Hang up."""
         self._sender.close()
         self._receiver.close()

@@ -41,7 +41,6 @@ class StepResult:
 
     @property
     def asked(self) -> dict[str, float | int | str]:
-        """What the step asked for, by name."""
         return self.step.asked
 
     @property
@@ -77,7 +76,6 @@ class StepResult:
         return abs(missed)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             "index": self.index,
             "start_ns": self.start_ns,

@@ -57,12 +57,10 @@ class Shape:
 
     @property
     def low(self) -> float:
-        """The lowest level."""
         return min(self.levels)
 
     @property
     def high(self) -> float:
-        """The highest level."""
         return max(self.levels)
 
 
@@ -161,14 +159,11 @@ def _reflected(level: float, low: float, high: float) -> float:
 
 
 def _latin(shape: Shape, _time_s: float, steps: int | None, chance: random.Random) -> list[float]:
-    return [shape.low + (shape.high - shape.low) * share for share in stratified(steps or STEPS, chance)]
-
-
-def stratified(count: int, chance: random.Random) -> list[float]:
-    """Shares between 0 and 1: one in each of `count` equal parts, in random order."""
+    """One level in each of equal parts of the range, in random order."""
+    count = steps or STEPS
     shares = [(number + chance.random()) / count for number in range(count)]
     chance.shuffle(shares)
-    return shares
+    return [shape.low + (shape.high - shape.low) * share for share in shares]
 
 
 def _listed(shape: Shape, _time_s: float, _steps: int | None, _chance: random.Random) -> list[float]:
@@ -211,12 +206,10 @@ class Load:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The resources that take part."""
         amounts = (self.cpu_cores, self.ram_bytes, self.disk_bytes_per_s, self.network_bytes_per_s, self.gpu_devices)
         return tuple(name for name, amount in zip(RESOURCES, amounts, strict=True) if amount)
 
     def only(self, resource: str) -> Load:
-        """This load without all other resources."""
         fields = {
             "cpu": {"cpu_cores": self.cpu_cores, "cpu_kinds": self.cpu_kinds},
             "ram": {"ram_bytes": self.ram_bytes},

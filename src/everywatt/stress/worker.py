@@ -15,43 +15,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from everywatt.core.errors import EverywattError
-from everywatt.stress.pacing import StepReport, Stretch
+from everywatt.stress.pacing import Role, Stretch
 
 _PR_SET_PDEATHSIG = 1
 
 ROLES = {
     "cpu": "everywatt.stress.cpu:CpuWork",
-    "stress-ng": "everywatt.stress.stress_ng:StressNg",
+    "stress-ng": "everywatt.stress.cpu:StressNg",
     "ram": "everywatt.stress.ram_disk_network:RamWork",
     "disk": "everywatt.stress.ram_disk_network:DiskWork",
     "network": "everywatt.stress.ram_disk_network:NetworkWork",
     "gpu": "everywatt.stress.gpu:GpuWork",
     "gpu-sim": "everywatt.stress.gpu:SimulatedGpuWork",
 }
-
-
-class Role(Protocol):
-    """One resource: made from the plan's steps and options, then asked to play each stretch and say what it reached.
-
-    about  what makes the load, where that is a choice; empty else
-    """
-
-    about: str
-
-    def begin(self, stretch: Stretch) -> None:
-        """Just before a stretch is played: from here on is what the report is about."""
-
-    def play(self, stretch: Stretch, wait: Callable[[int], None]) -> None:
-        """Work until the end of the stretch."""
-
-    def report(self) -> StepReport:
-        """What was reached, also where the stretch was cut short."""
-
-    def close(self) -> None:
-        """Let go of everything."""
 
 
 class Left(Exception):
@@ -65,7 +44,6 @@ class Pipe:
         self._rest = b""
 
     def line(self) -> dict[str, Any]:
-        """The next message."""
         while b"\n" not in self._rest:
             self._fill()
         line, _, self._rest = self._rest.partition(b"\n")
@@ -115,7 +93,6 @@ def first_to_go() -> None:
 
 
 def stretches(steps: Sequence[Sequence[Any]], start_ns: int) -> list[Stretch]:
-    """The steps on the clock."""
     return [
         Stretch(index, start_ns + begin_ns, start_ns + end_ns, level, kind)
         for index, (begin_ns, end_ns, level, kind) in enumerate(steps)
@@ -153,7 +130,6 @@ def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
 
 
 def main() -> int:
-    """The process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, who then ends us
 
     def say(message: dict[str, Any]) -> None:

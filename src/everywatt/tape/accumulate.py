@@ -226,7 +226,6 @@ class Accumulator:
             state.moved_ns = None
 
     def cum(self) -> list[Cum]:
-        """Where each energy-carrying channel stands now."""
         return [Cum(s.total, s.observed_ns, s.last, s.last_ns) for s in self._states]
 
 

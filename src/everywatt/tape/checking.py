@@ -170,13 +170,9 @@ def unsealed_sentences(path: Path, meta: Mapping[str, Any], opened: Opened) -> l
 
 def verify(db: sqlite3.Connection, path: Path, seal: list[Mapping[str, object]]) -> None:
     """Check every page and every row now. Raises TapeDamaged naming table and row."""
-    for problem in problems(db, seal):
-        raise TapeDamaged(f"{path}: {problem[3]}" if problem[0] is None else _sentence(path, problem))
-
-
-def _sentence(path: Path, problem: tuple[str | None, Any, str | None, str]) -> str:
-    table, row, _, what = problem
-    return f"{path}: table {table}{'' if row is None else f', row {row}'}: {what}"
+    for table, row, _, what in problems(db, seal):
+        where = "" if table is None else f"table {table}{'' if row is None else f', row {row}'}: "
+        raise TapeDamaged(f"{path}: {where}{what}")
 
 
 Problem = tuple[str | None, Any, str | None, str]
@@ -244,7 +240,6 @@ class Salvage:
             self.say(table, last)
 
     def say(self, table: str, last: Any) -> None:
-        """Remember that a table ends early."""
         if table not in self._said:
             self._said.add(table)
             where = "nothing of it is left" if last is None else f"everything after row {last} is lost"
@@ -263,7 +258,6 @@ class Directory:
         self.update()
 
     def update(self) -> None:
-        """Look for frames that are new."""
         rows: Iterable[tuple[Any, ...]]
         if self._salvage is not None:
             left = self._salvage.rows("frame", f"{schema.SELECT['frame']} ORDER BY id")

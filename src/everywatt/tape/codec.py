@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import eq, sub
-from typing import Final
+from typing import Any, Final, Literal
 
 DEFLATED: Final = 1  # the whole body
 BREAK: Final = 2  # rows before this frame were lost: it does not continue the one before
@@ -93,16 +93,13 @@ def _differences(column: Sequence[int]) -> tuple[int, bytes] | None:
 
 
 def _smallest(tag: int, data: bytes) -> tuple[int, bytes]:
-    if len(data) > _PACK_ABOVE_BYTES and _packs(data[:_SAMPLE_BYTES]):
+    sample = data[:_SAMPLE_BYTES]
+    # Deflating must be worth the time it takes to undo; a jittery clock is not.
+    if len(data) > _PACK_ABOVE_BYTES and len(zlib.compress(sample, 1)) < len(sample) * _WORTH:
         packed = zlib.compress(data, 1)
         if len(packed) < len(data) * _WORTH:
             return tag | PACKED, packed
     return tag, data
-
-
-def _packs(sample: bytes) -> bool:
-    """Deflating must be worth the time it takes to undo; a jittery clock is not."""
-    return len(zlib.compress(sample, 1)) < len(sample) * _WORTH
 
 
 def encode_frame(columns: Sequence[tuple[int, bytes]], rows: int, flags: int = 0) -> bytes:
@@ -170,38 +167,22 @@ def raw_column(tag: int, data: bytes | memoryview, rows: int) -> tuple[int, byte
     return kind, data
 
 
-def decode_ints(tag: int, data: bytes | memoryview, rows: int) -> array[int]:
-    """A column of whole numbers."""
-    column = array("q")
-    extend_ints(column, tag, data, rows)
+def decode(code: Literal["q", "d"], tag: int, data: bytes | memoryview, rows: int) -> array[Any]:
+    """A column of whole numbers (`q`) or of float64 (`d`)."""
+    column: array[Any] = array(code)
+    extend(column, tag, data, rows)
     return column
 
 
-def decode_floats(tag: int, data: bytes | memoryview, rows: int) -> array[float]:
-    """A column of float64."""
-    column = array("d")
-    extend_floats(column, tag, data, rows)
-    return column
-
-
-def extend_ints(column: array[int], tag: int, data: bytes | memoryview, rows: int) -> None:
-    """Append a column of whole numbers to `column`."""
+def extend(column: array[Any], tag: int, data: bytes | memoryview, rows: int) -> None:
+    """Append a stored column to `column`, of whole numbers or of float64."""
     kind, data = raw_column(tag, data, rows)
     if kind in _DIFF_CODE:
         try:
-            column.extend(accumulate(_layout("q", kind, rows).unpack(data)))
+            # Floats too: sums of whole numbers below 2^53 are exact.
+            column.extend(accumulate(_layout(column.typecode, kind, rows).unpack(data)))
         except OverflowError:
             raise CodecError("a time out of range") from None
-    else:
-        column.frombytes(data if kind == PLAIN else bytes(data) * rows)
-
-
-def extend_floats(column: array[float], tag: int, data: bytes | memoryview, rows: int) -> None:
-    """Append a column of float64 to `column`."""
-    kind, data = raw_column(tag, data, rows)
-    if kind in _DIFF_CODE:
-        # Sums of whole numbers below 2^53 are exact.
-        column.extend(accumulate(_layout("d", kind, rows).unpack(data)))
     else:
         column.frombytes(data if kind == PLAIN else bytes(data) * rows)
 

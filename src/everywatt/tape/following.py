@@ -86,5 +86,4 @@ class Follower:
             yield Rows(frame.group, fresh, frame if len(fresh) == len(rows) else None)
 
     def close(self) -> None:
-        """Let go of the file."""
         self.tape.close()

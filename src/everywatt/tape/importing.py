@@ -11,16 +11,16 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from everywatt.core import foreign
 from everywatt.core.channels import NAN, Channel, Domain, GroupInfo, Kind, Pedigree, Row
-from everywatt.core.clocks import NS, Anchor, FakeClock
+from everywatt.core.clocks import NS, Anchor, SystemClock
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.plugins import IMPORTERS, arrow, load, registered
-from everywatt.core.spans import Point, Span
+from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import exporting
 from everywatt.tape.writer import TapeWriter
 
@@ -56,11 +56,17 @@ def import_files(kind: str, paths: Sequence[Path], out: Path, options: Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One group of channels with its rows, oldest first, on a clock of its own that anchors tie to UTC."""
+    """One group of channels with its rows, oldest first, on a clock of its own that anchors tie to UTC.
+
+    edges  rows that were read where spans start and end
+    gaps   channel (None: all), start and end, and kind of gaps that rows do not show
+    """
 
     info: GroupInfo
     rows: Iterable[Row]
     expected_period_s: float
+    edges: Iterable[Row] = ()
+    gaps: Iterable[tuple[str | None, int, int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,18 @@ class ImportedTable:
     """A table of processes: frames of changed rows with their instants, oldest first."""
 
     info: GroupInfo
-    frames: Sequence[tuple[int, Sequence[Mapping[str, Any]]]]
+    frames: Iterable[tuple[int, Sequence[Mapping[str, Any]]]]
     expected_period_s: float
+
+
+class _StoppedClock(SystemClock):
+    """The time of a tape whose recording has ended."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+
+    def monotonic_ns(self) -> int:
+        return self._now_ns
 
 
 def write_tape(
@@ -81,43 +97,40 @@ def write_tape(
     spans: Iterable[Span] = (),
     points: Iterable[Point] = (),
     tables: Sequence[ImportedTable] = (),
+    notes: Iterable[Note] = (),
 ) -> Path:
     """A sealed tape of recordings. The half-written file goes away where something is wrong with them."""
-    writer = TapeWriter(out, meta, clock=FakeClock(now_ns=anchors[-1].monotonic_ns if anchors else 0))
+    writer = TapeWriter(out, meta, clock=_StoppedClock(anchors[-1].monotonic_ns if anchors else 0))
     try:
         for anchor in anchors:
             writer.anchor(anchor)
         for recording in recordings:
             group = writer.add_group(recording.info, recording.expected_period_s)
-            for batch in _batches(recording.rows):
+            rows = iter(recording.rows)
+            while batch := list(islice(rows, _FLUSH_ROWS)):
                 writer.append(group, batch)
                 writer.flush()
+            for row in recording.edges:
+                writer.edge(group, row)
+            for gap in recording.gaps:
+                writer.gap(group, *gap)
         for table in tables:
             group = writer.add_group(table.info, table.expected_period_s)
-            for number, (at_ns, rows) in enumerate(table.frames):
-                writer.append_table(group, at_ns, rows)
+            for number, (at_ns, changed) in enumerate(table.frames):
+                writer.append_table(group, at_ns, changed)
                 if number % _FLUSH_FRAMES == _FLUSH_FRAMES - 1:
                     writer.flush()
         for span in spans:
             writer.span_open(span)
         for point in points:
             writer.point(point)
+        for note in notes:
+            writer.note(note)
         return writer.seal()
     except (EverywattError, OSError, ValueError):
         writer.abandon()
         writer.live_path.unlink(missing_ok=True)  # our own, made a moment ago
         raise
-
-
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _FLUSH_ROWS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def usual_period_s(times_ns: Sequence[int]) -> float:
@@ -137,7 +150,7 @@ def parse_utc_ns(text: str, form: str, where: str) -> int:
         if form == "iso":
             return _iso_ns(text)
         return _datetime_ns(datetime.strptime(text, form))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(f"{where}: '{text}' is not a time of the form {form}.", cure="time_format") from None
 
 
@@ -164,7 +177,6 @@ def si_channel(channel: Channel) -> Channel:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Objects of a file of JSON lines."""
     for number, line in enumerate(foreign.lines(path, errors="strict"), 1):
         try:
             entry = foreign.parse_json(line)

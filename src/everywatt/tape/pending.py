@@ -19,7 +19,7 @@ CHUNK_ROWS: Final = 1024
 _MOST_OTHERS: Final = 200_000
 
 
-class TableRow(NamedTuple):
+class PendingTable(NamedTuple):
     """Rows of a table group at one instant, as JSON."""
 
     group: int
@@ -67,7 +67,7 @@ class Buffer:
         self._most_values = most_values
         self._groups: list[_Group] = []
         self._closed: list[Chunk] = []
-        self._tables: list[TableRow] = []
+        self._tables: list[PendingTable] = []
         self._others: list[tuple[str, tuple[Any, ...]]] = []
         self._ids: dict[str, int] = {}
         self._values = 0
@@ -81,7 +81,6 @@ class Buffer:
         return len(self._groups)
 
     def next_id(self, table: str) -> int:
-        """The next row number of a table."""
         self._ids[table] = self._ids.get(table, 0) + 1
         return self._ids[table]
 
@@ -131,8 +130,7 @@ class Buffer:
         if self._values > self._most_values:
             self._drop_oldest()
 
-    def append_table(self, row: TableRow) -> None:
-        """Rows of a table group."""
+    def append_table(self, row: PendingTable) -> None:
         self._group(row.group)
         self._tables.append(row)
         self._values += len(row.json) // 8
@@ -229,7 +227,6 @@ class Buffer:
             yield schema.sealed_row("tframe", (number, row.group, seqs[row.group], row.at_ns, row.n, data))
 
     def written(self) -> None:
-        """The transaction is in the file."""
         frames, tables, others = self._in_flight
         for chunk in self._closed[:frames]:
             state = self._group(chunk.group)

@@ -58,7 +58,6 @@ def is_network(kind: str | None) -> bool:
 
 
 def spool_name() -> str:
-    """What the user's spool is called."""
     return f"everywatt-spool-{user_id()}"
 
 
@@ -74,7 +73,6 @@ def spool_folder(spool: Path | None) -> Path:
 
 
 def spare_file(path: Path) -> Path:
-    """The file that holds space for a tape."""
     return path.with_name(f".{path.name}.spare")
 
 

@@ -72,17 +72,16 @@ class Frame:
 
     def times(self) -> tuple[array[int], array[int], array[int]]:
         """read, early and late, in ns."""
-        read, since_late, width = (codec.decode_ints(tag, data, self.n) for tag, data in self.parts[:3])
+        read, since_late, width = (codec.decode("q", tag, data, self.n) for tag, data in self.parts[:3])
         late = array("q", (a - b for a, b in zip(read, since_late, strict=True)))
         return read, array("q", (a - b for a, b in zip(late, width, strict=True))), late
 
     def column(self, index: int) -> array[float]:
         """Raw values of the group's channel at `index`."""
         tag, data = self.parts[3 + index]
-        return codec.decode_floats(tag, data, self.n)
+        return codec.decode("d", tag, data, self.n)
 
     def rows(self) -> list[Row]:
-        """All rows."""
         values = zip(*(self.column(i) for i in range(len(self.parts) - 3)), strict=True)
         return [Row(r, early, late, tuple(v)) for r, early, late, v in zip(*self.times(), values, strict=True)]
 
@@ -167,15 +166,20 @@ class Tape:
         except schema.BROKEN as error:
             raise TapeDamaged(f"{self.path} is damaged, table {table}: {error}.") from None
 
+    @property
+    def host(self) -> str:
+        """The name of the host on which it was recorded; "" where that is not known."""
+        return str(self.meta.get("host", {}).get("name") or "")
+
     def _read_meta(self) -> None:
         for key, text in self._rows("meta"):
-            self.meta[str(key)] = checking.parsed(self.path, "meta", key, text)
+            self.meta[str(key)] = self._json("meta", key, text)
         if not isinstance(self.meta.get("host", {}), dict):  # some imports know its name only
             self.meta["host"] = {"name": self.meta["host"] or ""}
 
     def _read_groups(self) -> Iterator[StoredGroup]:
         for number, text in self._rows("grp"):
-            data = checking.parsed(self.path, "grp", number, text)
+            data = self._json("grp", number, text)
             try:
                 yield StoredGroup(number, GroupInfo.from_dict(data), float(data["expected_period_s"]))
             except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -194,15 +198,12 @@ class Tape:
         ]
 
     def points(self) -> list[Point]:
-        """Every logged value."""
         return [Point(at, name, self._json("point", i, text), span) for i, at, name, text, span in self._rows("point")]
 
     def notes(self) -> list[Note]:
-        """Everything that was seen."""
         return [Note(at, kind, text, self._json("note", i, data)) for i, at, kind, text, data in self._rows("note")]
 
     def anchors(self) -> list[Anchor]:
-        """Instants on three clocks."""
         return list(self._anchors)
 
     def edges(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[Row]:
@@ -233,7 +234,6 @@ class Tape:
         return self._edge_index.between(group_id, start_ns, end_ns)
 
     def gaps(self, group_id: int) -> list[Gap]:
-        """Gaps of a group."""
         if not self.sealed:
             return [Gap(*row[1:]) for row in self._rows("gap", "WHERE grp=?", (group_id,))]
         if self._gaps is None:
@@ -243,7 +243,6 @@ class Tape:
         return list(self._gaps.get(group_id, ()))
 
     def group(self, group_id: int) -> StoredGroup:
-        """One group by its number."""
         for group in self.groups:
             if group.id == group_id:
                 return group
@@ -478,7 +477,6 @@ class Tape:
         self._db = copy
 
     def close(self) -> None:
-        """Let go of the file."""
         self._db.close()
 
     def __enter__(self) -> Tape:

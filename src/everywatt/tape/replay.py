@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ class ReplayGroup:
     def __init__(self, tape: Tape, group: StoredGroup, shift: _Shift) -> None:
         self.info = _present(group.info, shift.speed)
         self._shift = shift
-        self._factors = [shift.speed if _is_power(channel) else 1.0 for channel in group.info.channels]
-        self._rows = _stored_rows(tape, group.id)
+        power = [channel.kind is Kind.GAUGE and channel.unit == "W" for channel in group.info.channels]
+        self._factors = [shift.speed if one else 1.0 for one in power]
+        self._rows = chain.from_iterable(frame.rows() for frame in tape.iter_frames(group.id))
         self._next = next(self._rows, None)
 
     def read(self) -> Sequence[Row]:
@@ -101,8 +103,7 @@ class ReplayGroup:
         return due
 
     def close(self) -> None:
-        """Let go of the rows."""
-        self._rows = iter(())
+        self._rows = chain()
         self._next = None
 
 
@@ -126,12 +127,7 @@ class ReplayTable:
         """A recording holds the processes that it holds: there is nothing to follow."""
 
     def close(self) -> None:
-        """Let go of the tables."""
         self._tables = []
-
-
-def _is_power(channel: Channel) -> bool:
-    return channel.kind is Kind.GAUGE and channel.unit == "W"
 
 
 def _present(info: GroupInfo, speed: float) -> GroupInfo:
@@ -148,11 +144,6 @@ def _faster(channel: Channel, speed: float) -> Channel:
     window_s = None if facts.window_s is None else facts.window_s / speed
     max_w = None if facts.max_w is None else facts.max_w * speed
     return replace(channel, facts=replace(facts, period_s=period_s, window_s=window_s, max_w=max_w))
-
-
-def _stored_rows(tape: Tape, group_id: int) -> Iterator[Row]:
-    for frame in tape.iter_frames(group_id):
-        yield from frame.rows()
 
 
 def _samples(tape: Tape, group: StoredGroup) -> Iterator[tuple[str, float | None]]:

@@ -33,17 +33,14 @@ def home(argument: Path | None = None, environ: Mapping[str, str] | None = None,
 
     The argument, else EVERYWATT_HOME, else ./everywatt-runs, else (and a sentence says so) the user's state folder.
     """
-    env = os.environ if environ is None else environ
-    if argument is not None:
-        _make(Path(argument))
-        return Home(Path(argument))
-    asked = env.get("EVERYWATT_HOME")
-    wanted = Path(asked) if asked else (cwd or Path.cwd()) / FOLDER
+    wanted, by_default = _wanted(argument, environ, cwd)
     try:
-        _make(wanted, ignore=not asked)
+        _make(wanted, ignore=by_default)
         return Home(wanted)
     except TapeError as error:
-        state = state_folder(env)
+        if argument is not None:
+            raise
+        state = state_folder(environ)
         _make(state)
         return Home(state, f"{error.message} Runs are kept in {state}.")
 
@@ -52,13 +49,15 @@ def existing_home(
     argument: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Path:
     """The folder that runs are read from; nothing is made."""
-    env = os.environ if environ is None else environ
-    if argument is not None:
-        return Path(argument)
-    asked = env.get("EVERYWATT_HOME")
-    wanted = Path(asked) if asked else (cwd or Path.cwd()) / FOLDER
-    state = state_folder(env)
-    return state if not wanted.is_dir() and state.is_dir() else wanted
+    wanted, _ = _wanted(argument, environ, cwd)
+    state = state_folder(environ)
+    return state if argument is None and not wanted.is_dir() and state.is_dir() else wanted
+
+
+def _wanted(argument: Path | None, environ: Mapping[str, str] | None, cwd: Path | None) -> tuple[Path, bool]:
+    """The folder that was asked for, and whether it is only the default."""
+    asked = argument or (os.environ if environ is None else environ).get("EVERYWATT_HOME")
+    return (Path(asked), False) if asked else ((cwd or Path.cwd()) / FOLDER, True)
 
 
 def _make(folder: Path, *, ignore: bool = False) -> None:

@@ -55,7 +55,6 @@ def _create(table: str) -> str:
 
 
 def type_of(table: str, name: str) -> str:
-    """SQLite's type of a column."""
     if name.endswith("_ns"):
         return "INTEGER"
     if table == "note" and name == "data":

@@ -77,7 +77,8 @@ def _write_compact(db: sqlite3.Connection, part: Path, sealed_ns: int, mode: int
         counts = {}
         for table in schema.COLUMNS:
             if table != "seal":
-                rows = _compact_frames(db) if table == "frame" else _copied(db, table)
+                read = db.execute(f"{schema.SELECT[table]} ORDER BY 1")
+                rows = _compact_frames(db, read) if table == "frame" else (_checked(table, row) for row in read)
                 tally = Tally()
                 new.executemany(schema.INSERT[table], tally.over(rows))
                 counts[table] = tally.result()
@@ -97,7 +98,6 @@ class Tally:
         self.crc = 0
 
     def add(self, crc: int) -> None:
-        """One more row."""
         self.count += 1
         self.crc = zlib.crc32(crc.to_bytes(4, "little"), self.crc)
 
@@ -108,13 +108,7 @@ class Tally:
             yield row
 
     def result(self) -> list[int]:
-        """Count and CRC."""
         return [self.count, self.crc]
-
-
-def _copied(db: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    for row in db.execute(f"{schema.SELECT[table]} ORDER BY 1"):
-        yield _checked(table, row)
 
 
 def _checked(table: str, row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -150,10 +144,9 @@ class _Builder:
         if self.n == 0:
             self.first_ns, self.cum, self.flags = first_ns, cum, data[0] & codec.BREAK
         parts = codec.split_frame(data, 3 + self.channels, n)
-        for column, (tag, piece) in zip(self.times, parts, strict=False):
-            codec.extend_ints(column, tag, piece, n)
-        for values, (tag, piece) in zip(self.values, parts[3:], strict=True):
-            codec.extend_floats(values, tag, piece, n)
+        columns: list[array[Any]] = [*self.times, *self.values]
+        for column, (tag, piece) in zip(columns, parts, strict=True):
+            codec.extend(column, tag, piece, n)
         self.n += n
         self.last_ns = last_ns
 
@@ -168,13 +161,13 @@ class _Builder:
         return schema.sealed_row("frame", row)
 
 
-def _compact_frames(db: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
+def _compact_frames(db: sqlite3.Connection, frames: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     builders = {
         group: _Builder(group, len(json.loads(info)["channels"]))
         for group, info in db.execute("SELECT id, info FROM grp")
     }
     number = 0
-    for row in db.execute(f"{schema.SELECT['frame']} ORDER BY id"):
+    for row in frames:
         _, group, _, first_ns, last_ns, n, cum, data, _ = _checked("frame", row)
         builder = builders[group]
         if not builder.takes(n, data[0]):

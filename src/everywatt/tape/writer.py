@@ -18,7 +18,7 @@ from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import SUFFIX, places, schema, sealing
 from everywatt.tape.accumulate import Found
-from everywatt.tape.pending import Buffer, TableRow
+from everywatt.tape.pending import Buffer, PendingTable
 
 LIVE_PAGE_BYTES: Final = 1024  # a flush is short: small pages keep what one second writes small
 
@@ -137,7 +137,7 @@ class TapeWriter:
 
     def append_table(self, group: int, at_ns: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Buffer the rows of a table group (processes) as they stood at `at_ns`."""
-        self._buffer.append_table(TableRow(group, at_ns, len(rows), _table_json(rows)))
+        self._buffer.append_table(PendingTable(group, at_ns, len(rows), _table_json(rows)))
 
     def edge(self, group: int, row: Row) -> None:
         """Store a row that the measured program read itself, where a span starts or ends."""
@@ -171,22 +171,18 @@ class TapeWriter:
         self._buffer.put(schema.REPLACE["span"], schema.sealed_row("span", (number, *_span_columns(closed))))
 
     def point(self, point: Point) -> None:
-        """Store a value that the program logged."""
         if self._buffer.refuse():
             return
         self._insert("point", self._buffer.next_id("point"), point.at_ns, point.name, dumps(point.value), point.span)
 
     def note(self, note: Note) -> None:
-        """Store something that was seen."""
         self._insert("note", self._buffer.next_id("note"), note.at_ns, note.kind, note.text, dumps(note.data))
 
     def anchor(self, anchor: Anchor) -> None:
-        """Store one instant on the three clocks."""
         number = self._buffer.next_id("anchor")
         self._insert("anchor", number, anchor.monotonic_ns, anchor.utc_ns, anchor.boottime_ns, anchor.error_ns)
 
     def set_meta(self, key: str, value: Any) -> None:
-        """Set one entry of the tape's description."""
         self._buffer.put(schema.REPLACE["meta"], schema.sealed_row("meta", (key, dumps(value))))
 
     def _insert(self, table: str, *values: Any) -> None:

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import SpanHandle, span
-from everywatt.api.run import Run, union
+from everywatt.api.run import Run
 from everywatt.core import foreign
+from everywatt.core.clocks import union
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_energy
@@ -76,7 +77,6 @@ class Step:
         return first, second
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             **declared(self, "id=span.id parent=span.parent name=span.name kind duration_s=span.duration_s"),
             "input_tokens": self.tokens[0],
@@ -127,11 +127,9 @@ class AgentBill:
         return [Table.of(*KINDS, rows=kinds, title=said), Table.of(*STEPS, rows=steps)]
 
     def to_csv(self) -> str:
-        """A line for each span."""
         return self.tables()[1].csv()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "energy": replace(self.total, parts=()).to_dict(),
             "by_kind": {

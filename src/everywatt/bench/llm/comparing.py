@@ -19,7 +19,8 @@ from everywatt.api.run import Run
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm.energy import Bill
 from everywatt.bench.llm.figure import Figure, times
-from everywatt.bench.llm.records import Record, read_plan, read_records, scored
+from everywatt.bench.llm.plan import LlmPlan
+from everywatt.bench.llm.records import Record, read_records, scored
 from everywatt.bench.llm.result import agreement, owed_by
 from everywatt.bench.llm.rows import HEADERS, figure_row
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
@@ -39,7 +40,7 @@ class Side:
 
     name: str
     level: str
-    plan: Mapping[str, Any]
+    plan: LlmPlan
     records: Mapping[str, Record]
     owed: Bill
 
@@ -106,9 +107,8 @@ def compare_llm_runs(runs: Sequence[Run], *, level: str | None = None, force: bo
 
 
 def is_llm(run: Run) -> bool:
-    """Whether `bench llm` made a run."""
     try:
-        read_plan(folder_of(run))
+        LlmPlan.read(folder_of(run))
     except UsageError:
         return False
     return True
@@ -117,7 +117,7 @@ def is_llm(run: Run) -> bool:
 def side(run: Run, level: str | None = None) -> Side:
     """A run at one of its loads: the one that is named, else its only one."""
     folder = folder_of(run)
-    plan, records = read_plan(folder), read_records(folder)
+    plan, records = LlmPlan.read(folder), read_records(folder)
     levels = list(dict.fromkeys(record.level for record in records))
     chosen = level if level in levels else levels[0] if len(levels) == 1 else None
     if chosen is None:
@@ -128,14 +128,14 @@ def side(run: Run, level: str | None = None) -> Side:
 
 def compare_llm(first: Side, other: Side, *, force: bool = False) -> Beside:
     """The second beside the first. ScopeError where they asked other items, or their energy covers something else."""
-    if first.plan["dataset"].get("sha256") != other.plan["dataset"].get("sha256") and not force:
+    if first.plan.dataset.sha256 != other.plan.dataset.sha256 and not force:
         raise ScopeError(
             f"{other.name} used other items than {first.name}.", cure="--force compares the items with equal ids"
         )
     notes = []
     if first.level != other.level:
         notes.append(f"the loads differ: {first.level} and {other.level}")
-    if (a := first.plan.get("settings")) != (b := other.plan.get("settings")):
+    if (a := first.plan.settings) != (b := other.plan.settings):
         notes.append(f"the settings differ: {a} and {b}")
     same = [name for name in first.records if name in other.records]
     if not any(first.records[name].ok and other.records[name].ok for name in same):

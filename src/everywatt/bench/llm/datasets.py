@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm.clients import border
+from everywatt.bench.llm.plan import Questions
 from everywatt.bench.llm.records import Item
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
@@ -37,7 +38,6 @@ _LETTER_ALONE = "Think if you need to, and end with 'The answer is (X)', where X
 
 
 def choice_prompt(question: str, choices: list[str]) -> str:
-    """A question with its lettered choices."""
     listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
     return f"{question}\n{listed}\n{_LETTER_ALONE}"
 
@@ -121,18 +121,10 @@ _FILE_WORDS = (*_COLUMNS, "scorer", "template", "path")
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Items in order, and what identifies them: the same fingerprint means the same questions and answers."""
+    """Items in order, and what the record of a run has of all of them: of some data sets only a part is here."""
 
-    name: str
-    params: Mapping[str, str]
+    about: Questions
     items: tuple[Item, ...]
-    fingerprint: str
-    whole: int | None = None  # items of the whole data set, where only some of them are known
-
-    def describe(self) -> dict[str, Any]:
-        """Plain data for the record."""
-        count = len(self.items) if self.whole is None else self.whole
-        return {"name": self.name, "params": dict(self.params), "items": count, "sha256": self.fingerprint}
 
 
 def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
@@ -146,7 +138,7 @@ def load_dataset(name: str, params: Mapping[str, str] | None = None) -> Dataset:
         raise UsageError(
             f"The data set '{name}' contains an id twice.", cure="choose another column with --dataset-param id=COLUMN"
         )
-    return Dataset(name, given, items, fingerprint(items))
+    return Dataset(Questions(name, given, len(items), fingerprint(items)), items)
 
 
 def fingerprint(items: Iterable[Item]) -> str:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from everywatt.api.run import Run, union
-from everywatt.bench.llm.phases import PHASES, Phases, phases_of
+from everywatt.api.run import Run
+from everywatt.bench.llm.phases import NAMES, PHASES, Phases, phases_of
 from everywatt.bench.llm.records import Record
 from everywatt.core.budget import Budget
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, union
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy, sum_energies
 from everywatt.energy.sources import Source, addable, sources, splittable
@@ -48,26 +48,21 @@ OF_THE_SPLIT = ("baseline", "split")  # sources of error that come from sharing 
 
 @dataclass(frozen=True, slots=True)
 class QueryEnergy:
-    """The gross energy of one query, and its phases with how many ticks of the slowest sensor fell into each.
+    """The gross energy of one query, and of its phases joules and how many ticks of the slowest sensor fell into each.
 
-    Failed attempts are in `queue_j`. `devices` are the joules by device, `contested_j` those of its prefill and decode
+    Failed attempts are in the queue. `devices` are the joules by device, `contested_j` those of its prefill and decode
     that were drawn while the server also decoded, or read, for other queries.
     """
 
     energy: Energy
     net_j: float
-    prefill_j: float
-    decode_j: float
-    prefill_ticks: int
-    decode_ticks: int
-    queue_j: float = 0.0
-    queue_ticks: int = 0
+    phases: Mapping[str, tuple[float, int]]
     devices: Mapping[str, float] = field(default_factory=dict)
     contested_j: Mapping[str, float] = field(default_factory=dict)
 
     def phase(self, name: str) -> tuple[float, bool]:
         """Joules of `queue`, `prefill` or `decode`, and whether the sensor saw enough of it; no queue is 0 J."""
-        joules, ticks = getattr(self, f"{name}_j"), getattr(self, f"{name}_ticks")
+        joules, ticks = self.phases[name]
         return joules, ticks >= FEWEST_TICKS or (name == "queue" and not joules and not ticks)
 
 
@@ -173,25 +168,24 @@ def _with_attempts(found: dict[str, QueryEnergy], records: Sequence[Record]) -> 
                 name: before.devices.get(name, 0.0) + last.devices.get(name, 0.0)
                 for name in {**before.devices, **last.devices}
             }
+            queue_j, queue_ticks = last.phases["queue"]
+            queue = queue_j + before.energy.value, queue_ticks + sum(ticks for _, ticks in before.phases.values())
             found[record.span or ""] = replace(
                 last,
                 energy=last.energy + before.energy,
                 net_j=last.net_j + before.net_j,
-                queue_j=last.queue_j + before.energy.value,
-                queue_ticks=last.queue_ticks + before.queue_ticks + before.prefill_ticks + before.decode_ticks,
+                phases={**last.phases, "queue": queue},
                 devices=devices,
             )
     return found
 
 
 def refused(why: str, boundary: str = SERVER, seconds: float = 0.0) -> Bill:
-    """No figure, and here is why."""
     none = Energy.refuse(why)
     return Bill(none, none, none, boundary, about(boundary), {}, seconds)
 
 
 def about(boundary: str) -> str:
-    """A boundary in words."""
     when = "while at least one query was open"
     if boundary == SERVER:
         return (
@@ -262,14 +256,9 @@ class _Accounts:
             span: QueryEnergy(
                 self._part(float(both[n].sum()), own[n]),
                 float(net[n].sum()),
-                float(both[n, 1]),
-                float(both[n, 2]),
-                int(ticks[n, 1]),
-                int(ticks[n, 2]),
-                float(both[n, 0]),
-                int(ticks[n, 0]),
+                {name: (float(both[n, place]), int(ticks[n, place])) for place, name in enumerate(NAMES)},
                 {label: float(by_device[place, n]) for place, label in enumerate(labels)},
-                {name: float(contested[PHASES * n + place]) for place, name in ((1, "prefill"), (2, "decode"))},
+                {name: float(contested[PHASES * n + place]) for place, name in enumerate(NAMES)},
             )
             for n, span in enumerate(spans)
         }

@@ -33,6 +33,9 @@ class Share(ToDict):
         """The share `hits` of `n` with Wilson's interval; None of nothing."""
         return cls(hits / n, *wilson(hits, n), n) if n > 0 else None
 
+    def __str__(self) -> str:
+        return format_percent(self.value, self.value - self.low, self.high - self.value)
+
 
 def percentiles(values: npt.ArrayLike) -> dict[str, float] | None:
     """Mean, p50, p90, p95, p99 and how many; None of nothing."""
@@ -91,7 +94,6 @@ class Figure:
 
     @classmethod
     def none(cls, unit: str, formula: str, why: str | None) -> Figure:
-        """No figure, and here is why."""
         return cls(None, None, None, unit, formula, why)
 
     @classmethod
@@ -113,14 +115,7 @@ class Figure:
         high = math.inf if self.high is None else self.high
         return print_quantity(self.value, self.unit, self.value - self.low, high - self.value)
 
-    def percent(self) -> str | None:
-        """A share of 1 in percent, with its interval; None where there is none."""
-        if self.value is None or self.low is None or self.high is None:
-            return None
-        return format_percent(self.value, self.value - self.low, self.high - self.value)
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         data = {"value": self.value, "low": self.low, "high": self.high, "unit": self.unit, "formula": self.formula}
         return data if self.refused is None else {**data, "refused": self.refused}
 

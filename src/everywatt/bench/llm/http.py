@@ -113,16 +113,13 @@ class Stream:
     _begun: str = ""  # as much of the text as it takes to see where the answer itself begins
 
     def end(self, at_ns: int) -> None:
-        """The answer is complete."""
         self.done, self.ended_ns = True, at_ns
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is expected."""
         return self.done or self.error is not None
 
     def piece(self, at_ns: int, text: str = "", reasoning: str = "") -> None:
-        """A piece of text arrived."""
         if not text and not reasoning:
             return
         self.piece_ns.append(at_ns)
@@ -204,17 +201,14 @@ class Reading(Sink):
         return Response(self.head.status, self.head.headers, bytes(self.kept))
 
     def sent(self, at_ns: int) -> None:
-        """The request goes out."""
         self.got.sent_ns = at_ns
 
     def begin(self, head: Head) -> None:
-        """The head is there."""
         self.head = head
         if self.reader is not None and not self.refused:
             self.reader.begin(head)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
-        """A piece came."""
         if self.reader is not None and not self.refused:
             return self.reader.feed(at_ns, data)
         most = MOST_BYTES if self.reader is None else MOST_ERROR_BYTES
@@ -222,7 +216,6 @@ class Reading(Sink):
         return len(self.kept) >= most
 
     def end(self, at_ns: int) -> None:
-        """It is complete."""
         if self.reader is not None and not self.refused:
             self.reader.end(at_ns)
 
@@ -325,7 +318,6 @@ class Http:
         return reply.response
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._client is not None:
             self._client.close()
             self._client = None

@@ -16,7 +16,6 @@ from typing import Any
 from everywatt.api.run import Run
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.llm.records import dataset_name, model_name
 from everywatt.bench.llm.result import evaluate_folder
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError, ScopeError, UsageError
@@ -79,21 +78,17 @@ class Place(ToDict):
 
     @property
     def refused(self) -> str | None:
-        """Why there is no energy."""
         return self.metrics.bill.gross.refused
 
     @property
     def accuracy(self) -> Figure:
-        """The share of right answers."""
         formula = "correct / scored queries, failed ones included; Wilson"
         return Figure.share(self.metrics.accuracy, formula, "no answer was scored")
 
     def figure(self, name: str) -> Figure:
-        """A figure by name."""
         return self.accuracy if name == "accuracy" else self.metrics.figures[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         more = {} if self.refused is None else {"refused": self.refused}
         return {**super().to_dict(), **{name: self.metrics.figures[name].to_dict() for name in FIGURES}, **more}
 
@@ -104,7 +99,7 @@ class Place(ToDict):
         return [
             "-" if self.rank is None else f"{self.rank}{' tied' if self.tied else ''}",
             *(self.model, one.level, f"{one.answered}/{one.queries}"),
-            self.accuracy.percent(),
+            None if one.accuracy is None else str(one.accuracy),
             *(shown("accuracy_per_joule_mean"), shown("accuracy_per_watt"), shown("energy_per_output_token")),
             *(shown("energy_per_request"), None if ttft is None else format_duration(ttft["p50"])),
             *(shown("output_tokens_per_second"), self.hardware or None, self.scope or None),
@@ -172,11 +167,10 @@ def leaderboard(runs: Sequence[Run], order: str = "accuracy-per-joule") -> Board
     without = []
     for run in runs:
         plan, found = evaluate_folder(run)
-        about = plan["dataset"]
-        first = f", first {plan['max_queries']}" if plan.get("max_queries") else ""
-        asked.setdefault((dataset_name(plan), f"{str(about.get('sha256'))[:8]}{first}"), run.name)
+        first = f", first {plan.max_queries}" if plan.max_queries else ""
+        asked.setdefault((plan.dataset_name, f"{str(plan.dataset.sha256)[:8]}{first}"), run.name)
         for one in found:
-            names = run.name, model_name(plan), dataset_name(plan), hardware_name(run)
+            names = run.name, plan.model_name, plan.dataset_name, hardware_name(run)
             place = Place(*names, one, one.bill.gross.scope, one.bill.boundary)
             if place.refused is None:
                 tables.setdefault((place.scope, place.boundary), []).append(place)

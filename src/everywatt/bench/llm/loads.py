@@ -80,14 +80,12 @@ class Level(ToDict):
 
 
 def repeated(levels: Sequence[Level], times: int) -> tuple[Level, ...]:
-    """All loads so many times over."""
     if times < 2:
         return tuple(levels)
     return tuple(replace(level, repeat=turn) for turn in range(1, times + 1) for level in levels)
 
 
 def kind_of(label: str) -> str:
-    """A load's label without its repetition."""
     return label.rpartition(REPEAT)[0] or label
 
 
@@ -97,14 +95,10 @@ def parse_rate(text: str) -> Level:
     if ramp:
         steady, first, last, seconds = ramp.groups()
         return Level(None, float(first), not steady, float(last), parse_duration_s(seconds) if seconds else 60.0)
-    kind, _, number = text.rpartition(":")
-    if kind not in ("", "poisson", "constant"):
+    steady = re.fullmatch(r"(?:(poisson|constant):)?(-?\d*\.?\d+(?:e-?\d+)?)(?:/s)?", text)
+    if steady is None:
         raise UsageError(f"'{text}' is not a rate such as 2, poisson:2, constant:2 or ramp:1..10:60s.")
-    try:
-        rate = float(number.removesuffix("/s"))
-    except ValueError:
-        raise UsageError(f"'{text}' is not a rate such as 2, poisson:2, constant:2 or ramp:1..10:60s.") from None
-    return Level(None, rate, kind != "constant")
+    return Level(None, float(steady[2]), steady[1] != "constant")
 
 
 def parse_levels(concurrency: int | None, rate: str | None, sweep: str | None) -> tuple[Level, ...]:

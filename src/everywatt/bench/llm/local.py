@@ -49,11 +49,9 @@ class PythonCallable(Local):
         self._call: Callable[..., Any] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """What was asked."""
         return {"client": "python", "call": self._target}
 
     async def health(self) -> list[str]:
-        """The function can be imported."""
         here = str(Path.cwd())
         if here not in sys.path:
             sys.path.insert(0, here)
@@ -121,11 +119,9 @@ class ShellCommand(Local):
         self._of = connection
 
     def describe(self) -> dict[str, Any]:
-        """What was asked."""
         return {"client": "command", "run": shlex.join(self._words)}
 
     async def health(self) -> list[str]:
-        """The program is there."""
         if shutil.which(self._words[0]) is None:
             raise UsageError(f"There is no program '{self._words[0]}'.")
         return []
@@ -179,9 +175,8 @@ async def _ended(child: asyncio.subprocess.Process) -> None:
 
 async def _feed(child: asyncio.subprocess.Process, ask: Ask) -> None:
     assert child.stdin is not None
-    text = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
     try:
-        child.stdin.write(text.encode())
+        child.stdin.write(ask.text.encode())
         await child.stdin.drain()
         child.stdin.close()
     except (BrokenPipeError, ConnectionResetError):
@@ -221,16 +216,13 @@ class Transcript(Local):
         self._answers: dict[str, Answer] = {}
 
     def describe(self) -> dict[str, Any]:
-        """What was asked."""
         return {"client": TRANSCRIPT, "file": str(self._file)}
 
     async def health(self) -> list[str]:
-        """The file can be read."""
         self._answers = {record.id: record.answer for record in transcribed(self._file)}
         return ["a transcript was recorded elsewhere, so there is no energy"]
 
     async def ask(self, ask: Ask) -> Answer:
-        """The recorded answer."""
         if ask.item not in self._answers:
             return Answer("failed", error="the transcript has no such item")
         return self._answers[ask.item]

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -45,11 +45,24 @@ OUTCOME = (
 COST = "joules=energy.joules low=energy.low high=energy.high net_joules=net_j"
 TEXTS = "attempts=answer.attempts finish=answer.finish prompt=asked.prompt reference=asked.answer answer=answer.text"
 BOUNDS = ("ttft", "tpot", "e2e")
-Conditions = Mapping[str, Mapping[str, Any]]
-"""By device and quantity: `{"gpu.0": {"power_w": {"min": …, "mean": …, "max": …, "samples": …}}}`."""
 
 
-def latencies(records: Sequence[Record]) -> dict[str, Any]:
+class Statistics(TypedDict):
+    """What was read of a quantity while a query was open, in its unit."""
+
+    min: float
+    mean: float
+    max: float
+    median: float
+    samples: int
+
+
+Conditions = Mapping[str, Mapping[str, Statistics]]
+"""By device and quantity, such as `gpu.0` and `power_w`."""
+Latencies = Mapping[str, Mapping[str, float] | None]
+
+
+def latencies(records: Sequence[Record]) -> Latencies:
     """Percentiles of every time (client side, from when the last attempt was sent) over the queries that were answered;
     None where there is none."""
     answers = [record.answer for record in records if record.ok]
@@ -113,7 +126,7 @@ class Metrics(ToDict):
     counted: str | None
     bill: Bill
     figures: Mapping[str, Figure]
-    latency: Mapping[str, Any]
+    latency: Latencies
     regressions: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     items: tuple[Mapping[str, Any], ...] = ()
@@ -122,7 +135,6 @@ class Metrics(ToDict):
 
     @property
     def answered(self) -> int:
-        """Queries that got a whole answer."""
         return self.statuses.get(OK, 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -335,6 +347,7 @@ def _speed_figures(
     no_time = None if seconds else "no query took measurable time"
     unknown = "output tokens are unknown" if outputs is None else None
     rate = outputs / seconds if outputs is not None and seconds else None
+    answers_s = sum(record.answer.e2e_s for record in answered)
     per_joule = "output tokens / s / W = output tokens / gross J"
     found = {
         "output_tokens_per_second": Figure.bare(
@@ -346,7 +359,13 @@ def _speed_figures(
         "tokens_per_second_per_watt": Figure.none("1/J", per_joule, energy.refused or unknown)
         if outputs is None
         else over_energy(outputs, energy, "1/J", per_joule),
-        "energy_delay_product": _edp(energy, answered),
+        "energy_delay_product": _per(
+            energy,
+            len(answered) ** 2 / answers_s if answers_s else None,
+            "J s",
+            "gross J / answered queries × mean seconds of an answer",
+            "no query was answered",
+        ),
     }
     if bounds:
         kept = sum(within(record.answer, bounds) for record in answered)
@@ -356,17 +375,6 @@ def _speed_figures(
         shares = Share.of(kept, len(answered)), f"queries with {text} / answered queries"
         found["goodput_share"] = Figure.share(*shares, "no query was answered")
     return found
-
-
-def _edp(energy: Energy, answered: Sequence[Record]) -> Figure:
-    unit, formula = "J s", "gross J / answered queries × mean seconds of an answer"
-    if energy.joules is None or not answered:
-        return Figure.none(unit, formula, energy.refused or "no query was answered")
-    mean_s = sum(r.answer.ended_ns - r.answer.sent_ns for r in answered) / 1e9 / len(answered)
-    scale = mean_s / len(answered)
-    return Figure(
-        energy.joules * scale, max(energy.low or 0.0, 0.0) * scale, (energy.high or 0.0) * scale, unit, formula
-    )
 
 
 PHASE_FORMULAS = {

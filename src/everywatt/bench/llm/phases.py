@@ -21,7 +21,8 @@ from everywatt.ledger.span_sweep import Floats, Ints, Line, Pieces, Stretches
 Flags = npt.NDArray[np.bool_]
 LEAST_PREFILL_S = 1e-6  # so that the first token always falls into a prefill
 PREFILL_OF_LOAD = "mean_prefill_of_load_s"
-PHASES = 3  # of a query, in this order: queue, prefill, decode
+NAMES = ("queue", "prefill", "decode")  # the phases of a query, in this order
+PHASES = len(NAMES)
 TOGETHER_NS = 500_000  # pieces that are closer came from one step of the server
 STALL = 1.5  # times the usual gap between two pieces: a longer one contains a standstill
 FEWEST_GAPS = 5  # from which the usual gap of one query is known

@@ -4,17 +4,14 @@ queries: one JSON line each, on disk the moment a query is finished, beside the 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.experiment import JsonLines, read_lines
+from everywatt.bench.experiment import read_lines
 from everywatt.core.clocks import NS
-from everywatt.core.errors import UsageError
-from everywatt.core.files import replacing
-from everywatt.core.jsonio import ToDict, dumps
+from everywatt.core.jsonio import ToDict
 
 OK = "ok"
 REFUSED = "refused"  # by the server: 4xx
@@ -67,7 +64,6 @@ class Score(ToDict):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Score:
-        """The inverse of `to_dict`."""
         return cls(str(data["verdict"]), data.get("found"), str(data.get("how") or ""))
 
 
@@ -79,6 +75,11 @@ class Ask:
     system: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     item: str = ""
+
+    @property
+    def text(self) -> str:
+        """All that is said, for a model that knows no system prompts."""
+        return f"{self.system}\n\n{self.prompt}" if self.system else self.prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,6 @@ class Answer(ToDict):
 
     @property
     def e2e_s(self) -> float:
-        """Seconds for the whole answer."""
         return (self.ended_ns - self.sent_ns) / NS
 
     @classmethod
@@ -149,7 +149,6 @@ class Answer(ToDict):
 
 QUERIES = "queries.jsonl"
 SCORES = "scores.jsonl"
-PLAN = "llm.json"
 MASK = "sha256:"
 SERVER_PHASES = "server_phases"
 """Attribute of a load's span: what the server counted meanwhile, as `{phase: [seconds, requests]}`."""
@@ -197,7 +196,6 @@ class Record(ToDict):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Record:
-        """The inverse of `to_dict`."""
         name, group, asked, score = str(data["id"]), str(data.get("group") or ""), data.get("asked"), data.get("score")
         return cls(
             name,
@@ -234,17 +232,6 @@ def recorded_items(records: Sequence[Record]) -> list[Item]:
     """The items that records hold, each once; those of older versions, and masked ones, are not among them."""
     kept = [record.asked for record in records if record.asked is not None]
     return list({item.id: item for item in kept if item.prompt and not item.masked}.values())
-
-
-class Journal(JsonLines):
-    """The file of records, open for appending."""
-
-    def __init__(self, folder: Path, name: str = QUERIES) -> None:
-        super().__init__(folder / name)
-
-    def add(self, record: Record) -> None:
-        """Write one record."""
-        self.write(record.to_dict())
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -288,47 +275,3 @@ def scored(records: Sequence[Record]) -> list[Record]:
 def score_entry(record: Record, score: Score) -> dict[str, Any]:
     """The line of a score that came after its record."""
     return {"id": record.id, "level": record.level, "span": record.span, "score": score.to_dict()}
-
-
-def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Keep what was asked beside the tape. It has no secret in it, but is readable by its owner alone: a system prompt
-    may be in it."""
-    with replacing(folder / PLAN) as part:
-        part.touch(mode=0o600)
-        part.write_text(dumps(plan, indent=2) + "\n", encoding="utf-8")
-
-
-def update_plan(folder: Path, plan: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Take what became known later into what is kept beside the tape; what was asked stays as it was."""
-    old = read_plan(folder)
-    new = {**old, **{name: plan[name] for name in names if plan.get(name) is not None}}
-    if new != old:
-        write_plan(folder, new)
-
-
-def read_plan(folder: Path) -> dict[str, Any]:
-    """What a run asked; UsageError where it is not a run of a language model."""
-    try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise UsageError(f"{folder.name} is not a run of `bench llm`.", cure="everywatt list") from None
-    if not isinstance(plan, dict):
-        raise UsageError(f"{folder.name}/{PLAN} is damaged.")
-    return plan
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """Which of these entries of two plans are not the same."""
-    return [name for name in names if old.get(name) != new.get(name)]
-
-
-def model_name(plan: Mapping[str, Any]) -> str:
-    """What to call a model: servers of files call it by the whole path."""
-    name = str(plan.get("model") or plan["client"]["client"])
-    return name.rpartition("/")[2] or name if name.startswith("/") else name
-
-
-def dataset_name(plan: Mapping[str, Any]) -> str:
-    """What to call a data set: a file by its name alone."""
-    name = str(plan["dataset"]["name"])
-    return name.rpartition("/")[2] or name

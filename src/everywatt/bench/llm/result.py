@@ -12,31 +12,32 @@ bill.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from everywatt.api.power import PowerLine, held_line, power_line
-from everywatt.api.run import Run, load, union
+from everywatt.api.run import Run, load
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.figures import Mean, mean_of
 from everywatt.bench.llm.compute import Facts, peak_of
 from everywatt.bench.llm.energy import SERVER, Asked, Bill, about, asked_of, bill, refused, settle
 from everywatt.bench.llm.figure import Figure, Share
 from everywatt.bench.llm.loads import kind_of
-from everywatt.bench.llm.metrics import Metrics, metrics
+from everywatt.bench.llm.metrics import Metrics, Statistics, metrics
 from everywatt.bench.llm.phases import PREFILL_OF_LOAD, reported_prefill_s
-from everywatt.bench.llm.records import SERVER_PHASES, Answer, Record, read_plan, read_records
+from everywatt.bench.llm.plan import LlmPlan, ServerTape
+from everywatt.bench.llm.records import SERVER_PHASES, Answer, Record, read_records
 from everywatt.bench.llm.scorers import plain_words
 from everywatt.core.budget import Bound, Budget
 from everywatt.core.channels import Kind
-from everywatt.core.clocks import NS
+from everywatt.core.clocks import NS, length_s, union
 from everywatt.core.device import is_gpu
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError
-from everywatt.core.jsonio import declared
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.stats import mean
 from everywatt.energy.sources import addable, sources
 from everywatt.energy.window import windows_energy
@@ -46,21 +47,20 @@ from everywatt.tape.reader import Tape
 SKEW = "clock skew"
 
 
-def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: Mapping[str, Any]) -> Bill:
-    """The energy of queries from the tape of the server's host. `server_tape` has `path` and `skew_s`: how far at most
-    the two hosts' clocks are apart. Refused where the tape cannot be read, or does not cover the queries."""
+def bill_elsewhere(run: Run, records: Sequence[Record], server_tape: ServerTape) -> Bill:
+    """The energy of queries from the tape of the server's host. Refused where the tape cannot be read, or does not
+    cover the queries."""
     try:
-        server = load(str(server_tape["path"]))
+        server = load(server_tape.path)
     except EverywattError as error:
         return refused(f"the server's tape cannot be read: {error.message}", SERVER)
-    skew_s = float(server_tape["skew_s"])
     asked = _placed(run, records, server)
     placed = {record.span for one in asked for record in one.records}
     missing = sum(record.span not in placed for record in records if record.span)
     if missing or not asked:
         return refused(f"the server's tape {server.name} does not cover {missing} of {len(records)} queries", SERVER)
     owed = settle(asked, SERVER, [*run.trouble, *server.trouble])
-    return owed if owed.gross.joules is None else _with_skew(owed, asked, skew_s)
+    return owed if owed.gross.joules is None else _with_skew(owed, asked, server_tape.skew_s)
 
 
 def _placed(run: Run, records: Sequence[Record], server: Run) -> list[Asked]:
@@ -81,7 +81,7 @@ def _moved(asked: Asked, tape: Tape) -> Asked:
     return Asked(tape, records, edges)
 
 
-def _translated(answer: Answer, there: Any) -> Answer:
+def _translated(answer: Answer, there: Callable[[int], int]) -> Answer:
     """An answer whose times are on another clock; the rate of both is taken as the same within one answer."""
     shift = there(answer.sent_ns) - answer.sent_ns
     return replace(
@@ -141,7 +141,7 @@ def _wider(energy: Energy, joules: float, key: str) -> Energy:
 def evaluate(
     run: Run | None,
     records: Sequence[Record],
-    plan: Mapping[str, Any],
+    plan: LlmPlan,
     *,
     bounds: Mapping[str, float] | None = None,
     reference: Sequence[Record] | None = None,
@@ -151,7 +151,7 @@ def evaluate(
     adds to each query what the machine did meanwhile."""
     facts = known_facts(run, plan)
     during = conditions(placed(run, records, plan)) if detail and run is not None else None
-    levels = list(dict.fromkeys([*plan.get("levels", ()), *(record.level for record in records)]))
+    levels = list(dict.fromkeys([*plan.levels, *(record.level for record in records)]))
     found = []
     for level in levels:
         own = [record for record in records if record.level == level]
@@ -161,7 +161,7 @@ def evaluate(
         own = [with_prefill(record, own, phases) for record in own]
         owed = refused("nothing was recorded", seconds=open_s(own)) if run is None else owed_by(run, own, plan)
         one = metrics(level, own, owed, bounds=bounds, facts=facts, during=during, phases=phases)
-        one = replace(one, notes=(*plan.get("warnings", ()), *one.notes))
+        one = replace(one, notes=(*plan.warnings, *one.notes))
         if reference is not None:
             one = replace(one, figures={**one.figures, "agreement": agreement(own, reference)})
         found.append(one)
@@ -193,37 +193,36 @@ def with_prefill(record: Record, own: Sequence[Record], phases: Mapping[str, tup
     return replace(record, answer=replace(record.answer, server=server))
 
 
-def placed(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> list[Asked]:
+def placed(run: Run, records: Sequence[Record], plan: LlmPlan) -> list[Asked]:
     """The queries on the tapes that measured them: the server's own, where it has one."""
-    if plan.get("server_tape"):
+    if plan.server_tape is not None:
         try:
-            return _placed(run, records, load(str(plan["server_tape"]["path"])))
+            return _placed(run, records, load(plan.server_tape.path))
         except EverywattError:
             return []
     return asked_of(run, records)
 
 
-def owed_by(run: Run, records: Sequence[Record], plan: Mapping[str, Any]) -> Bill:
+def owed_by(run: Run, records: Sequence[Record], plan: LlmPlan) -> Bill:
     """The energy of queries, wherever the server is; refused if nothing measured it."""
-    boundary = str(plan.get("boundary") or SERVER)
-    if plan.get("server_tape"):
-        return bill_elsewhere(run, records, plan["server_tape"])
-    if plan.get("no_energy"):
-        return refused(str(plan["no_energy"]), boundary, open_s(records))
-    found = bill(run, records, boundary)
-    covered = plan.get("covered")  # an imported profile: all its joules are of what its own plan charged
-    return found if covered is None else replace(found, boundary=str(covered), about=about(str(covered)))
+    if plan.server_tape is not None:
+        return bill_elsewhere(run, records, plan.server_tape)
+    if plan.no_energy:
+        return refused(plan.no_energy, plan.boundary, open_s(records))
+    found, covered = bill(run, records, plan.boundary), plan.covered
+    # Of an imported profile all joules are of what its own plan charged.
+    return found if covered is None else replace(found, boundary=covered, about=about(covered))
 
 
 def open_s(records: Sequence[Record]) -> float:
     """Seconds in which at least one query was open, by the client's clock."""
     times = [(record.answer.sent_ns, record.answer.ended_ns) for record in records]
-    return sum(end - start for start, end in union([one for one in times if one[1] > one[0]])) / NS
+    return length_s(union([one for one in times if one[1] > one[0]]))
 
 
-def known_facts(run: Run | None, plan: Mapping[str, Any]) -> Facts:
+def known_facts(run: Run | None, plan: LlmPlan) -> Facts:
     """What the plan knows of the model and its hardware; the peak also from the name of the only GPU on the tape."""
-    facts = Facts.from_dict(plan.get("facts") or {})
+    facts = plan.facts
     if facts.parameters is None or facts.peak_flops is not None or run is None:
         return facts
     groups = [group.info for tape in run.tapes for group in tape.groups]
@@ -249,14 +248,23 @@ def _said(record: Record) -> str:
     return str(score.found)
 
 
-def evaluate_folder(run: Run) -> tuple[dict[str, Any], list[Metrics]]:
+def evaluate_folder(run: Run) -> tuple[LlmPlan, list[Metrics]]:
     """The plan and the figures of a run that `bench llm` made."""
     folder = folder_of(run)
-    plan = read_plan(folder)
+    plan = LlmPlan.read(folder)
     return plan, evaluate(run, read_records(folder), plan)
 
 
-def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class Knee(ToDict):
+    """The load beyond which more throughput hardly saves energy; energies are joules."""
+
+    level: str
+    output_tokens_per_second: float
+    energy_per_output_token: float
+
+
+def knee(found: Sequence[Metrics]) -> Knee | None:
     """The load beyond which more throughput hardly saves energy: the point furthest below the line between the
     slowest and the fastest, in output tokens a second and joules a token, each scaled to 0 … 1. Repeats of a load are
     one point, their mean. None where no load lies below it, or there are fewer than three."""
@@ -278,11 +286,8 @@ def knee(found: Sequence[Metrics]) -> dict[str, Any] | None:
     best = max(range(len(points)), key=lambda index: below[index])
     if not below[best] > 1e-9:
         return None
-    return {
-        "level": points[best][2],
-        "output_tokens_per_second": points[best][0],
-        "energy_per_output_token": points[best][1],
-    }
+    rate, cost, level = points[best]
+    return Knee(level, rate, cost)
 
 
 def over_all_repeats(found: Sequence[Metrics]) -> dict[str, dict[str, Mean]]:
@@ -304,7 +309,6 @@ def over_all_repeats(found: Sequence[Metrics]) -> dict[str, dict[str, Mean]]:
 
 
 def repeats_data(found: Sequence[Metrics]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The same for JSON."""
     return {
         kind: {name: declared(one, "mean=value sd low high n") for name, one in same.items()}
         for kind, same in over_all_repeats(found).items()
@@ -320,9 +324,9 @@ STATES: Mapping[str, str] = {
 }
 
 
-def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
+def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Statistics]]]:
     """The conditions of each query by its span. What was not recorded is absent."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, dict[str, Statistics]]] = {}
     for one in asked:
         lines = _state_lines(one.tape)
         for record in one.records:
@@ -331,9 +335,13 @@ def conditions(asked: Sequence[Asked]) -> dict[str, dict[str, dict[str, Any]]]:
             for device, name, line in lines:
                 values = line.inside([one.edges[span]])
                 if len(values):
-                    least, mean_, most = float(values.min()), float(values.mean()), float(values.max())
-                    numbers = {"min": least, "mean": mean_, "max": most, "median": float(np.median(values))}
-                    mine.setdefault(device, {})[name] = {**numbers, "samples": len(values)}
+                    mine.setdefault(device, {})[name] = {
+                        "min": float(values.min()),
+                        "mean": float(values.mean()),
+                        "max": float(values.max()),
+                        "median": float(np.median(values)),
+                        "samples": len(values),
+                    }
     return found
 
 

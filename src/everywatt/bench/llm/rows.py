@@ -9,9 +9,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.llm.figure import Figure, Share
+from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import FORMULAS, Metrics
-from everywatt.bench.llm.records import dataset_name, model_name
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.result import knee, over_all_repeats, repeats_data
 from everywatt.core.energy import Energy
 from everywatt.core.files import replacing
@@ -24,7 +24,7 @@ from everywatt.core.format import (
     format_quantity,
     print_quantity,
 )
-from everywatt.core.jsonio import dumps
+from everywatt.core.jsonio import as_data, declared, dumps
 from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
 from everywatt.footprint.carbon import Footprint
@@ -45,10 +45,10 @@ _PLAIN = (
 @dataclass(frozen=True)
 class LlmResult:
     """What came of the queries: the figures of each load, their footprints where factors were given, the time and
-    energy of each start of a server, and how it ended. `about` is what was asked."""
+    energy of each start of a server, and how it ended."""
 
     name: str
-    about: Mapping[str, Any]
+    plan: LlmPlan
     found: tuple[Metrics, ...]
     footprints: tuple[Footprint, ...] = ()
     loading: tuple[tuple[float, Energy], ...] = ()
@@ -57,8 +57,7 @@ class LlmResult:
 
     @property
     def subject(self) -> str:
-        """Which model on which data set."""
-        return f"{model_name(self.about)} on {dataset_name(self.about)}"
+        return f"{self.plan.model_name} on {self.plan.dataset_name}"
 
     def load_tables(self) -> list[Table]:
         """One line per load, where there are several."""
@@ -91,7 +90,6 @@ class LlmResult:
         return found
 
     def tables(self) -> list[Table]:
-        """All of them."""
         return [*self.load_tables(), *self.figure_tables(), *self.repeat_tables()]
 
     @property
@@ -101,8 +99,8 @@ class LlmResult:
         if best is None:
             return ""
         return (
-            f"knee: {best['level']}, at {format_number(best['output_tokens_per_second'], 'output tokens/s')} and "
-            f"{format_quantity(best['energy_per_output_token'], 'J/token')}; more load hardly saves energy beyond it"
+            f"knee: {best.level}, at {format_number(best.output_tokens_per_second, 'output tokens/s')} and "
+            f"{format_quantity(best.energy_per_output_token, 'J/token')}; more load hardly saves energy beyond it"
         )
 
     def to_csv(self) -> str:
@@ -114,7 +112,7 @@ class LlmResult:
         found = self.found
         data: dict[str, Any] = {
             "run": self.name,
-            **{name: self.about.get(name) for name in ("model", "client", "dataset", "settings")},
+            **as_data(declared(self.plan, "model client dataset settings")),
             "ended": self.ended,
             "notes": list(self.notes),
         }
@@ -127,7 +125,7 @@ class LlmResult:
             data["notes"] = list(dict.fromkeys([*self.notes, *found[0].notes]))
         data["levels"] = [one.to_dict() for one in found]
         if len(found) > 1:
-            data |= {"knee": knee(found), "repeats": repeats_data(found)}
+            data |= {"knee": as_data(knee(found)), "repeats": repeats_data(found)}
         return data
 
 
@@ -238,13 +236,12 @@ LOADS = (
 
 
 def load_row(one: Metrics) -> tuple[str, ...]:
-    """A load in one line."""
     figures = one.figures
     energy = "refused" if one.bill.gross.joules is None else format_energy(one.bill.gross)
     return (
         one.level,
         f"{one.answered} of {one.queries}",
-        percent_text(one.accuracy),
+        MISSING if one.accuracy is None else str(one.accuracy),
         energy,
         figure_text(figures["energy_per_request"]),
         figure_text(figures["energy_per_output_token"]),
@@ -254,13 +251,6 @@ def load_row(one: Metrics) -> tuple[str, ...]:
         ),
         MISSING if (rate := figures["output_tokens_per_second"].value) is None else format_number(rate),
     )
-
-
-def percent_text(share: Share | None) -> str:
-    """A share with its interval."""
-    if share is None:
-        return MISSING
-    return format_percent(share.value, share.value - share.low, share.high - share.value)
 
 
 def figure_text(figure: Figure) -> str:

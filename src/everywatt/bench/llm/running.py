@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
-from everywatt.bench.experiment import Experiment
+from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.llm.clients import Client, CountsPhases, PhaseCounters
 from everywatt.bench.llm.loads import Level
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import (
     OK,
+    QUERIES,
     REFUSED,
     SCORES,
     SERVER_PHASES,
     Answer,
     Ask,
     Item,
-    Journal,
     Record,
     Score,
     read_records,
     score_entry,
-    update_plan,
-    write_plan,
 )
 from everywatt.bench.llm.scoring import LATER, Scoring
 from everywatt.bench.llm.serving import MOST_STARTS, READY_S, Serving
@@ -44,24 +43,8 @@ SAME_ITEMS = (
     "all loads use the same items: a server that caches prompts (llama.cpp does, unless --set cache_prompt=false) has "
     "less to compute from the second load on"
 )
-LEARNT = ("facts", "scoring", "server_tape")  # of a plan: what may become known when a run goes on
 PROBE_WAITS_S = (1.0, 2.0, 5.0)  # between probes of a server that failed a query; then the run stops
 _WARM = "Count from one to ten. (warm-up {number})"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How to ask. Warm-up has prompts of its own, so it eats no items and fills no cache with them.
-
-    mask    keep hashes instead of prompts, references, columns and answers
-    """
-
-    levels: tuple[Level, ...] = (Level(),)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    system: str | None = None
-    warmup: int = 2
-    idle_s: float = 2.0
-    mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +62,6 @@ class ServerLost(MeasurementRefused):
     """The server failed a query and no longer answers probes. What is finished is on disk."""
 
 
-Watch = Callable[[str, int, int], None]
 One = Callable[[Item], Coroutine[Any, Any, None]]
 
 
@@ -90,48 +72,48 @@ class Bench:
         self,
         client: Client,
         items: Sequence[Item],
-        plan: Plan,
+        plan: LlmPlan,
         meter: Meter,
-        about: Mapping[str, Any],
         *,
-        watch: Watch | None = None,
+        warmup: int = 2,
+        idle_s: float = 2.0,
+        show: Show | None = None,
         reaper: int | None = None,
         scoring: Scoring | None = None,
         server: Serving | None = None,
         clock: Clock | None = None,
         loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
-        """`clock` and `loop`, which makes the event loop, tell the time; both are the system's unless given."""
-        self._client, self._items, self._plan, self._meter = client, tuple(items), plan, meter
-        self._about = dict(about)
-        self._watch = watch or (lambda doing, done, of: None)
+        """`warmup` queries have prompts of their own, so they eat no items and fill no cache with them. `clock` and
+        `loop`, which makes the event loop, tell the time; both are the system's unless given."""
+        self._client, self._items, self._meter = client, tuple(items), meter
+        self.plan, self._warmup = plan, warmup
+        self._tell = show or (lambda text: None)
         self._reaper = reaper
         self._notes: list[str] = []
-        self._done = 0
         self._probing = asyncio.Lock()
         self._server = server
         self._scoring = scoring or Scoring()
         self._scoring.check(self._items)
         self._clock: Clock = clock or SystemClock()
         self._runner = asyncio.Runner(loop_factory=loop)
-        idle_s = 0.0 if client.where == "nowhere" else plan.idle_s
+        idle_s = 0.0 if client.where == "nowhere" else idle_s
         self._experiment = Experiment(meter, idle_s=idle_s, cool=False, show=self._show, clock=self._clock)
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What was asked, for the record; with what the server reported about itself, once known."""
-        return self._about
 
     def _learn(self) -> None:
         """The count of parameters as the server reports it, where the user gave none."""
-        facts, count = dict(self._about.get("facts") or {}), getattr(self._client, "parameters", None)
-        if count and facts.get("parameters") is None:
-            self._about["facts"] = {**facts, "parameters": count, "parameters_from": "the server"}
+        facts, count = self.plan.facts, getattr(self._client, "parameters", None)
+        if count and facts.parameters is None:
+            self.plan = replace(self.plan, facts=replace(facts, parameters=count, parameters_from="the server"))
+
+    def _keep_plan(self, folder: Path, resume: Path | None) -> None:
+        if resume is None or LlmPlan.read(folder) != self.plan:
+            self.plan.write(folder)
 
     def run(self, *, resume: Path | None = None) -> Outcome:
         """Do it. Nothing exists on disk until the client has said that it can answer."""
         if resume is not None and not self._left(resume):
-            update_plan(resume, self._about, LEARNT)
+            self._keep_plan(resume, resume)
             return Outcome(load(resume), resume, tuple(read_records(resume)), "done")
         ended = "done"
         folder: list[Path] = []
@@ -158,7 +140,7 @@ class Bench:
                 self._notes += wait(self._client.health())
             if self._scoring.judge is not None and (why := wait(self._scoring.judge.health())) is not None:
                 self._notes.append(f"the judge is not available, so its answers stay unscored: {why}")
-            if len(self._plan.levels) > 1 and self._plan.settings.get("cache_prompt") is not False:
+            if len(self.plan.loads) > 1 and self.plan.settings.get("cache_prompt") is not False:
                 self._notes.append(SAME_ITEMS)
             recording = self._start()
             if self._server is not None:
@@ -169,10 +151,7 @@ class Bench:
                     raise
             self._learn()
             folder.append(recording.path.parent)
-            if resume is None:
-                write_plan(folder[0], self._about)
-            else:
-                update_plan(folder[0], self._about, LEARNT)
+            self._keep_plan(folder[0], resume)
             self._loads(recording, folder[0])
             wait(self._judge(folder[0]))
         finally:
@@ -182,7 +161,7 @@ class Bench:
     def _loads(self, recording: Recording, folder: Path) -> None:
         """Idle, warm-up, then every load; where loads are repeated, a block is one repetition of each."""
         finished = {record.key for record in read_records(folder) if record.ok}
-        journal = Journal(folder)
+        journal = JsonLines(folder / QUERIES)
 
         def trial(level: Level, block: int, place: int) -> None:
             level = replace(level, repeat=block + 1) if level.repeat else level
@@ -190,7 +169,7 @@ class Bench:
             self._runner.run(self._level(recording, journal, level, left))
             self._runner.run(self._ask_again(recording, journal, level, folder))
 
-        levels = self._plan.levels
+        levels = self.plan.loads
         try:
             self._experiment.idle()
             self._runner.run(self._warm_up(recording))
@@ -202,12 +181,12 @@ class Bench:
         finally:
             self._closed(journal)
 
-    def _closed(self, journal: Journal) -> None:
+    def _closed(self, journal: JsonLines) -> None:
         if why := journal.close():
             self._notes.append(f"{why}: some queries have no record")
 
     def _show(self, doing: str) -> None:
-        self._watch(doing, 0, len(self._items))
+        self._tell(f"{doing}: 0 of {len(self._items)}")
 
     async def _load(self, recording: Recording) -> list[str]:
         """Start the server and wait until it answers, in a span of its own. MeasurementRefused where it does not."""
@@ -231,7 +210,7 @@ class Bench:
         finally:
             recording.span_close(uid, attributes={"start": server.starts})
 
-    async def _ask_again(self, recording: Recording, journal: Journal, level: Level, folder: Path) -> None:
+    async def _ask_again(self, recording: Recording, journal: JsonLines, level: Level, folder: Path) -> None:
         """What failed because the server died and was started again."""
         starts = 1
         while self._server is not None and self._server.starts > starts:
@@ -243,7 +222,7 @@ class Bench:
         """Whether something has still to be asked or judged."""
         found = {record.key: record for record in read_records(folder)}
         later = {item.id for item in self._items if item.scorer in LATER}
-        for level in self._plan.levels:
+        for level in self.plan.loads:
             for item in self._items:
                 record = found.get((level.label, item.id))
                 if record is None or not record.ok or (item.id in later and not record.judged):
@@ -258,10 +237,10 @@ class Bench:
         ]
         if not open_ones:
             return
-        journal = Journal(folder, SCORES)
+        journal = JsonLines(folder / SCORES)
         try:
             for done, record in enumerate(open_ones):
-                self._watch("judging", done, len(open_ones))
+                self._tell(f"judging: {done} of {len(open_ones)}")
                 score = await self._scoring.later(record.answer, items[record.id])
                 if score is not None:
                     journal.write(score_entry(record, score))
@@ -274,7 +253,7 @@ class Bench:
         if recording is None:
             raise MeasurementRefused(f"Nothing can be recorded: {self._meter.energy.refused}")
         carries = any(channel.carries_energy for group in recording.groups for channel in group.channels)
-        elsewhere = self._about.get("server_tape") or self._about.get("no_energy")
+        elsewhere = self.plan.server_tape or self.plan.no_energy
         if not carries and not elsewhere and self._client.where != "nowhere":
             self._meter.discard()
             raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")
@@ -283,24 +262,25 @@ class Bench:
     async def _warm_up(self, recording: Recording) -> None:
         if self._client.where == "nowhere":
             return
-        for number in range(self._plan.warmup):
+        for number in range(self._warmup):
             self._show("warm-up")
             uid = recording.span_open(WARM_UP)
-            ask = Ask(_WARM.format(number=number + 1), self._plan.system, self._plan.settings)
+            ask = Ask(_WARM.format(number=number + 1), self.plan.system, self.plan.settings)
             answer = await self._ask(ask)
             recording.span_close(uid, attributes={"status": answer.status})
             if answer.status != OK:
                 self._notes.append(f"warm-up {number + 1} got no answer: {answer.error}")
 
-    async def _level(self, recording: Recording, journal: Journal, level: Level, items: Sequence[Item]) -> None:
-        self._done = 0
+    async def _level(self, recording: Recording, journal: JsonLines, level: Level, items: Sequence[Item]) -> None:
+        done = 0
         uid = recording.span_open("load", attributes={"level": level.label, "queries": len(items)})
 
         async def one(item: Item) -> None:
+            nonlocal done
             record = await self._query(recording, level, item, uid)
-            journal.add(record)
-            self._done += 1
-            self._watch(level.label, self._done, len(items))
+            journal.write(record.to_dict())
+            done += 1
+            self._tell(f"{level.label}: {done} of {len(items)}")
             if not record.ok and record.answer.status != REFUSED and self._client.where == "server":
                 await self._probe(recording)
 
@@ -331,7 +311,7 @@ class Bench:
                     if wait_s is None or gone:
                         await self._start_again(recording, error.message)
                         return
-                    self._watch(f"the server does not answer; next probe in {wait_s:g} s", self._done, self._done)
+                    self._tell(f"the server does not answer; next probe in {wait_s:g} s")
                     await asyncio.sleep(wait_s)
                 else:
                     return
@@ -360,7 +340,7 @@ class Bench:
     async def _query(self, recording: Recording, level: Level, item: Item, parent: str) -> Record:
         uid = recording.span_open(QUERY, parent=parent, attributes={"item": item.id, "level": level.label})
         try:
-            answer = await self._ask(Ask(item.prompt, self._plan.system, self._plan.settings, item.id))
+            answer = await self._ask(Ask(item.prompt, self.plan.system, self.plan.settings, item.id))
         except BaseException:
             recording.span_close(uid, attributes={"status": "interrupted"})
             raise
@@ -368,7 +348,7 @@ class Bench:
         score = self._scoring.at_once(answer, item)
         recording.span_close(uid, attributes=_attributes(answer, score), mark=mark)
         record = Record(item.id, level.label, uid, answer, score, item.group, asked=item)
-        return record.masked() if self._plan.mask else record
+        return record.masked() if self.plan.mask else record
 
 
 def _attributes(answer: Answer, score: Score | None) -> dict[str, Any]:

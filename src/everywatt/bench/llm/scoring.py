@@ -212,7 +212,6 @@ class Judge:
         return Score(verdict, answer.text.strip()[-200:], how)
 
     async def close(self) -> None:
-        """Let go of connections."""
         await self._client.close()
 
 
@@ -326,7 +325,6 @@ class Scoring:
         return None
 
     async def close(self) -> None:
-        """Let go of connections."""
         if self.judge is not None:
             await self.judge.close()
 

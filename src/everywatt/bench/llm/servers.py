@@ -65,7 +65,6 @@ class _Server:
         self._http = Http(connection, root)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._http.close()
 
 
@@ -95,7 +94,6 @@ class OpenAI(_Server):
         self._counter: Counter | None = counter(connection.params.get("tokenizer"))
 
     def describe(self) -> dict[str, Any]:
-        """What was asked, without any secret."""
         return {
             "client": "openai",
             "base_url": self._of.base_url,
@@ -132,7 +130,6 @@ class OpenAI(_Server):
         return []
 
     async def ask(self, ask: Ask) -> Answer:
-        """One question, streamed."""
         body: dict[str, Any] = {"model": self._of.model, "stream": True, **ask.settings}
         if self._ask_usage:
             body["stream_options"] = {"include_usage": True}
@@ -140,11 +137,10 @@ class OpenAI(_Server):
             body["messages"] = _messages(ask)
             answer = await self._http.stream("/chat/completions", body, Events, _openai_event)
         else:
-            body["prompt"] = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
+            body["prompt"] = ask.text
             answer = await self._http.stream("/completions", body, Events, _openai_event)
         if answer.output_tokens is None and self._counter is not None:
-            asked = f"{ask.system}\n\n{ask.prompt}" if ask.system else ask.prompt
-            counts = self._counter.count(asked), self._counter.count(answer.reasoning + answer.text)
+            counts = self._counter.count(ask.text), self._counter.count(answer.reasoning + answer.text)
             answer = replace(
                 answer, input_tokens=counts[0], output_tokens=counts[1], counted=f"tokenizer {self._counter.name}"
             )
@@ -159,7 +155,6 @@ class OpenAI(_Server):
         return _phase_counters(reply.text) if reply.status == 200 else {}
 
     async def close(self) -> None:
-        """Close all connections."""
         await super().close()
         await self._beside_api.close()
 
@@ -245,7 +240,6 @@ class Ollama(_Server):
         super().__init__(connection, connection.base_url or USUAL_URL)
 
     def describe(self) -> dict[str, Any]:
-        """What was asked, without any secret."""
         return {"client": "ollama", "base_url": self._root}
 
     async def health(self) -> list[str]:
@@ -268,7 +262,6 @@ class Ollama(_Server):
         return []
 
     async def ask(self, ask: Ask) -> Answer:
-        """One question, streamed."""
         body = {"model": self._of.model, "messages": _messages(ask), "stream": True, "options": dict(ask.settings)}
         return await self._http.stream("/api/chat", body, Lines, _ollama_line)
 

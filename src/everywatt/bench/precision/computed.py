@@ -55,12 +55,10 @@ class Computed(ToDict):
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Computed:
-        """From what a worker said."""
         return cls(**{name: report[name] for name in cls.__dataclass_fields__ if name in report})
 
     @property
     def int8_operators(self) -> list[str]:
-        """Names of operators that multiply integers."""
         return [name for name in self.operators if any(mark in name for mark in INT8_OPERATORS)]
 
     @property

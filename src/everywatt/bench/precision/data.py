@@ -41,11 +41,9 @@ class Dataset:
 
     @property
     def tokens(self) -> bool:
-        """Whether items are sentences of tokens."""
         return "input_ids" in self.inputs
 
     def lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each sentence."""
         mask = self.inputs.get("attention_mask")
         if mask is None:
             return np.full(len(self), self.inputs["input_ids"].shape[1], dtype=np.int64)

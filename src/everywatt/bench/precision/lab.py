@@ -15,14 +15,16 @@ from everywatt.api.run import Run
 from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.figures import MOST_OF_ONE, Figures, answered, figures, whole_blocks
 from everywatt.bench.precision.data import Dataset
-from everywatt.bench.precision.layers import Ranking, Sensitivity, apportion, plan, ranked, savings
-from everywatt.bench.precision.plan import TARGET, Job, LoopReport
+from everywatt.bench.precision.layers import Ranking, Sensitivity, plan, ranked, savings
+from everywatt.bench.precision.plan import TARGET, ComputedReport, Job, LoopReport
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
     ANSWERS,
     FILE,
     ISA_VARIABLE,
+    CheckedLine,
+    JournalLine,
     TimedLine,
     Variant,
     Worker,
@@ -106,23 +108,26 @@ class PrecisionLab:
         spans = {span.id for span in run.spans if span.end_ns is not None}
         self._taken_up = True
         self._folder = folder / ANSWERS
-        for line in read_journal(folder):
+        for line in read_journal(folder)[1]:
             if line["kind"] == "sensitivity":
                 self._sensitive = [Sensitivity(**one) for one in line["layers"]]
-                self._plan, self._plan_block = list(line["plan"]), int(line["first_block"])
+                self._plan, self._plan_block = line["plan"], line["first_block"]
                 if self._plan:
                     self._add_mixed()
-            variant = next((one for one in self.variants if one.precision == line.get("precision")), None)
+                continue
+            if line["kind"] == "request":
+                continue
+            variant = next((one for one in self.variants if one.precision == line["precision"]), None)
             if variant is None:
                 continue
             if line["kind"] == "checked":
                 self._recall(variant, line)
             elif line["kind"] == "timed" and line["span"] in spans and not variant.has(line["block"]):
-                variant.add(cast(TimedLine, line))
+                variant.add(line)
             elif line["kind"] == "layers":
                 variant.times, variant.pass_s = line["times"], line["pass_s"]
 
-    def _recall(self, variant: Variant, line: Mapping[str, Any]) -> None:
+    def _recall(self, variant: Variant, line: CheckedLine) -> None:
         """A precision that was checked and scored before; where its answers are gone it is done again."""
         file, train = self._answers(variant), self.folder / "train.npz"
         if not file.is_file() or not (self.scorer.ready or train.is_file()):
@@ -146,7 +151,7 @@ class PrecisionLab:
         recording = self._meter.recording
         self._journal = None if recording is None else JsonLines(recording.path.parent / FILE)
         if not self._taken_up:
-            self._keep("request", job=self.job.to_dict(), conduct=asdict(self.conduct))
+            self._keep({"kind": "request", "job": self.job.to_dict(), "conduct": asdict(self.conduct)})
         self._experiment.idle()
         plain = [variant for variant in self.variants if variant.int8_layers is None]
         for variant in plain:
@@ -160,7 +165,6 @@ class PrecisionLab:
             self._mixed()
 
     def close(self) -> None:
-        """End the workers."""
         for variant in self.variants:
             variant.rest()
         if self._journal is not None and (why := self._journal.close()):
@@ -168,9 +172,9 @@ class PrecisionLab:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _keep(self, kind: str, **data: Any) -> None:
+    def _keep(self, line: JournalLine) -> None:
         if self._journal is not None:
-            self._journal.write({"kind": kind, **data})
+            self._journal.write(line)
 
     def ready(self, variant: Variant) -> None:
         """Bring one precision to where it can be timed; again with fewer instructions where the CPU faulted."""
@@ -223,7 +227,7 @@ class PrecisionLab:
 
     def _prepare(self, variant: Variant) -> None:
         self._wake(variant)
-        facts = self._step(variant, "facts")
+        facts = cast(ComputedReport, self._step(variant, "facts"))
         variant.check(facts)
         if not self.scorer.ready:
             self._step(variant, "score", part="train", file=str(self.folder / "train.npz"))
@@ -232,8 +236,16 @@ class PrecisionLab:
         self.scorer.add(variant.precision, self._answers(variant))
         self._warm(variant)
         variant.known = True
-        names = ("precision", "seq_length", "notes", "memory_bytes")
-        self._keep("checked", told=facts, **{name: getattr(variant, name) for name in names})
+        self._keep(
+            {
+                "kind": "checked",
+                "told": facts,
+                "precision": variant.precision,
+                "seq_length": variant.seq_length,
+                "notes": variant.notes,
+                "memory_bytes": variant.memory_bytes,
+            }
+        )
 
     def _mixed(self) -> None:
         """Try each layer alone, make a plan from that, and measure the plan beside the baseline."""
@@ -248,7 +260,8 @@ class PrecisionLab:
             if self._plan:
                 self._add_mixed()
             layers = [asdict(one) for one in self._sensitive]
-            self._keep("sensitivity", layers=layers, plan=self._plan, first_block=self._plan_block)
+            block = self._plan_block
+            self._keep({"kind": "sensitivity", "layers": layers, "plan": self._plan, "first_block": block})
         variant = next((one for one in self.variants if one.int8_layers is not None), None)
         if variant is None or not base.usable:
             return
@@ -349,6 +362,7 @@ class PrecisionLab:
                     recording.span_close(span, at_ns=report["end_ns"], attributes=batches)
                 recording.span_close(outer)
         line: TimedLine = {
+            "kind": "timed",
             "precision": variant.precision,
             "block": block,
             "place": place,
@@ -357,7 +371,7 @@ class PrecisionLab:
             "told": report,
         }
         variant.add(line)
-        self._keep("timed", **line)
+        self._keep(line)
 
     def _answered(self, variants: Sequence[Variant], first: int) -> bool:
         run = self._experiment.live()
@@ -374,7 +388,8 @@ class PrecisionLab:
         self._wake(variant)
         report = self._step(variant, "layers", passes=5)
         variant.times, variant.pass_s = report["layers"], report["whole_s"]
-        self._keep("layers", precision=variant.precision, times=variant.times, pass_s=variant.pass_s)
+        times, pass_s = variant.times, variant.pass_s
+        self._keep({"kind": "layers", "precision": variant.precision, "times": times, "pass_s": pass_s})
 
     def _step(self, variant: Variant, do: str, **more: Any) -> dict[str, Any]:
         """One step of a worker in a span of its own, which is not charged to the precision."""
@@ -395,7 +410,7 @@ class PrecisionLab:
             filled = kept if run is None else with_energy(kept, run, live=live)
             if run is not None and not live:
                 filled = with_power(filled, run)
-            found += [_divided(trial, len(loop)) for trial, loop in zip(filled, variant.loops_in(counted), strict=True)]
+            found += [trial.shared(len(loop)) for trial, loop in zip(filled, variant.loops_in(counted), strict=True)]
         return [Candidate(variant.index, variant.precision, variant.precision, ()) for variant in variants], found
 
     def _figures(self, run: Run | None) -> dict[int, Figures]:
@@ -420,7 +435,6 @@ class PrecisionLab:
         return range(first) if int8_layers is None else range(first, MOST_BLOCKS)
 
     def result(self, run: Run | None) -> Result:
-        """The figures from the finished tape."""
         by_index = self._figures(run)
         baseline = next((variant.precision for variant in self.variants if variant.index in by_index), None)
         rows = []
@@ -451,7 +465,7 @@ class PrecisionLab:
                 batches=tuple(map(len, loops)),
                 batch_size=self.job.batch_size,
             )
-            rows.append(_with_layers(row, variant))
+            rows.append(row.with_layers(variant.times, variant.batch_s) if variant.times and latency else row)
         order = sorted((t for variant in self.variants for t in variant.trials), key=lambda t: (t.block, t.place))
         ranking = Ranking(tuple(ranked(self._sensitive)), tuple(self._plan)) if self._sensitive else None
         both = None if ranking is None else ranking.correlation
@@ -471,21 +485,3 @@ class PrecisionLab:
             return None
         energy = with_energy(variant.trials[-1:], run)[0].energy or Energy.refuse("not on the tape")
         return Window.of(energy, variant.trials[-1].seconds)
-
-
-def _divided(trial: Trial, iters: int) -> Trial:
-    def each(energy: Energy | None) -> Energy | None:
-        return energy if energy is None or energy.joules is None else energy / iters
-
-    return replace(
-        trial, energy=each(trial.energy), net=each(trial.net), seconds=trial.seconds / iters, cpu_s=trial.cpu_s / iters
-    )
-
-
-def _with_layers(row: Row, variant: Variant) -> Row:
-    if not variant.times or row.latency is None:
-        return row
-    mean = row.energy_per_batch
-    found, note = apportion(variant.times, variant.batch_s, None if mean is None else mean.value)
-    notes = row.notes if note is None else (*row.notes, note)
-    return replace(row, layers=tuple(found), notes=notes)

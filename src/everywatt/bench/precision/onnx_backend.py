@@ -17,7 +17,7 @@ from everywatt.bench.precision.backend import Backend, Unsupported, build, load_
 from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
 from everywatt.bench.precision.plan import ComputedReport, Job
-from everywatt.core.errors import MissingExtra
+from everywatt.core.plugins import library
 
 OUTPUT = "output"
 OPSET = 17  # the first with LayerNormalization as one operator
@@ -29,11 +29,8 @@ class OnnxBackend(Backend):
     """A session of ONNX Runtime on the CPU."""
 
     def __init__(self, job: Job, precision: str, calibration: Sequence[Arrays]) -> None:
-        try:
-            import onnx  # noqa: F401 - ONNX Runtime's quantiser needs it
-            import onnxruntime
-        except ImportError:
-            raise MissingExtra("onnxruntime", "onnx") from None
+        library("onnx", "onnx")  # ONNX Runtime's quantiser needs it
+        onnxruntime = library("onnxruntime", "onnx")
         if precision not in PRECISIONS:
             raise Unsupported(
                 f"ONNX Runtime's CPU provider has no {precision} kernels; available: {', '.join(PRECISIONS)}"

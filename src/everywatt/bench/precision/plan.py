@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict
 
-from everywatt.core.errors import MissingExtra, UsageError
+from everywatt.core.errors import UsageError
 from everywatt.core.jsonio import ToDict
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "int8-static")
@@ -30,10 +29,9 @@ class LayerTime(TypedDict):
 
 
 class SetupReport(TypedDict):
-    """A model that is ready: tokens of a timed sentence, and the shape of a batch."""
+    """A model that is ready: tokens of a timed sentence."""
 
     seq_length: int | None
-    shape: list[int]
 
 
 class ComputedReport(TypedDict, total=False):
@@ -55,7 +53,6 @@ class LayersReport(TypedDict):
 
     layers: list[LayerTime]
     whole_s: float
-    hooks: int
 
 
 class LoopReport(TypedDict):
@@ -70,8 +67,6 @@ class LoopReport(TypedDict):
 
 
 class StepReport(TypedDict):
-    """One step of a training."""
-
     start_ns: int
     end_ns: int
     loss: float
@@ -87,7 +82,6 @@ class EpochReport(TypedDict):
     train_loss: float
     val_loss: float
     val_accuracy: float
-    weights: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,6 @@ class Job(ToDict):
 
     @property
     def name(self) -> str:
-        """What to call the model."""
         return self.entry or (self.model if self.model in PRESETS else Path(self.model).name)
 
 
@@ -148,14 +141,7 @@ def check_model(model: str, entry: str | None, presets: Sequence[str]) -> None:
 
 
 def job_from(data: Mapping[str, Any]) -> Job:
-    """The job that `to_dict` described."""
     return Job(**{**data, "precisions": tuple(data["precisions"])})
-
-
-def require_torch() -> None:
-    """MissingExtra where torch is not installed; it is not loaded, which takes seconds and belongs to workers."""
-    if find_spec("torch") is None:
-        raise MissingExtra("torch", "precision")
 
 
 def parse_precisions(text: str) -> tuple[str, ...]:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from everywatt.bench.figures import Figures, Mean, quantity
 from everywatt.bench.precision.computed import Computed
-from everywatt.bench.precision.layers import LayerRow, Ranking, by_part
-from everywatt.bench.precision.plan import TARGET, Job
+from everywatt.bench.precision.layers import LayerRow, Ranking, apportion, by_part
+from everywatt.bench.precision.plan import TARGET, Job, LayerTime
 from everywatt.bench.precision.scoring import Beside, Score
 from everywatt.bench.sweep import pareto
 from everywatt.bench.trials import Trial
-from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy
 from everywatt.core.format import format_bytes, format_duration, format_number, format_percent, format_ratio
 from everywatt.core.jsonio import ToDict, declared
@@ -108,7 +107,6 @@ class Window:
         return self.seconds >= self.needed_s
 
     def text(self, target: float = TARGET) -> str:
-        """A sentence for the person."""
         said = f"the sensor contributes ± {format_percent(self.own)} over a loop of {format_duration(self.seconds)}"
         if not self.enough:
             said += f"; ± {format_percent(target)} would take {format_duration(self.needed_s)}"
@@ -148,6 +146,12 @@ class Row(ToDict):
     batches: tuple[int, ...] = ()
     batch_size: int = 1
 
+    def with_layers(self, times: Sequence[LayerTime], batch_s: float) -> Row:
+        """With the energy of its layers, from their times in a batch of so many seconds."""
+        mean = self.energy_per_batch
+        found, note = apportion(times, batch_s, None if mean is None else mean.value)
+        return replace(self, layers=tuple(found), notes=self.notes if note is None else (*self.notes, note))
+
     @property
     def trials(self) -> tuple[Trial, ...]:
         """Its trials, each as energy and seconds of one batch."""
@@ -160,7 +164,6 @@ class Row(ToDict):
 
     @property
     def energy_per_batch(self) -> Mean | None:
-        """Joules of one batch."""
         return None if self.figures is None else self.figures.energy
 
     @property
@@ -171,7 +174,6 @@ class Row(ToDict):
 
     @property
     def samples_per_joule(self) -> float | None:
-        """Items that a joule pays for."""
         mean = self.energy_per_batch
         return None if mean is None or mean.value <= 0 else self.batch_size / mean.value
 
@@ -188,7 +190,6 @@ class Row(ToDict):
 
     @property
     def throughput(self) -> float | None:
-        """Items a second."""
         return None if self.latency is None else self.batch_size / self.latency.mean_s
 
 
@@ -258,7 +259,8 @@ class Result:
 
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the baseline."""
-        return [of_candidate(row.precision, row.verdict) for row in self.rows if row.verdict]
+        first = "" if self.baseline is None else self.baseline.precision
+        return [line for row in self.rows if row.figures is not None for line in row.figures.verdicts(first)]
 
     def remarks(self) -> list[str]:
         """What else there is to know: of the run, of each precision, and whether its loops were long enough."""
@@ -310,7 +312,6 @@ class Result:
         return csv_text(columns, [[record.get(name) for name in columns] for record in records])
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
         base, best = self.baseline, self.pareto()
         return {
             "run": self.run,
@@ -371,10 +372,10 @@ def _cost(row: Row) -> list[Cell]:
         0 if figures is None else len(figures.trials),
         quantity(row.energy_per_sample, "J"),
         quantity(row.energy_per_batch, "J"),
-        None if figures is None else figures.power_w,
+        None if figures is None else figures.rounded(figures.power_w, "W"),
         *times,
         row.throughput,
-        row.samples_per_joule,
+        None if figures is None else figures.rounded(row.samples_per_joule, ""),
     ]
 
 
@@ -387,7 +388,7 @@ def _worth(row: Row, best: bool) -> list[Cell]:
         None if beside is None else beside.agreement,
         None if seen is None else seen.disk_bytes,
         None if seen is None else seen.memory_bytes,
-        row.accuracy_per_joule,
+        None if row.figures is None else row.figures.rounded(row.accuracy_per_joule, ""),
         "yes" if best else "",
     ]
 

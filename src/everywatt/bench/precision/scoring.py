@@ -56,7 +56,6 @@ class Beside(ToDict):
 
 
 def accuracy(correct: npt.NDArray[np.bool_]) -> Score:
-    """The share of right answers."""
     right, n = int(correct.sum()), len(correct)
     return Score("accuracy", right / n, *wilson(right, n), n)
 
@@ -183,7 +182,6 @@ class Scorer:
         self.notes.append(f"{said}, its penalty of {self._probe.penalty:g} {self._probe.how}")
 
     def add(self, precision: str, file: Path) -> None:
-        """The answers of one precision."""
         self._answers[precision] = read_answers(file)
 
     def logits(self, answers: Answers) -> npt.NDArray[Any]:
@@ -199,7 +197,6 @@ class Scorer:
         return np.asarray(outputs)
 
     def labels(self, answers: Answers) -> npt.NDArray[np.int64]:
-        """What the right answers are."""
         assert self.data.labels is not None
         return np.asarray(self.data.labels[answers["items"]])
 

@@ -31,87 +31,57 @@ def module_times(
     """For each module that ran, the seconds a pass spends in it and not in modules inside it; and those of a pass.
 
     So a leaf of any class has a row, and what an attention module does itself between its projections has one too.
+    Both are medians over the passes.
     """
-    clock = _Stopwatch(synchronise)
+    inside: list[str] = []  # the modules that run now, each in the one before it
+    own_ns: list[Counter[str]] = []
+    wholes_ns: list[int] = []
+    calls: Counter[str] = Counter()
+    last_ns = 0
+
+    def now_ns() -> int:
+        synchronise()
+        return time.perf_counter_ns()
+
+    def hook(name: str, *, entered: bool) -> Callable[..., None]:
+        def called(*_: Any) -> None:
+            nonlocal last_ns
+            if inside:
+                own_ns[-1][inside[-1]] += now_ns() - last_ns
+            if entered:
+                inside.append(name)
+                calls[name] += 1
+            elif inside and inside[-1] == name:
+                inside.pop()
+            last_ns = now_ns()
+
+        return called
+
+    modules = {name: module for name, module in model.named_modules() if module is not model}
     handles = []
-    kinds = {}
     try:
-        for name, module in model.named_modules():
-            if module is model:
-                continue
-            kinds[name] = type(module).__name__
-            handles.append(module.register_forward_pre_hook(clock.enter(name)))
-            handles.append(module.register_forward_hook(clock.leave(name), always_call=True))
+        for name, module in modules.items():
+            handles.append(module.register_forward_pre_hook(hook(name, entered=True)))
+            handles.append(module.register_forward_hook(hook(name, entered=False), always_call=True))
         for _ in range(passes):
-            clock.begin()
+            inside.clear()
+            own_ns.append(Counter())
+            began_ns = last_ns = now_ns()
             run()
-            clock.end()
+            wholes_ns.append(now_ns() - began_ns)
     finally:
         for handle in handles:
             handle.remove()
     found: list[LayerTime] = [
-        {"layer": name, "type": kinds[name], "seconds": seconds, "calls": clock.calls[name] / passes}
-        for name, seconds in clock.medians().items()
+        {
+            "layer": name,
+            "type": type(modules[name]).__name__,
+            "seconds": median([one[name] for one in own_ns]) / 1e9,
+            "calls": count / passes,
+        }
+        for name, count in calls.items()
     ]
-    return found, clock.whole_s()
-
-
-class _Stopwatch:
-    """Own time of nested modules: entering one pauses the one around it."""
-
-    def __init__(self, synchronise: Callable[[], None]) -> None:
-        self._synchronise = synchronise
-        self._stack: list[str] = []
-        self._last = 0
-        self._now: dict[str, int] = {}
-        self._passes: list[dict[str, int]] = []
-        self._began = 0
-        self._wholes: list[int] = []
-        self.calls: dict[str, int] = {}
-
-    def begin(self) -> None:
-        self._stack, self._now, self._last = [], {}, self._tick()
-        self._began = self._last
-
-    def end(self) -> None:
-        self._passes.append(self._now)
-        self._wholes.append(self._tick() - self._began)
-
-    def whole_s(self) -> float:
-        """Seconds of a whole pass, the median."""
-        return median(self._wholes) / 1e9
-
-    def enter(self, name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            self._charge()
-            self._stack.append(name)
-            self.calls[name] = self.calls.get(name, 0) + 1
-            self._last = self._tick()
-
-        return hook
-
-    def leave(self, name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            self._charge()
-            if self._stack and self._stack[-1] == name:
-                self._stack.pop()
-            self._last = self._tick()
-
-        return hook
-
-    def medians(self) -> dict[str, float]:
-        """Seconds of each module, the median over passes, in the order in which they first ran."""
-        return {name: median([one.get(name, 0) for one in self._passes]) / 1e9 for name in self.calls}
-
-    def _charge(self) -> None:
-        now = self._tick()
-        if self._stack:
-            top = self._stack[-1]
-            self._now[top] = self._now.get(top, 0) + now - self._last
-
-    def _tick(self) -> int:
-        self._synchronise()
-        return time.perf_counter_ns()
+    return found, median(wholes_ns) / 1e9
 
 
 PRODUCTS = ("addmm", "mm", "bmm", "linear", "matmul", "baddbmm", "conv", "scaled_dot_product")
@@ -140,8 +110,7 @@ class TorchBackend(Backend):
     def run(self, prepared: Any) -> Any:
         with torch.inference_mode():
             out = self._output(self._call(self.model, prepared), prepared)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self._synchronise()
         return out
 
     def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
@@ -244,7 +213,6 @@ def language_loss(logits: Any, ids: Any, mask: Any) -> dict[str, npt.NDArray[Any
     return {
         "loss": loss.sum(1).double().cpu().numpy(),
         "tokens": counts.sum(1).long().cpu().numpy(),
-        "best": (shares.argmax(-1) * mask[:, 1:]).cpu().numpy(),
     }
 
 

@@ -38,10 +38,8 @@ class Training:
 
     def __init__(self) -> None:
         self._mark_ns = 0
-        self._epoch = 0
 
     def setup(self, request: Mapping[str, Any]) -> dict[str, int]:
-        """Load data and model."""
         start = int(request["seed"]) + int(request.get("trial", 1)) - 1
         torch.manual_seed(start)
         self._rng = np.random.default_rng(start)
@@ -57,7 +55,7 @@ class Training:
         self._optimiser = torch.optim.AdamW(self._model.parameters(), lr=float(request["lr"]))
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=self._precision == "fp16")
         self._warm_up()
-        return {"items": len(self._train), "held_out": len(self._held), "steps": -(-len(self._train) // self._size)}
+        return {"held_out": len(self._held)}
 
     def _warm_up(self) -> None:
         """What the first step would else pay for: libraries that torch loads late, memory, threads."""
@@ -85,7 +83,6 @@ class Training:
             "train_loss": float(np.mean([step["loss"] for step in steps])),
             "val_loss": loss,
             "val_accuracy": accuracy,
-            "weights": str(next(self._model.parameters()).dtype).removeprefix("torch."),
         }
 
     def _step(self, items: Any) -> StepReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from everywatt.api.meter import Meter
@@ -14,12 +14,12 @@ from everywatt.bench.precision.computed import cpu_flags, emulated
 from everywatt.bench.precision.plan import DEFAULT_MODEL, EpochReport, StepReport, check_model
 from everywatt.bench.precision.variants import Worker, WorkerFailed, load_data_without_torch
 from everywatt.bench.trials import Candidate, Trial
-from everywatt.bench.verdict import of_candidate
 from everywatt.core.energy import Energy, Ratio, sum_energies
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.stats import wilson
 from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
+from everywatt.recorder.client import Recording
 
 TRAINING = (
     *(Column("energy", "J"), Column("time", "s"), Column("steps", ""), Column("energy / step", "J")),
@@ -28,8 +28,12 @@ TRAINING = (
 MEANS = ("precision", Column("runs", ""), Column("mean energy", "J"), Column("time", "s"))
 COLUMNS = (
     "precision trial epoch=number energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high seconds "
-    "steps energy_per_step_j=per_step.joules train_loss val_loss val_accuracy"
+    "steps energy_per_step_j=per_step.joules train_loss=report.train_loss val_loss=report.val_loss "
+    "val_accuracy=report.val_accuracy"
 )
+
+
+NOT_RECORDED = Energy.refuse("nothing was recorded")
 
 
 def _loss(value: float) -> str:
@@ -38,24 +42,42 @@ def _loss(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Epoch(ToDict):
-    """One epoch: from its start to the start of the next, validation included."""
+    """One epoch: from its start to the start of the next, validation included; `training` is the energy of its steps.
+
+    `spans` are those of the epoch and of its steps on the tape, from which `measured` takes the energies.
+    """
 
     JSON = (
-        "epoch=number seconds steps train_loss val_loss val_accuracy energy energy_per_step=per_step step_joules losses"
+        "epoch=number seconds steps train_loss=report.train_loss val_loss=report.val_loss "
+        "val_accuracy=report.val_accuracy energy energy_per_step=per_step step_joules losses"
     )
 
+    precision: str
+    trial: int
     number: int
-    seconds: float
-    steps: int
-    train_loss: float
-    val_loss: float
-    val_accuracy: float
-    energy: Energy
-    training: Energy
+    report: EpochReport
+    spans: tuple[str, str] | None = None
+    energy: Energy = NOT_RECORDED
+    training: Energy = NOT_RECORDED
     step_joules: tuple[float, ...] = ()
-    losses: tuple[float, ...] = ()
-    precision: str = ""
-    trial: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return (self.report["end_ns"] - self.report["start_ns"]) / 1e9
+
+    @property
+    def steps(self) -> int:
+        return len(self.report["steps"])
+
+    @property
+    def losses(self) -> list[float]:
+        return [step["loss"] for step in self.report["steps"]]
+
+    def measured(self, run: Run | None) -> Epoch:
+        if run is None or self.spans is None:
+            return self
+        energy, training = (run.energy(span=span) for span in self.spans)
+        return replace(self, energy=energy, training=training, step_joules=tuple(_steps(run, self.report["steps"])))
 
     @property
     def per_step(self) -> Energy:
@@ -63,10 +85,9 @@ class Epoch(ToDict):
         return self.training if self.training.joules is None else self.training / self.steps
 
     def row(self) -> list[Cell]:
-        """For a table."""
         return [
             *(self.precision, self.number, self.energy, self.seconds, self.steps, self.per_step),
-            *(_loss(self.train_loss), _loss(self.val_loss), self.val_accuracy),
+            *(_loss(self.report["train_loss"]), _loss(self.report["val_loss"]), self.report["val_accuracy"]),
         ]
 
 
@@ -77,20 +98,26 @@ class Trained(ToDict):
     JSON = "precision trial failure cure emulated seconds energy energy_per_step=per_step ratio accuracy epochs"
 
     precision: str
-    epochs: tuple[Epoch, ...]
-    energy: Energy
-    net: Energy | None = None
+    trial: int = 1
+    epochs: tuple[Epoch, ...] = ()
+    span: str | None = None
+    held_out: int = 0
     failure: str | None = None
     cure: str | None = None
     emulated: str | None = None
-    held_out: int = 0
+    net: Energy | None = None
     ratio: Ratio | None = None
-    trial: int = 1
-    span: str | None = None
+
+    @property
+    def energy(self) -> Energy:
+        """The energy of all epochs; refused where one of them has none."""
+        energies = [epoch.energy for epoch in self.epochs]
+        if not energies:
+            return Energy.refuse(self.failure or "not trained")
+        return next((one for one in energies if one.joules is None), None) or sum_energies(energies)
 
     @property
     def seconds(self) -> float:
-        """Seconds of all epochs."""
         return sum(epoch.seconds for epoch in self.epochs)
 
     @property
@@ -107,13 +134,12 @@ class Trained(ToDict):
         """After the last epoch, with Wilson's interval."""
         if not self.epochs or not self.held_out:
             return None
-        right = round(self.epochs[-1].val_accuracy * self.held_out)
+        right = round(self.epochs[-1].report["val_accuracy"] * self.held_out)
         return Ratio(right / self.held_out, *wilson(right, self.held_out))
 
     def row(self, *, several: bool) -> list[Cell]:
-        """For a table."""
-        known, last = self.accuracy, self.epochs[-1]
-        losses: list[Cell] = [_loss(last.train_loss), _loss(last.val_loss)] if several else ["", ""]
+        known, last = self.accuracy, self.epochs[-1].report
+        losses: list[Cell] = [_loss(last["train_loss"]), _loss(last["val_loss"])] if several else ["", ""]
         return [
             *(self.precision, str(self.trial) if several else "all", self.energy, self.seconds),
             *(sum(epoch.steps for epoch in self.epochs), self.per_step, *losses),
@@ -196,7 +222,7 @@ class TrainResult:
 
     def verdicts(self) -> list[str]:
         """A sentence for each precision beside the first; none where there was one training each."""
-        return [of_candidate(one.candidate.label, one.verdict) for one in self.beside[1:]]
+        return [line for one in self.beside[1:] for line in one.verdicts(self.job.precisions[0])]
 
     def tables(self) -> list[Table]:
         """A row for each epoch and training, or where there are several trainings one for each, and their means."""
@@ -216,11 +242,9 @@ class TrainResult:
         return found
 
     def to_csv(self) -> str:
-        """A line for each epoch."""
         return csv_of(COLUMNS, [epoch for one in self.trained for epoch in one.epochs])
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; `cli` puts schema and kind around it."""
         return {
             "run": self.run,
             "job": self.job.request(""),
@@ -228,17 +252,6 @@ class TrainResult:
             "compared": [one.to_dict() for one in self.beside],
             "order": [one.precision for one in self.trained if one.epochs],
         }
-
-
-@dataclass(slots=True)
-class _Training:
-    precision: str
-    trial: int
-    spans: list[tuple[str, str, EpochReport]] = field(default_factory=list)
-    whole: str | None = None
-    held_out: int = 0
-    failure: str | None = None
-    cure: str | None = None
 
 
 class TrainLab:
@@ -263,7 +276,7 @@ class TrainLab:
         self._wrong: str | None = None  # what is wrong with the request, at any precision
         # One training each takes long, and its machine is warm from its own first steps on.
         self._experiment = Experiment(meter, idle_s=idle_s, cool=cool and job.trials > 1, show=show)
-        self._done: list[_Training] = []
+        self._done: list[Trained] = []
         self.interrupted = True
 
     def work(self) -> None:
@@ -278,115 +291,74 @@ class TrainLab:
     def _one(self, precision: str, block: int, place: int) -> None:
         """One training in a process of its own, which begins where every other one began."""
         self._experiment.cool_down()
-        training = _Training(precision, block + 1)
-        self._done.append(training)
+        self._done.append(Trained(precision, block + 1))
         worker = self._worker()
         try:
-            self._train(training, worker)
+            self._train(worker)
         except WorkerFailed as error:
-            training.failure, training.cure = error.reason, error.cure
+            self._now(failure=error.reason, cure=error.cure)
             self._wrong = error.reason if error.usage else None
         finally:
             worker.close()
 
-    def _train(self, training: _Training, worker: Worker) -> None:
-        which = training.precision + (f", trial {training.trial}" if self.job.trials > 1 else "")
-        about = {"precision": training.precision, "trial": training.trial}
+    def _now(self, **more: Any) -> Trained:
+        """The training that runs, with what became known of it."""
+        self._done[-1] = replace(self._done[-1], **more)
+        return self._done[-1]
+
+    def _train(self, worker: Worker) -> None:
+        one = self._done[-1]
+        which = one.precision + (f", trial {one.trial}" if self.job.trials > 1 else "")
+        about: dict[str, Any] = {"precision": one.precision, "trial": one.trial}
         self._experiment.show(f"set-up of {which}")
-        with self._meter.span("set-up", precision=training.precision, trial=training.trial):
-            asked = self.job.request(training.precision, training.trial)
-            training.held_out = worker.ask("setup", **asked)["held_out"]
+        with self._meter.span("set-up", **about):
+            self._now(held_out=worker.ask("setup", **self.job.request(one.precision, one.trial))["held_out"])
         recording = self._meter.recording
         try:
             for number in range(1, self.job.epochs + 1):
                 self._experiment.show(f"epoch {number} of {which}")
                 report = cast(EpochReport, worker.ask("epoch"))
-                if recording is None:
-                    training.spans.append(("", "", report))
-                    continue
-                if training.whole is None:
-                    training.whole = recording.span_open("training", attributes=about, at_ns=report["start_ns"])
-                training.spans.append((*self._record(training, number, report), report))
+                if recording is not None and one.span is None:
+                    whole = recording.span_open("training", attributes=about, at_ns=report["start_ns"])
+                    one = self._now(span=whole)
+                epoch = Epoch(one.precision, one.trial, number, report)
+                spans = None if recording is None else _record(recording, one.span, epoch)
+                one = self._now(epochs=(*one.epochs, replace(epoch, spans=spans)))
         finally:
-            if recording is not None and training.whole is not None:
-                recording.span_close(training.whole, at_ns=training.spans[-1][2]["end_ns"])
-
-    def _record(self, training: _Training, number: int, report: EpochReport) -> tuple[str, str]:
-        """The epoch and its training part as spans, and the losses beside them."""
-        recording = self._meter.recording
-        assert recording is not None
-        about = {"precision": training.precision, "trial": training.trial, "epoch": number}
-        epoch = recording.span_open("epoch", parent=training.whole, attributes=about, at_ns=report["start_ns"])
-        part = recording.span_open("steps", parent=epoch, attributes=about, at_ns=report["start_ns"])
-        for step in report["steps"]:
-            recording.log({"loss": step["loss"]}, span=part, at_ns=step["end_ns"])
-        recording.span_close(part, at_ns=report["trained_ns"])
-        known = {
-            "val_accuracy": report["val_accuracy"],
-            "val_loss": report["val_loss"],
-            "train_loss": report["train_loss"],
-        }
-        recording.log(known, span=epoch, at_ns=report["end_ns"])
-        recording.span_close(epoch, at_ns=report["end_ns"], attributes=known)
-        return epoch, part
+            if recording is not None and one.span is not None:
+                recording.span_close(one.span, at_ns=one.epochs[-1].report["end_ns"])
 
     def result(self, run: Run | None) -> TrainResult:
         """Every training with its epochs, in the order in which they ran; ratios are to the first precision's."""
-        found = [self._trained(one, run) for one in self._done]
+        found = [self._measured(one, run) for one in self._done]
         missing = [name for name in self.job.precisions if all(one.precision != name for one in found)]
-        why = self._wrong or "interrupted first"
-        found += [Trained(name, (), Energy.refuse("not trained"), failure=why) for name in missing]
+        found += [Trained(name, failure=self._wrong or "interrupted first") for name in missing]
         base = next((one for one in found if one.epochs and one.energy.joules), None)
         whole = tuple(_beside(one, base, found) for one in found)
         return TrainResult(self.job, whole, None if run is None else run.name)
 
-    def _trained(self, training: _Training, run: Run | None) -> Trained:
-        epochs = tuple(_epoch(training, n, spans, run) for n, spans in enumerate(training.spans, 1))
-        energies = [epoch.energy for epoch in epochs]
-        if not energies:
-            energy = Energy.refuse(training.failure or "not trained")
-        elif any(one.joules is None for one in energies):
-            energy = next(one for one in energies if one.joules is None)
-        else:
-            energy = sum_energies(energies)
-        why = emulated(training.precision, flags=cpu_flags()) if self.job.device in ("auto", "cpu") else None
-        return Trained(
-            training.precision,
-            epochs,
-            energy,
-            None if run is None or training.whole is None else run.energy_net(training.whole),
-            training.failure,
-            training.cure,
-            why,
-            training.held_out,
-            trial=training.trial,
-            span=training.whole,
+    def _measured(self, one: Trained, run: Run | None) -> Trained:
+        return replace(
+            one,
+            epochs=tuple(epoch.measured(run) for epoch in one.epochs),
+            net=None if run is None or one.span is None else run.energy_net(one.span),
+            emulated=emulated(one.precision, flags=cpu_flags()) if self.job.device in ("auto", "cpu") else None,
         )
 
 
-def _epoch(of: _Training, number: int, spans: tuple[str, str, EpochReport], run: Run | None) -> Epoch:
-    whole, part, report = spans
-    if run is None:
-        energy = training = Energy.refuse("nothing was recorded")
-        joules: Sequence[float] = ()
-    else:
-        energy, training = run.energy(span=whole), run.energy(span=part)
-        joules = _steps(run, report["steps"])
-    seconds = (report["end_ns"] - report["start_ns"]) / 1e9
-    return Epoch(
-        number,
-        seconds,
-        len(report["steps"]),
-        report["train_loss"],
-        report["val_loss"],
-        report["val_accuracy"],
-        energy,
-        training,
-        tuple(joules),
-        tuple(step["loss"] for step in report["steps"]),
-        of.precision,
-        of.trial,
-    )
+def _record(recording: Recording, parent: str | None, epoch: Epoch) -> tuple[str, str]:
+    """The epoch and its steps as spans, and the losses beside them."""
+    report = epoch.report
+    about = {"precision": epoch.precision, "trial": epoch.trial, "epoch": epoch.number}
+    whole = recording.span_open("epoch", parent=parent, attributes=about, at_ns=report["start_ns"])
+    part = recording.span_open("steps", parent=whole, attributes=about, at_ns=report["start_ns"])
+    for step in report["steps"]:
+        recording.log({"loss": step["loss"]}, span=part, at_ns=step["end_ns"])
+    recording.span_close(part, at_ns=report["trained_ns"])
+    known = declared(report, "val_accuracy val_loss train_loss")
+    recording.log(known, span=whole, at_ns=report["end_ns"])
+    recording.span_close(whole, at_ns=report["end_ns"], attributes=known)
+    return whole, part
 
 
 def _steps(run: Run, steps: Sequence[StepReport]) -> list[float]:

@@ -13,20 +13,21 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from typing import IO, Any, Literal, TypedDict, cast
 
 from everywatt.bench.experiment import read_lines
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset, load_data
-from everywatt.bench.precision.plan import LayerTime, LoopReport
+from everywatt.bench.precision.plan import ComputedReport, LayerTime, LoopReport
 from everywatt.bench.trials import Trial, last_line
 from everywatt.core.errors import UsageError
-from everywatt.sensors.child import let_go
+from everywatt.sensors.child import let_go, send_line
 
 ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
 ISA_CURES = ("AVX512_CORE_FP16", "AVX2")
 """ISA limits for oneDNN if the CPU faults on an instruction that it reports as available: first without AMX, then
 AVX2."""
+MOST_WORDS = 200  # characters of what a worker says
 MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "failed to allocate")
 
 
@@ -55,7 +56,6 @@ def died(returncode: int, last_words: str = "") -> str:
 
 
 def cure(returncode: int) -> str | None:
-    """What to try after that ending."""
     if returncode == -signal.SIGILL:
         return f"{ISA_VARIABLE}={ISA_CURES[0]} in the environment"
     if returncode == -signal.SIGKILL:
@@ -81,8 +81,8 @@ def explained(kind: str, message: str) -> str:
     return f"{_short(text)}" if kind in ("UsageError", "Unsupported", "MissingExtra") else f"{kind}: {_short(text)}"
 
 
-def _short(text: str, most: int = 200) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else text[: MOST_WORDS - 1] + "…"
 
 
 MODULE = "everywatt.bench.precision.worker"
@@ -109,24 +109,17 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._said,
             env=dict(os.environ if environ is None else environ),
-            text=True,
-            encoding="utf-8",
             start_new_session=True,
         )
 
     def ask(self, do: str, **more: Any) -> dict[str, Any]:
         """Have one step done and give its answer. WorkerFailed where it raised, or where the process died of it."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None
-        try:
-            stdin.write(json.dumps({"do": do, **more}) + "\n")
-            stdin.flush()
-            line = stdout.readline()
-        except BrokenPipeError:
-            line = ""
+        send_line(self._process, {"do": do, **more})
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
-            raise WorkerFailed(died(code, last_line(self._said, 200)), cure=cure(code), gone=code)
+            raise WorkerFailed(died(code, last_line(self._said, MOST_WORDS)), cure=cure(code), gone=code)
         answer: dict[str, Any] = json.loads(line)
         if not answer.pop("ok"):
             kind = answer["kind"]
@@ -157,9 +150,29 @@ def load_data_without_torch(source: str) -> Dataset:
         return replace(load_data(str(file)), name=report["name"], note=report["note"])
 
 
-class TimedLine(TypedDict):
-    """A finished trial in the journal: where it ran, its span and seconds, and the worker's report (`told`)."""
+class RequestLine(TypedDict):
+    """The first line of a journal: what was asked for."""
 
+    kind: Literal["request"]
+    job: dict[str, Any]
+    conduct: dict[str, Any]
+
+
+class CheckedLine(TypedDict):
+    """A precision that was set up, looked at and scored; `told` is what its worker computed with."""
+
+    kind: Literal["checked"]
+    precision: str
+    told: ComputedReport
+    seq_length: int | None
+    notes: list[str]
+    memory_bytes: int
+
+
+class TimedLine(TypedDict):
+    """A finished trial: where it ran, its span and seconds, and the worker's report (`told`)."""
+
+    kind: Literal["timed"]
     precision: str
     block: int
     place: int
@@ -168,6 +181,26 @@ class TimedLine(TypedDict):
     told: LoopReport
 
 
+class LayersLine(TypedDict):
+    """Where the time of a precision goes, and the seconds of a pass."""
+
+    kind: Literal["layers"]
+    precision: str
+    times: list[LayerTime]
+    pass_s: float
+
+
+class SensitivityLine(TypedDict):
+    """What each layer alone does (the fields of `Sensitivity`), the plan made from that, and its first block."""
+
+    kind: Literal["sensitivity"]
+    layers: list[dict[str, Any]]
+    plan: list[str]
+    first_block: int
+
+
+JournalLine = RequestLine | CheckedLine | TimedLine | LayersLine | SensitivityLine
+KINDS = ("request", "checked", "timed", "layers", "sensitivity")
 SPARE = 1.5
 """Free memory required for another worker, as a multiple of the largest worker so far."""
 
@@ -265,11 +298,9 @@ def crowded(variants: list[Variant], available: int | None) -> bool:
 FILE, ANSWERS = "precision.jsonl", "precision"
 
 
-def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a journal: what was asked for (`request`), a precision that was set up, looked at and scored
-    (`checked`), a timed loop (`timed`), where the time of a precision goes (`layers`), what each layer alone does
-    (`sensitivity`). The request is the first; UsageError where it is no such run."""
-    found = [line for line in read_lines(folder / FILE) if "kind" in line]
-    if not found or found[0]["kind"] != "request":
+def read_journal(folder: Path) -> tuple[RequestLine, list[JournalLine]]:
+    """What was asked for, and what is finished of it; UsageError where it is no such run."""
+    lines = [cast(JournalLine, line) for line in read_lines(folder / FILE) if line.get("kind") in KINDS]
+    if not lines or lines[0]["kind"] != "request":
         raise UsageError(f"{folder.name} is not a run of `bench precision`.", cure="everywatt list")
-    return found
+    return lines[0], lines[1:]

@@ -39,12 +39,12 @@ class Lab:
         self._job = job_from(request["job"])
         self.data = load_data(self._job.data)
         layers: Sequence[str] | None = request.get("int8_layers")
-        self.model = make(self._job, request["precision"], self._calibration(), layers)
+        items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]
+        calibration = [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
+        self.model = make(self._job, request["precision"], calibration, layers)
         length = self._job.seq_length or self.data.fitting_length()
-        timed = timed_batches(self.data, self._job.batch_size, length)
-        self._timed = [self.model.prepare(batch) for batch in timed]
-        shape = next(iter(timed[0].values())).shape
-        return {"seq_length": length, "shape": list(shape)}
+        self._timed = [self.model.prepare(one) for one in timed_batches(self.data, self._job.batch_size, length)]
+        return {"seq_length": length}
 
     def arrays(self, request: Mapping[str, Any]) -> dict[str, str]:
         """A data set as an .npz file, for a parent without torch."""
@@ -52,10 +52,6 @@ class Lab:
         arrays: dict[str, Any] = {**data.inputs} if data.labels is None else {**data.inputs, "labels": data.labels}
         np.savez(request["file"], **arrays)
         return {"name": data.name, "note": data.note}
-
-    def warmup(self, request: Mapping[str, Any]) -> LoopReport:
-        """A few batches that do not count."""
-        return self.loop(request)
 
     def loop(self, request: Mapping[str, Any]) -> LoopReport:
         """The timed loop: nothing but forward passes, at least `iters` and until `seconds` are over; each latency."""
@@ -82,6 +78,8 @@ class Lab:
             "hooks": hooks,
         }
 
+    warmup = loop  # a few batches that do not count
+
     def score(self, request: Mapping[str, Any]) -> dict[str, int]:
         """Answers to all items that are scored, in the order of their numbers, in an .npz file."""
         data, job = self.data, self._job
@@ -100,17 +98,7 @@ class Lab:
     def layers(self, request: Mapping[str, Any]) -> LayersReport:
         """Where the time goes, from passes of their own."""
         found, whole_s = self.model.layers(self._timed[0], int(request.get("passes", 5)))
-        return {"layers": found, "whole_s": whole_s, "hooks": self.model.hooks()}
-
-    def calls(self, request: Mapping[str, Any]) -> dict[str, int]:
-        """How many functions a batch calls, from passes that count them: what a hook would add shows to the last one.
-
-        The least of three: now and then the collector of garbage calls some too.
-        """
-        return {
-            "calls": min(count_calls(lambda: self.model.run(self._timed[0])) for _ in range(3)),
-            "hooks": self.model.hooks(),
-        }
+        return {"layers": found, "whole_s": whole_s}
 
     def sensitivity(self, request: Mapping[str, Any]) -> dict[str, list[str]]:
         """Answers with one layer in int8, layer after layer, in .npz files of a folder."""
@@ -122,26 +110,6 @@ class Lab:
             ordered = _in_order(items, list(zip(parts, answers, strict=True)))
             _save(Path(request["folder"]) / f"{place}.npz", items, ordered)
         return {"layers": list(found)}
-
-    def _calibration(self) -> list[Arrays]:
-        items = halves(len(self.data), self._job.seed)[0][:CALIBRATION_ITEMS]
-        return [self.data.batch(part) for part in by_length(self.data, items, SCORING_BATCH)]
-
-
-def count_calls(work: Callable[[], Any]) -> int:
-    """How many functions a piece of work calls."""
-    counted = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return counted
 
 
 def _in_order(items: Any, parts: Sequence[tuple[Any, Arrays]]) -> Arrays:

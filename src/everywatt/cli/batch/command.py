@@ -39,15 +39,14 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
+from everywatt.cli.common.metering import new_folder
 from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
 from everywatt.cli.common.output import Output
-from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings, nearest, resolve
 from everywatt.core.errors import ConfigError, EverywattError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.formats.badc import TelemetryLog, write_summary
-from everywatt.tape.run_store import existing_home, new_run
-from everywatt.tape.run_store import home as runs_home
+from everywatt.tape.run_store import existing_home
 
 SHOW_EVERY_S = 0.2
 MEMBERS = {"probe": "everywatt.cli.batch.probe", "summary": "everywatt.cli.batch.summary"}
@@ -170,7 +169,6 @@ def command(
     plan_only: bool,
     on_interrupt: str,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Run a command for each item, spread over the GPUs, and measure the energy and GPU metrics of every item.
@@ -226,7 +224,7 @@ def command(
     output.say(plan_lines(shares(work.todo, [device.name for device in lanes.devices], pace))[-1])
     source = items or (history.source if history is not None else None)
     runner = RunnerSettings(words, max_retries, backoff_s, timeout_s, hashed, *wrapping, options=kept, source=source)
-    return run_batch(work, lanes.devices, runner, settings, note, output, folder, history, on_interrupt, telemetry)
+    return run_batch(work, lanes.devices, runner, settings, output, folder, history, on_interrupt, telemetry)
 
 
 def _resumed(run: str, history: History, now: Mapping[str, Any]) -> str:
@@ -263,7 +261,6 @@ def run_batch(
     devices: Sequence[Device],
     runner: RunnerSettings,
     settings: Settings,
-    note: str | None,
     output: Output,
     folder: Path | None,
     history: History | None,
@@ -272,7 +269,7 @@ def run_batch(
 ) -> int:
     """Record, work off, print; gives the exit code."""
     log = None if telemetry is None else TelemetryLog(telemetry)
-    meter = batch_meter("batch", devices, settings, note, folder)
+    meter = batch_meter("batch", devices, settings, folder)
     words = [runner.source or "-", *option_words(runner.options or {}), "--", *runner.command]
     meter.start(command=["everywatt", "batch", *words], reaper=os.getpid())
     if meter.elsewhere:
@@ -285,7 +282,7 @@ def run_batch(
             devices,
             runner,
             meter,
-            folder=lambda: folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns()),
+            folder=lambda: folder or new_folder(settings, "batch", output),
             history=history,
             watch=_watcher(output, log),
             ready=ready,

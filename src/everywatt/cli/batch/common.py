@@ -74,13 +74,10 @@ def words_of() -> tuple[str, ...]:
     return words
 
 
-def batch_meter(
-    name: str, devices: Sequence[Device], settings: Settings, note: str | None, append: Path | None = None
-) -> Meter:
+def batch_meter(name: str, devices: Sequence[Device], settings: Settings, append: Path | None = None) -> Meter:
     """The recording of a batch: its own GPUs and the machine."""
     return meter_of(
         settings,
-        note,
         name,
         devices=",".join(dict.fromkeys(device.uuid or device.visible for device in devices if device.is_gpu)),
         append=append,

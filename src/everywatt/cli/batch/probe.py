@@ -55,7 +55,6 @@ def command(
     picture: Path | None,
     gpus: str | None,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Find the largest size that fits, by doubling and bisecting, then the one with the fewest joules per unit.
@@ -80,7 +79,7 @@ def command(
         output.say(text)
     device = lanes.devices[0] if lanes.devices else CPU
     plan = Plan(initial, most, step, trials, not largest_only)
-    meter = batch_meter("probe", [device], settings, note)
+    meter = batch_meter("probe", [device], settings)
     meter.start(command=["everywatt", "batch", "probe", "--", *words], reaper=os.getpid())
     if meter.recording is None:
         raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")

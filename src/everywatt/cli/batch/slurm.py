@@ -18,13 +18,11 @@ from everywatt.batch.plan import Pace
 from everywatt.batch.session import Work
 from everywatt.cli.batch.common import option_words
 from everywatt.cli.batch.summary import show_batch
+from everywatt.cli.common.metering import new_folder
 from everywatt.cli.common.options import gathered
 from everywatt.cli.common.output import Output
-from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.tape.run_store import home as runs_home
-from everywatt.tape.run_store import new_run
 
 LOCAL, SLURM = "local", "slurm"
 FIRST_POLL_S, MOST_POLL_S = 0.5, 10.0
@@ -98,10 +96,10 @@ def run_array(
 ) -> int:
     """Submit what is left, wait, collect, print; gives the exit code."""
     if not options.print_script:
-        array.check_here()
+        array.check_program("sbatch")
     words = option_words({name: value for name, value in kept.items() if name not in NOT_FOR_TASKS})
     job_array = array.Array(options.tasks, options.sbatch, tuple(words))
-    run = folder or new_run(runs_home(settings.home).path, "batch", SystemClock().utc_ns())
+    run = folder or new_folder(settings, "batch", output)
     pace = Pace.of(read_journal(run).states) if folder is not None else Pace()
     journal = Journal(run)
     try:

@@ -8,18 +8,20 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import load
-from everywatt.batch.figures import BatchFigures, item_table, scaling_csv, scaling_table
+from everywatt.batch.figures import BatchFigures, cause_table, item_table, scaling_csv, scaling_table
 from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.measuring import TOLERANCE, Drift, drifts, figures
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
 from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.format import format_count
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.formats.badc import WORKER_COLUMNS, Summary, read_summary, read_telemetry, summarise
 from everywatt.tape.run_store import existing_home, find_run
 
 MOST_ROWS = 20
+FEW = 6  # items from which those of one cause are one row
 
 
 @click.command("summary", cls=Verb)
@@ -48,16 +50,16 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
     found, _, why = batch_figures(folder)
     if found is None:
         raise UsageError(f"{folder.name} has no figures: {why}")
-    told: list[Drift] = []
+    changes: list[Drift] = []
     notes: list[str] = []
     if baseline is not None:
         steady, _, why = batch_figures(find_run(baseline, existing_home()))
         if steady is None:
             raise UsageError(f"{baseline} has no figures: {why}")
-        told, notes = drifts(found, steady, tolerance)
-    code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in told) else 0
-    lines = [*map(str, told), *notes]
-    more = {"drift": [one.to_dict() for one in told]} if baseline is not None else {}
+        changes, notes = drifts(found, steady, tolerance)
+    code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in changes) else 0
+    lines = [*map(str, changes), *notes]
+    more = {"drift": [one.to_dict() for one in changes]} if baseline is not None else {}
     if form == "json":
         output.document(dumps(document("batch", {**found.to_dict(), **more}), indent=2))
     elif form == "md":
@@ -130,7 +132,8 @@ def show_batch(folder: Path, output: Output) -> tuple[int, BatchFigures | None]:
         output.warn(f"no figures: {why}")
         items = [{"id": key, "status": state.status} for key, state in history.states.items()]
         output.json("batch", {"run": folder.name, "items": items, "by_device": [], "energy": None, "refused": why})
-        output.text(f"{len(statuses)} items: {statuses.count(DONE)} done, {statuses.count(FAILED)} failed")
+        done, failed = statuses.count(DONE), statuses.count(FAILED)
+        output.text(f"{format_count(len(statuses), 'item')}: {done} done, {failed} failed")
         return code, None
     if output.json_to is not None:
         output.json("batch", found.to_dict())
@@ -155,11 +158,14 @@ def _show(found: BatchFigures, output: Output) -> None:
 def _show_items(found: BatchFigures, output: Output) -> None:
     failed = found.unfinished()
     untouched = sum(not item.attempts for item in found.items)
-    if failed:
+    if len(failed) >= FEW and 2 * len(found.causes()) <= len(failed):
+        output.table(cause_table(found, MOST_ROWS, "not finished"))
+        output.text(f"{format_count(len(failed), 'item')} not finished; --json lists each")
+    elif failed:
         output.table(item_table(failed[:MOST_ROWS], "not finished"))
         if len(failed) > MOST_ROWS:
             output.text(f"and {len(failed) - MOST_ROWS} more; --json lists all")
     if untouched:
-        output.text(f"{untouched} items were not started")
+        output.text(f"{format_count(untouched, 'item')} {'was' if untouched == 1 else 'were'} not started")
     if slow := found.stragglers():
         output.table(item_table(slow[:MOST_ROWS], "stragglers"))

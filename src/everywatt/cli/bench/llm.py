@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,18 @@ from everywatt.api.run import Run, load
 from everywatt.bench.experiment import folder_of
 from everywatt.bench.llm import clients
 from everywatt.bench.llm.clients import Connection
-from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.datasets import Dataset, fingerprint, load_dataset
 from everywatt.bench.llm.loads import Level, parse_levels, repeated
 from everywatt.bench.llm.local import TRANSCRIPT, transcribed
 from everywatt.bench.llm.metrics import parse_bounds
-from everywatt.bench.llm.records import differences, read_plan, read_records, recorded_items
+from everywatt.bench.llm.plan import LlmPlan, Questions, ServerTape
+from everywatt.bench.llm.records import read_records, recorded_items
 from everywatt.bench.llm.result import evaluate
 from everywatt.bench.llm.rows import ENDINGS, LlmResult, write_query_parquet
-from everywatt.bench.llm.running import LOADING, LOST, Bench, Plan, Watch
+from everywatt.bench.llm.running import LOADING, LOST, Bench
 from everywatt.bench.llm.scoring import LATER, Judge, Sandbox, Scoring, scored_by
 from everywatt.bench.llm.serving import Serving
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, terminable
 from everywatt.cli.common.options import (
     DURATION,
     PAIR,
@@ -48,13 +47,10 @@ from everywatt.core.config import Settings, resolve
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import plain
 from everywatt.footprint.carbon import account, factors_of
 from everywatt.net.server_processes import TUNNELS, forwarder, is_here, listeners, port_of
 
-INTERRUPTED = 130
 OURS = ("messages", "model", "prompt", "stream", "stream_options")
-SAME = ("client", "model", "dataset", "settings", "system", "levels", "scorer")
 CURE_ELSEWHERE = "--server-tape RUN --server-skew 5ms"
 ELSEWHERE = f"the server is on another host, whose energy is not measured here: {CURE_ELSEWHERE}"
 
@@ -185,7 +181,6 @@ def command(
     resume: str | None,
     out: Path | None,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> int:
     """Query a language model with the items of a data set: joules, accuracy and speed, each with its interval.
@@ -206,74 +201,90 @@ def command(
     factors = factors_of(resolve({"country": country, "intensity": intensity, "pue": pue, "price": price}))
     compared = None if reference is None else read_records(folder_of(load(reference, home=settings.home)))
     folder = None if resume is None else folder_of(load(resume, home=settings.home))
-    old = None if folder is None else read_plan(folder)
-    levels = repeated(parse_levels(concurrency, rate, sweep), repeats)
+    old = None if folder is None else LlmPlan.read(folder)
     server = None
     if serve is not None:
-        before = old or {}
-        server = Serving(serve, model=model or before.get("model", ""), url=base_url or before.get("base_url", ""))
+        before = old or LlmPlan()
+        server = Serving(serve, model=model or before.model, url=base_url or before.base_url)
         base_url = server.url
-    asked = Asked(
-        *(base_url, model, dataset, client_id, client_params, dataset_params, sampling),
-        *(system, max_queries, scorer, _server_tape(server_tape, server_skew), levels),
+    plan = LlmPlan(
+        model=model,
+        base_url=base_url,
+        client={"client": client_id},
+        client_params=dict(client_params),
+        dataset=Questions(dataset, dict(dataset_params)),
+        max_queries=max_queries,
+        settings=_settings(sampling),
+        system=system,
+        scorer=scorer,
+        mask=mask,
+        server_tape=_server_tape(server_tape, server_skew),
+        loads=repeated(parse_levels(concurrency, rate, sweep), repeats),
+        serve=serve,
     )
-    asked = (asked if old is None else asked.as_before(old)).checked(repeats)
-    most = max((level.concurrency or 64) for level in asked.levels)
-    connection = Connection.of(asked.model, asked.base_url, dict(asked.client_params), concurrency=most)
-    client = clients.make(asked.client_id, connection)
-    chosen = _dataset(asked, old, folder, output)
-    items = chosen.items[: asked.max_queries]
-    items = items if asked.scorer is None else scored_by(items, asked.scorer)
+    plan = _checked(plan if old is None else plan.as_before(old), repeats)
+    most = max((level.concurrency or 64) for level in plan.loads)
+    connection = Connection.of(plan.model, plan.base_url, plan.client_params, concurrency=most)
+    client = clients.make(plan.client["client"], connection)
+    chosen = _dataset(plan, old, folder, output)
+    items = chosen.items[: plan.max_queries]
+    items = items if plan.scorer is None else scored_by(items, plan.scorer)
     scoring = _scoring(judge_url, judge_model, judge_params, run_code, old)
     scoring.check(items)
-    mask = mask or bool((old or {}).get("mask"))
-    if mask and any(item.scorer in LATER for item in items):
+    if plan.mask and any(item.scorer in LATER for item in items):
         raise UsageError("--mask keeps no answers, which a judge or unit tests would need.", cure="leave out --mask")
-    plan = Plan(asked.levels, _settings(asked.sampling), asked.system, warmup, idle_s, mask)
+    about = client.describe()
     given = server_pid if server is None else (server.prepare(),)
-    pids, no_energy = _server(client.where, client.describe().get("base_url") or asked.base_url, given, output)
-    about = {
-        **_about(plan, asked, client.describe(), connection, chosen),
-        "no_energy": no_energy,
-        "server_pids": list(pids),
-        "boundary": "server" if pids or client.where == "here" else "machine",
-        "scoring": scoring.describe(),
-        "facts": Facts.from_dict((old or {}).get("facts") or {}).given(parameters, peak_flops, token_price).to_dict(),
-        "serve": serve,
-    }
-    if old is not None and (wrong := differences(old, plain(about), SAME)):
-        if server is not None:
-            server.stop()
-        raise UsageError(f"{resume} used other options: {', '.join(wrong)} differ.")
-    name = f"llm-{_short(asked.model) or asked.client_id}"
+    pids, no_energy = _server(client.where, about.get("base_url") or plan.base_url, given, output)
+    plan = replace(
+        plan,
+        client=about,
+        timeouts_s=(connection.connect_s, connection.silence_s, connection.total_s),
+        dataset=chosen.about,
+        no_energy=no_energy,
+        server_pids=pids,
+        boundary="server" if pids or client.where == "here" else "machine",
+        scoring=scoring.describe(),
+        facts=plan.facts.given(parameters, peak_flops, token_price),
+    )
     outcome = None
     try:
-        meter = meter_of(settings, note, name, pids=pids or None, append=folder)
+        plan = plan if old is None else old.continued(plan, str(resume))
+        name = f"llm-{_short(plan.model) or about['client']}"
+        meter = meter_of(settings, name, pids=pids or None, append=folder)
         reaper = None if client.where == "here" else os.getpid()
         bench = Bench(
-            client, items, plan, meter, about, watch=_watcher(output), reaper=reaper, scoring=scoring, server=server
+            client,
+            items,
+            plan,
+            meter,
+            warmup=warmup,
+            idle_s=idle_s,
+            show=output.progress(),
+            reaper=reaper,
+            scoring=scoring,
+            server=server,
         )
-        outcome = bench.run(resume=folder)
+        with terminable() as code:
+            outcome = bench.run(resume=folder)
     finally:
         if server is not None:
             server.stop(None if outcome is None else outcome.folder)
-    about = bench.about
-    if old is not None:
-        # Whose energy it is was settled when the run began; the server may be gone by now.
-        about = {**about, **{name: old.get(name) for name in ("boundary", "no_energy", "server_pids")}}
-    found = evaluate(outcome.run, outcome.records, about, bounds=bounds, reference=compared, detail=True)
+    plan = bench.plan
+    found = evaluate(outcome.run, outcome.records, plan, bounds=bounds, reference=compared, detail=True)
     footprints = tuple(account(one.bill.gross, factors) for one in found) if factors else ()
     result = LlmResult(
-        *(outcome.folder.name, about, tuple(found), footprints, tuple(_loading(outcome.run))),
+        *(outcome.folder.name, plan, tuple(found), footprints, tuple(_loading(outcome.run))),
         *(outcome.ended, outcome.notes),
     )
     _tell(result, outcome.folder, out, output)
     if outcome.ended == "interrupted":
-        return INTERRUPTED
+        output.say(f"Interrupted. Resume with: everywatt bench llm --resume {outcome.folder.name}")
+        return code()
     if outcome.ended == LOST:
         done = sum(record.ok for record in outcome.records)
         output.warn(
-            f"stopped: the server no longer answers. {done} of {len(items) * len(asked.levels)} queries are answered. "
+            f"stopped: the server no longer answers. {done} of {len(items) * len(plan.loads)} queries are answered. "
             f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
         )
         return MeasurementRefused.exit_code
@@ -283,52 +294,13 @@ def command(
     return MeasurementRefused.exit_code
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What is asked, of whom and how: by options, or, for a run that goes on, by what it asked before."""
-
-    base_url: str
-    model: str
-    dataset: str
-    client_id: str
-    client_params: tuple[tuple[str, str], ...]
-    dataset_params: tuple[tuple[str, str], ...]
-    sampling: tuple[tuple[str, str], ...]
-    system: str | None
-    max_queries: int | None
-    scorer: str | None
-    server_tape: Mapping[str, Any] | None
-    levels: tuple[Level, ...]
-
-    def as_before(self, old: Mapping[str, Any]) -> Asked:
-        """What was not given again is as the old plan has it."""
-        if old.get("imported_from"):
-            raise UsageError(
-                f"That run was imported from {old['imported_from']} and cannot be resumed.",
-                cure="everywatt report RUN, or everywatt bench leaderboard RUN",
-            )
-        return Asked(
-            self.base_url or old["base_url"],
-            self.model or old["model"],
-            self.dataset or old["dataset"]["name"],
-            old["client"]["client"] if self.client_id == "openai" else self.client_id,
-            self.client_params or tuple(old["client_params"].items()),
-            self.dataset_params or tuple(old["dataset"]["params"].items()),
-            self.sampling or tuple((key, json.dumps(value)) for key, value in old["settings"].items()),
-            self.system or old["system"],
-            self.max_queries or old["max_queries"],
-            self.scorer or old.get("scorer"),
-            self.server_tape or old.get("server_tape"),
-            self.levels or tuple(Level(**one) for one in old["loads"]),
-        )
-
-    def checked(self, repeats: int) -> Asked:
-        """With a load where none was given. UsageError where something is missing."""
-        if not self.dataset and not (self.client_id == TRANSCRIPT and "file" in dict(self.client_params)):
-            raise UsageError("No data set was given.", cure="--dataset arithmetic")
-        if not self.model and self.client_id in ("openai", "ollama"):
-            raise UsageError("No model was given.", cure="--model NAME")
-        return self if self.levels else replace(self, levels=repeated((Level(),), repeats))
+def _checked(plan: LlmPlan, repeats: int) -> LlmPlan:
+    """The plan with a load where none was given. UsageError where something is missing."""
+    if not plan.dataset.name and not (plan.client["client"] == TRANSCRIPT and "file" in plan.client_params):
+        raise UsageError("No data set was given.", cure="--dataset arithmetic")
+    if not plan.model and plan.client["client"] in ("openai", "ollama"):
+        raise UsageError("No model was given.", cure="--model NAME")
+    return plan if plan.loads else replace(plan, loads=repeated((Level(),), repeats))
 
 
 def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> None:
@@ -374,32 +346,25 @@ def _loading(run: Run | None) -> list[tuple[float, Energy]]:
     return [] if run is None else [(span.duration_s or 0.0, run.energy(span)) for span in spans]
 
 
-def _watcher(output: Output) -> Watch:
-    tell = output.progress()
-    return lambda doing, done, of: tell(f"{doing}: {done} of {of}")
-
-
-def _dataset(asked: Asked, old: Mapping[str, Any] | None, folder: Path | None, output: Output) -> Dataset:
+def _dataset(plan: LlmPlan, old: LlmPlan | None, folder: Path | None, output: Output) -> Dataset:
     """The items: of the data set, or as the run's own records have them where the data set is not here."""
-    if not asked.dataset:
-        kept = recorded_items(list(transcribed(Path(dict(asked.client_params)["file"]))))
+    name, params = plan.dataset.name, plan.dataset.params
+    if not name:
+        kept = recorded_items(list(transcribed(Path(plan.client_params["file"]))))
         if not kept:
             raise UsageError("The transcript holds no items.", cure="--dataset D")
-        return Dataset(TRANSCRIPT, {}, tuple(kept), fingerprint(kept))
+        return Dataset(Questions(TRANSCRIPT, {}, len(kept), fingerprint(kept)), tuple(kept))
     try:
-        return load_dataset(asked.dataset, dict(asked.dataset_params))
+        return load_dataset(name, params)
     except UsageError as error:
         kept = [] if folder is None else recorded_items(read_records(folder))
-        told = dict((old or {}).get("dataset") or {})
-        if not kept:
+        if not kept or old is None:
             raise
         output.warn(f"{error.message} The {len(kept)} items in the run's own records are used.")
-        return Dataset(
-            asked.dataset, dict(asked.dataset_params), tuple(kept), str(told.get("sha256")), told.get("items")
-        )
+        return Dataset(Questions(name, params, old.dataset.items, old.dataset.sha256), tuple(kept))
 
 
-def _server_tape(name: str | None, skew_s: float | None) -> dict[str, Any] | None:
+def _server_tape(name: str | None, skew_s: float | None) -> ServerTape | None:
     """Where the server's own tape is, and how far the clocks may be apart."""
     if name is None and skew_s is None:
         return None
@@ -408,14 +373,12 @@ def _server_tape(name: str | None, skew_s: float | None) -> dict[str, Any] | Non
             "A tape of another host needs a bound on the difference between the clocks.",
             cure="--server-tape RUN --server-skew 5ms",
         )
-    return {"path": str(Path(name).absolute()) if Path(name).exists() else name, "skew_s": skew_s}
+    return ServerTape(str(Path(name).absolute()) if Path(name).exists() else name, skew_s)
 
 
-def _scoring(
-    url: str, model: str, params: Sequence[tuple[str, str]], run_code: bool, old: Mapping[str, Any] | None
-) -> Scoring:
+def _scoring(url: str, model: str, params: Sequence[tuple[str, str]], run_code: bool, old: LlmPlan | None) -> Scoring:
     """Who judges. A run that goes on has the judge that it had."""
-    before = ((old or {}).get("scoring") or {}).get("judge")
+    before = None if old is None else old.scoring.get("judge")
     if before and not url and not model:
         url, model = before["base_url"], before["model"]
     if bool(url) != bool(model):
@@ -443,30 +406,6 @@ def _server(where: str, url: str, given: Sequence[int], output: Output) -> tuple
         )
         return (), None
     return tuple(pids), None
-
-
-def _about(
-    plan: Plan, asked: Asked, client: Mapping[str, Any], connection: Connection, dataset: Dataset
-) -> dict[str, Any]:
-    """What is asked, for the record. The connection's key is not in it."""
-    return {
-        "schema": "everywatt/1",
-        "kind": "llm-plan",
-        "model": asked.model,
-        "base_url": asked.base_url,
-        "client": dict(client),
-        "client_params": dict(asked.client_params),
-        "timeouts_s": [connection.connect_s, connection.silence_s, connection.total_s],
-        "dataset": dataset.describe(),
-        "max_queries": asked.max_queries,
-        "settings": dict(plan.settings),
-        "system": plan.system,
-        "scorer": asked.scorer,
-        "mask": plan.mask,
-        "server_tape": asked.server_tape,
-        "levels": [level.label for level in plan.levels],
-        "loads": [level.to_dict() for level in plan.levels],
-    }
 
 
 def _short(model: str) -> str:

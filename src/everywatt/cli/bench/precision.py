@@ -22,17 +22,17 @@ from everywatt.bench.precision.plan import (
     Job,
     job_from,
     parse_precisions,
-    require_torch,
     task_of,
 )
 from everywatt.bench.precision.result import Result, layer_table, sensitivity_table
 from everywatt.bench.precision.variants import read_journal
-from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.metering import meter_of, recorded, terminable
 from everywatt.cli.common.options import (
     DURATION,
     PATH,
     RUN,
     Verb,
+    as_value,
     cooldown_option,
     idle_option,
     out_option,
@@ -44,7 +44,9 @@ from everywatt.cli.common.results import check_ending, own_words, run_of, write_
 from everywatt.cli.compare import target_option
 from everywatt.core.config import Settings
 from everywatt.core.errors import NoSensor, UsageError
-from everywatt.core.tables import Cell, Column, Table
+from everywatt.core.jsonio import declared
+from everywatt.core.plugins import check_installed
+from everywatt.core.tables import Column, Table
 from everywatt.formats.quantization import FORMS, OldFigure, OldLayer, old_csv, read_old
 
 KIND = "precision"
@@ -100,37 +102,17 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @out_option
 @settings_options_beside_model
 @output_options
-@click.pass_context
+@as_value("conduct", Conduct)
 def command(
-    context: click.Context,
-    model: str,
-    task: str | None,
-    data: str | None,
-    precisions: str,
-    batch_size: int,
-    seq_length: int | None,
-    iters: int | None,
-    loop_s: float | None,
-    warmup: int,
-    trials: int | None,
-    target: float,
-    max_s: float,
-    limit: int | None,
-    runtime: str,
-    entry: str | None,
-    device: str,
-    idle_s: float,
-    cool: bool,
-    layers: bool,
-    sensitivity: bool,
+    conduct: Conduct,
     old: tuple[Path, ...],
     old_format: str | None,
     resume: str | None,
     quick: bool,
     out: Path | None,
     settings: Settings,
-    note: str | None,
     output: Output,
+    **requested: Any,
 ) -> int:
     """Measure a model at several precisions: energy, speed, accuracy, size, and the precision actually computed.
 
@@ -144,35 +126,25 @@ def command(
         raise UsageError("--old-format requires -o FILE.csv.")
     check_ending(out)
     chosen = QUICK if quick else USUAL
-    kind = task_of(model, task, entry)
-    earlier = None if resume is None else load(resume, home=settings.home)
-    told: dict[str, Any] = {
-        "model": model,
-        "task": kind,
-        "data": data or ("random-tokens" if kind == "causal-lm" else "reviews"),
-        "precisions": parse_precisions(precisions),
-        "batch_size": batch_size,
-        "iters": iters,
-        "loop_s": loop_s or chosen["loop_s"],
-        "warmup": warmup,
-        "runtime": runtime,
-        "entry": entry,
-        "device": device,
-        "seq_length": seq_length,
-        "limit": limit or chosen["limit"],
-    }
-    by_layer = layers or old_format == "layers"
-    conduct = Conduct(
-        trials or chosen["trials"], target, max_s, idle_s, cool, by_layer, sensitivity or old_format == "impact"
+    requested["task"] = task_of(requested["model"], requested["task"], requested["entry"])
+    requested["data"] = requested["data"] or ("random-tokens" if requested["task"] == "causal-lm" else "reviews")
+    requested["precisions"] = parse_precisions(requested["precisions"])
+    requested |= {name: requested[name] or chosen[name] for name in ("loop_s", "limit")}
+    conduct = replace(
+        conduct,
+        trials=conduct.trials or chosen["trials"],
+        layers=conduct.layers or old_format == "layers",
+        sensitivity=conduct.sensitivity or old_format == "impact",
     )
+    earlier = None if resume is None else load(resume, home=settings.home)
     if earlier is None:
-        job = Job(**told)
+        job = Job(**requested)
     else:
-        job, conduct = _same(earlier, told, conduct, _given(context))
+        job, conduct = _same(earlier, requested, conduct)
     if job.entry is None:
-        require_torch()
+        check_installed("torch", "precision")  # to load it takes seconds and belongs to workers
     with terminable() as code:
-        result = experiment(job, conduct, settings, note, output, earlier)
+        result = experiment(job, conduct, settings, output, earlier)
     show(result, output)
     if out is not None and old_format is not None:
         write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
@@ -182,47 +154,33 @@ def command(
     return _ending(result, code, settings, output)
 
 
-def _given(context: click.Context) -> set[str]:
-    """Names of the options that are on the command line."""
-    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
-
-
-def _same(earlier: Run, told: Mapping[str, Any], conduct: Conduct, given: set[str]) -> tuple[Job, Conduct]:
+def _same(earlier: Run, requested: Mapping[str, Any], conduct: Conduct) -> tuple[Job, Conduct]:
     """The request of an earlier run. Options may say how to go on with it, but not that it is another one."""
-    request = read_journal(folder_of(earlier))[0]
+    context = click.get_current_context()
+    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    request, _ = read_journal(folder_of(earlier))
     job = job_from(request["job"])
-    wrong = [name for name in told if name in given and getattr(job, name) != told[name]]
+    wrong = [name for name in requested if name in given and getattr(job, name) != requested[name]]
     if wrong:
         raise UsageError(f"{earlier.name} used other options: {', '.join(sorted(wrong))} differ.")
     fields = {name: getattr(conduct, name) for name in conduct.__dataclass_fields__ if name in given}
     return job, replace(Conduct(**request["conduct"]), **fields)
 
 
-def experiment(
-    job: Job, conduct: Conduct, settings: Settings, note: str | None, output: Output, earlier: Run | None = None
-) -> Result:
+def experiment(job: Job, conduct: Conduct, settings: Settings, output: Output, earlier: Run | None = None) -> Result:
     """Run the lab in a recording of its own, or in a further piece of an earlier one, with progress on stderr."""
-    meter = meter_of(settings, note, "precision", append=None if earlier is None else folder_of(earlier))
+    meter = meter_of(settings, "precision", append=None if earlier is None else folder_of(earlier))
     lab = PrecisionLab(job, conduct, meter, output.progress())
     if earlier is not None:
         lab.take_up(earlier, folder_of(earlier))
-    meter.start(command=own_words(), root=False)
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
     try:
-        lab.work()
-    except KeyboardInterrupt:
-        pass
+        run = recorded(meter, output, lab.work, command=own_words())
     finally:
-        run = meter.stop()
         lab.close()
-    if run is None:
-        output.warn(f"nothing recorded: {meter.energy.refused}")
     return lab.result(run)
 
 
 def show(result: Result, output: Output) -> None:
-    """The tables and sentences."""
     job = result.job
     output.text(f"{job.name} · {job.task} · {job.data} · batch size {result.batches}")
     output.text()
@@ -247,7 +205,6 @@ def show(result: Result, output: Output) -> None:
 
 
 def page_of(result: Result, settings: Settings) -> str:
-    """The HTML page of a result."""
     from everywatt.report.html.page import trials_page
     from everywatt.report.html.trials import precision_document
 
@@ -263,15 +220,18 @@ OLD_LAYERS = (
     *(Column("logits", ""), Column("degradation", ""), Column("impact", "")),
 )
 
+FIGURE = "precision source energy_per_sample_j energy_per_batch_j power_w latency_s throughput accuracy size_bytes"
+LAYER = "layer kind source seconds share energy_j kl logit_l2 change impact"
+
 
 def _old(paths: tuple[Path, ...], output: Output) -> int:
     found = read_old(paths)
     whole = [one for one in found if isinstance(one, OldFigure)]
     layers = [one for one in found if isinstance(one, OldLayer)]
     if whole:
-        output.table(Table.of(*OLD_FIGURES, rows=[_old_figure(one) for one in whole]))
+        output.table(Table.of(*OLD_FIGURES, rows=[[*declared(one, FIGURE).values()] for one in whole]))
     if layers:
-        output.table(Table.of(*OLD_LAYERS, rows=[_old_layer(one) for one in layers]))
+        output.table(Table.of(*OLD_LAYERS, rows=[[*declared(one, LAYER).values()] for one in layers]))
     for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
         output.say(note)
     both = correlated(
@@ -280,27 +240,13 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
     )
     if both is not None:
         output.text(str(both))
-    told = {
+    facts = {
         "figures": [one.to_dict() for one in whole],
         "layers": [one.to_dict() for one in layers],
         "correlation": None if both is None else both.to_dict(),
     }
-    output.json("old-results", told)
+    output.json("old-results", facts)
     return 0
-
-
-def _old_figure(one: OldFigure) -> list[Cell]:
-    return [
-        *(one.precision, one.source, one.energy_per_sample_j, one.energy_per_batch_j, one.power_w, one.latency_s),
-        *(one.throughput, one.accuracy, None if one.size_mb is None else one.size_mb * 1e6),
-    ]
-
-
-def _old_layer(one: OldLayer) -> list[Cell]:
-    return [
-        *(one.layer, one.kind, one.source, one.seconds, one.share, one.energy_j, one.kl, one.logit_l2),
-        *(one.change, one.impact),
-    ]
 
 
 def _ending(result: Result, interrupted: Callable[[], int], settings: Settings, output: Output) -> int:

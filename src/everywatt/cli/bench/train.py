@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from everywatt.bench.precision.plan import parse_precisions, require_torch
+from everywatt.bench.precision.plan import parse_precisions
 from everywatt.bench.precision.training import TrainJob, TrainLab
-from everywatt.cli.common.metering import meter_of, terminable
+from everywatt.cli.common.metering import meter_of, recorded, terminable
 from everywatt.cli.common.options import (
     Verb,
     idle_option,
@@ -21,6 +22,7 @@ from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, own_words, write_result
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, NoSensor
+from everywatt.core.plugins import check_installed
 
 QUICK_ITEMS = 24
 ENDINGS = (".json", ".csv", ".md")
@@ -58,23 +60,13 @@ ENDINGS = (".json", ".csv", ".md")
 @settings_options_beside_model
 @output_options
 def command(
-    model: str,
-    data: str,
-    precisions: str,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    limit: int | None,
-    entry: str | None,
-    device: str,
     idle_s: float,
-    trials: int,
     cool: bool,
     quick: bool,
     out: Path | None,
     settings: Settings,
-    note: str | None,
     output: Output,
+    **asked: Any,
 ) -> int:
     """Measure a training run: energy of each epoch and step beside loss and accuracy, fp32 against autocast.
 
@@ -83,22 +75,14 @@ def command(
     .md.
     """
     check_ending(out, ENDINGS)
-    require_torch()
-    items = limit or (QUICK_ITEMS if quick else None)
-    job = TrainJob(
-        model, data, parse_precisions(precisions), epochs, batch_size, lr, items, entry, device, trials=trials
-    )
-    meter = meter_of(settings, note, "train")
+    check_installed("torch", "precision")
+    asked["precisions"] = parse_precisions(asked["precisions"])
+    asked["limit"] = asked["limit"] or (QUICK_ITEMS if quick else None)
+    job = TrainJob(**asked)
+    meter = meter_of(settings, "train")
     lab = TrainLab(job, meter, output.progress(), idle_s=idle_s, cool=cool)
-    meter.start(command=own_words(), root=False)
     with terminable() as code:
-        try:
-            lab.work()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            run = meter.stop()
-    result = lab.result(run)
+        result = lab.result(recorded(meter, output, lab.work, command=own_words()))
     shown, *means = result.tables()
     output.table(replace(shown, notes=()))
     output.text()

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field
 from importlib import import_module
@@ -33,7 +33,7 @@ _SET_CHILD_SUBREAPER = 36
 
 
 @contextmanager
-def held_signals() -> Iterator[tuple[set[int], set[int]]]:
+def held_signals(numbers: Iterable[int] = (*PASSED_ON, signal.SIGCHLD)) -> Iterator[tuple[set[int], set[int]]]:
     """Signals wait until they are asked for, so that none is lost around the command's start. No handler is needed.
 
     Gives the signals to wait for, and the mask that the command is to have. What was ignored for us (nohup) stays
@@ -41,9 +41,9 @@ def held_signals() -> Iterator[tuple[set[int], set[int]]]:
     that existed before would not hold them, and one signal could end us: no library with threads may be loaded before
     this.
     """
-    caught = {int(number) for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN} | {signal.SIGCHLD}
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+    if signal.SIGCHLD in (numbers := set(numbers)) and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise the command could not be waited for
+    caught = {int(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
     before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, caught)}
     try:
         yield caught, before
@@ -131,7 +131,6 @@ class Ended:
     peak_bytes: int = 0
 
     def add(self, usage: resource.struct_rusage) -> None:
-        """One more that was waited for."""
         self.cpu_s += usage.ru_utime + usage.ru_stime
         self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
 

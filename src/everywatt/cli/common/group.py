@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.exceptions import Abort, ClickException, Exit
+from click.exceptions import Abort, ClickException, Exit, NoArgsIsHelpError
 
 from everywatt.cli.common.options import Verb
 from everywatt.cli.common.output import Output
 from everywatt.cli.main import COMMANDS, INTERRUPTED, PROGRAM, help_text
+from everywatt.core import plugins
 from everywatt.core.errors import EverywattError
 
 if TYPE_CHECKING:
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 COMPLETE_VARIABLE = "_EVERYWATT_COMPLETE"
 HELP_NAMES = ("-h", "--help")
+
+
+def _command(target: str) -> click.Command:
+    """The click command of a module: `command`, or what `module:name` names."""
+    found: click.Command = plugins.load(target if ":" in target else f"{target}:command")
+    return found
 
 
 class LazyGroup(click.Group):
@@ -35,9 +41,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.table:
             return None
-        module, _, attribute = self.table[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute or "command")
-        return command
+        return _command(self.table[cmd_name][0])
 
     def get_help(self, ctx: click.Context) -> str:
         return help_text()
@@ -95,13 +99,7 @@ class WithMembers(Verb):
 
     @property
     def members(self) -> dict[str, click.Command]:
-        """The members, all imported."""
-        return {name: self._member(name) for name in self.modules}
-
-    def _member(self, name: str) -> click.Command:
-        module, _, attribute = self.modules[name].partition(":")
-        command: click.Command = getattr(import_module(module), attribute or "command")
-        return command
+        return {name: _command(target) for name, target in self.modules.items()}
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The members, with the first line of their help."""
@@ -112,7 +110,9 @@ class WithMembers(Verb):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] in self.modules:
-            return self._member(args[0]).make_context(f"{info_name} {args[0]}", args[1:], parent=parent, **extra)
+            return _command(self.modules[args[0]]).make_context(
+                f"{info_name} {args[0]}", args[1:], parent=parent, **extra
+            )
         return super().make_context(info_name, args, parent=parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -121,8 +121,10 @@ class WithMembers(Verb):
 
 def cli() -> LazyGroup:
     """The whole command line as click sees it."""
+    from everywatt import __version__
+
     group = LazyGroup(COMMANDS, name=PROGRAM, context_settings={"help_option_names": HELP_NAMES})
-    return click.version_option(_version(), prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
+    return click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")(group)
 
 
 def dispatch(args: Sequence[str], group: click.Group | None = None, *, load: CpuLoad | None = None) -> int:
@@ -143,6 +145,9 @@ def dispatch(args: Sequence[str], group: click.Group | None = None, *, load: Cpu
         return ending.exit_code
     except Abort:
         return INTERRUPTED
+    except NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except ClickException as error:
         wrong: click.Context | None = getattr(error, "ctx", None)
         if wrong is not None:
@@ -159,9 +164,3 @@ def _meant(word: str, known: Mapping[str, Any]) -> str:
 
     close = get_close_matches(word, list(known), n=1)
     return f" Did you mean '{close[0]}'?" if close else ""
-
-
-def _version() -> str:
-    from everywatt import __version__
-
-    return __version__

@@ -6,10 +6,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from everywatt.api.meter import Meter
 from everywatt.cli.common.output import Output
+from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
 from everywatt.core.format import format_duration
 from everywatt.recorder.request import RecordRequest
@@ -28,9 +31,12 @@ def terminable() -> Iterator[Callable[[], int]]:
     """
     came: list[int] = []
 
-    def end(number: int, _: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
         came.append(number)
-        if len(came) == 1:
+        interrupt = signal.getsignal(signal.SIGINT)
+        if len(came) == 1 and callable(interrupt):
+            interrupt(signal.SIGINT, frame)  # asyncio has a handler that lets its tasks end
+        elif len(came) == 1:
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, end)
@@ -40,7 +46,7 @@ def terminable() -> Iterator[Callable[[], int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) -> Meter:
+def meter_of(settings: Settings, name: str = "", **more: Any) -> Meter:
     """A meter as --period, --sensors, --no-estimate, --memory, --tag and --note say; `more` goes to `Meter` as it is.
 
     `name` is part of the run's name where no tag `name` gives another.
@@ -48,11 +54,21 @@ def meter_of(settings: Settings, note: str | None, name: str = "", **more: Any) 
     return Meter(
         settings.tags.get("name", name),
         tags=settings.tags,
-        note=note or "",
+        note=settings.note,
         home=settings.home,
         request=RecordRequest.of_settings(settings),
         **more,
     )
+
+
+def new_folder(settings: Settings, name: str, output: Output) -> Path:
+    """The folder of a new run; says where that is if it is not where runs are kept."""
+    from everywatt.tape.run_store import home, new_run
+
+    place = home(settings.home)
+    if place.why:
+        output.warn(place.why)
+    return new_run(place.path, name, SystemClock.utc_ns())
 
 
 def start(meter: Meter, output: Output, **how: Any) -> None:
@@ -67,6 +83,18 @@ def stop(meter: Meter, output: Output) -> Run | None:
     run = meter.stop()
     if run is None:
         output.warn(f"nothing recorded: {meter.energy.refused}")
+    return run
+
+
+def recorded(meter: Meter, output: Output, work: Callable[[], None], **how: Any) -> Run | None:
+    """Do the work of a benchmark in a recording; an interrupt ends it, and partial results are kept."""
+    start(meter, output, **how)
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        run = stop(meter, output)
     return run
 
 

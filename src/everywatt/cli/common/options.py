@@ -5,7 +5,7 @@
     @output_options
     def command(run: str, output: Output) -> int | None: ...
 
-`output_options` gives `output`; `settings_options` gives `note` and `settings` (flags joined with environment and
+`output_options` gives `output`; `settings_options` gives `settings` (flags joined with environment and
 files).
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -27,6 +27,9 @@ from everywatt.core.clocks import NS
 from everywatt.core.config import Settings, parse_tag, resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.units import parse_duration_s, parse_energy_j, parse_power_w
+
+if TYPE_CHECKING:
+    from everywatt.footprint.carbon import Factors
 
 F = TypeVar("F", bound=Callable[..., Any])
 RUNS_FOLDER = "everywatt-runs"
@@ -44,6 +47,36 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, bind_json(self.params, args, ctx.allow_interspersed_args))
+
+
+class Resumed(Verb):
+    """A verb whose `--resume RUN` without arguments means those of the run's first call, with its options.
+
+    Options beside it count more.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            name = re.search(r"(?:^|\0)--resume[=\0]([^\0]+)", "\0".join(given))
+            if name is None:
+                raise
+            return super().parse_args(ctx, _first_call(name[1], str(ctx.info_name), given))
+
+
+def _first_call(name: str, verb: str, given: list[str]) -> list[str]:
+    """The words after the verb in the call that made a run, with what is given now before the command."""
+    from everywatt.api.run import load
+
+    run = load(name)
+    first = run.tapes[0].meta.get("command") or []
+    if first[1:2] != [verb]:
+        raise UsageError(f"{run.name} is not a run of `everywatt {verb}`.", cure="everywatt list")
+    words = first[2:]
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *given, *words[end:]]
 
 
 def bind_json(params: Sequence[click.Parameter], args: Sequence[str], interspersed: bool) -> list[str]:
@@ -66,19 +99,19 @@ def bind_json(params: Sequence[click.Parameter], args: Sequence[str], interspers
     return bound
 
 
-class Quantity(click.ParamType):  # type: ignore[type-arg]
-    """A number with a unit: the value is in SI."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]
+    """A value that `parse` makes of a text; its ValueError or EverywattError is what was wrong with that."""
 
-    def __init__(self, name: str, parse: Callable[[str], float]) -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
         self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
         try:
             return self._parse(value)
-        except EverywattError as error:
+        except (EverywattError, ValueError) as error:
             self.fail(str(error), param, ctx)
 
 
@@ -121,32 +154,20 @@ class Time(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"'{value}' is not a time such as 2026-11-15T10:00, -2h or now.", param, ctx)
 
 
-class Tag(click.ParamType):  # type: ignore[type-arg]
+def _tag(text: str) -> tuple[str, str]:
     """`key=value`; a bare word is the tag `name`."""
-
-    name = "k=v"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        try:
-            return parse_tag(value)
-        except ValueError as error:
-            self.fail(f"'{value}' is not {error}.", param, ctx)
+    try:
+        return parse_tag(text)
+    except ValueError as error:
+        raise ValueError(f"'{text}' is not {error}.") from None
 
 
-class Pair(click.ParamType):  # type: ignore[type-arg]
+def _pair(text: str) -> tuple[str, str]:
     """`key=value`, and nothing shorter: a bare word would get an invented name."""
-
-    name = "k=v"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        key, equals, text = (part.strip() for part in str(value).partition("="))
-        if not (key and equals and text):
-            self.fail(f"'{value}' is not a setting such as key=value.", param, ctx)
-        return key, text
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not (key and equals and value):
+        raise ValueError(f"'{text}' is not a setting such as key=value.")
+    return key, value
 
 
 def json_value(text: str) -> Any:
@@ -175,15 +196,15 @@ def _some_s(text: str) -> float:
     return seconds
 
 
-DURATION = Quantity("duration", parse_duration_s)
-WAIT = Quantity("duration", _ahead_s)
-SPELL = Quantity("duration", _some_s)
-POWER = Quantity("power", parse_power_w)
-ENERGY = Quantity("energy", parse_energy_j)
+DURATION = Parsed("duration", parse_duration_s)
+WAIT = Parsed("duration", _ahead_s)
+SPELL = Parsed("duration", _some_s)
+POWER = Parsed("power", parse_power_w)
+ENERGY = Parsed("energy", parse_energy_j)
 RUN = RunName()
 TIME = Time()
-TAG = Tag()
-PAIR = Pair()
+TAG = Parsed("k=v", _tag)
+PAIR = Parsed("k=v", _pair)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -239,7 +260,7 @@ memory_option = click.option(
     help="Metric of process memory; pss adds proportional and unique set sizes, and is slower.",
 )
 _POWER_MODEL: dict[str, Any] = {
-    "type": FILE,
+    "type": click.Path(path_type=Path, dir_okay=False, exists=True),
     "metavar": "FILE",
     "help": "Estimate power with this fitted model (see everywatt model fit).",
 }
@@ -254,21 +275,33 @@ cooldown_option = click.option(
 note_option = click.option("--note", metavar="TEXT", help="Store a note with the run.")
 
 
-def gathered(into: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Adds options; the function gets what `make` makes of their values as `into`."""
+def as_value(into: str, make: Any, names: Sequence[str] = ()) -> Callable[[F], F]:
+    """The function gets those of its options that are fields of the dataclass `make` as one value, `into`; or those of
+    `names`, where `make` is a function."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapped(*args: Any, **values: Any) -> Any:
-            own = {name: values.pop(name) for name in names}
+            own = {name: values.pop(name) for name in names or make.__dataclass_fields__ if name in values}
             return function(*args, **{into: make(**own)}, **values)
 
+        return wrapped  # type: ignore[return-value]
+
+    return decorate
+
+
+def gathered(into: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Adds options; the function gets what `make` makes of their values as `into`."""
+
+    def decorate(function: F) -> F:
+        names: list[str] = []
+        wrapped = as_value(into, make, names)(function)
         before = len(getattr(wrapped, "__click_params__", ()))
         for option in reversed(options):
             option(wrapped)
         params: list[click.Parameter] = wrapped.__click_params__  # type: ignore[attr-defined]
-        names = [str(param.name) for param in params[before:] if param.expose_value]
-        return wrapped  # type: ignore[return-value]
+        names += [str(param.name) for param in params[before:] if param.expose_value]
+        return wrapped
 
     return decorate
 
@@ -290,21 +323,20 @@ output_options = gathered("output", Output, json_option, quiet_option, verbose_o
 """Adds --json, --quiet and --verbose; the function gets `output`."""
 
 
-def _flags(tags: Sequence[tuple[str, str]], power_model: Path | None, **flags: Any) -> Settings:
+def _flags(tags: Sequence[tuple[str, str]], power_model: Path | None, note: str | None, **flags: Any) -> Settings:
     model = None if power_model is None else {"model": {"file": str(power_model)}}
-    return settings_here({**flags, "tag": dict(tags) or None, "sensor": model})
+    return replace(settings_here({**flags, "tag": dict(tags) or None, "sensor": model}), note=note or "")
 
 
 def _settings_options(model: Callable[[Any], Any]) -> Callable[[F], F]:
-    own = (model, period_option, sensors_option, estimate_option, memory_option, tag_option)
-    # --note is printed after them, and is the function's own.
-    return lambda function: gathered("settings", _flags, *own)(note_option(function))
+    own = (period_option, sensors_option, estimate_option, memory_option, tag_option, note_option)
+    return gathered("settings", _flags, model, *own)
 
 
 settings_options = _settings_options(model_option)
 """Adds --period, --sensors, --no-estimate, --memory, --model, --tag and --note.
 
-The function gets `note` and `settings`, a `core.config.Settings`: what the flags say, else the environment, the files,
+The function gets `settings`, a `core.config.Settings`: what the flags say, else the environment, the files,
 the defaults; the file of --model is among its options of sensors. Problems with them have been reported.
 """
 settings_options_beside_model = _settings_options(power_model_option)
@@ -332,6 +364,41 @@ carbon_options = gathered(
     "settings", _factors, country_option, intensity_option, intensity_file_option, pue_option, price_option
 )
 """Adds --country, --intensity, --intensity-file, --pue and --price; the function gets `settings` with them."""
+embodied_option = click.option(
+    "--embodied",
+    "embodied_g",
+    type=click.FloatRange(0),
+    metavar="GRAMS",
+    help="SCI score: grams of CO2e of making the hardware that this use of it carries.",
+)
+per_option = click.option(
+    "--per",
+    type=(click.FloatRange(0, min_open=True), str),
+    metavar="NUMBER UNIT",
+    help="SCI score: functional units of the run, such as 1000 request.  [default: items of a batch, else the run]",
+)
+
+
+def _footprint(embodied_g: float | None, per: tuple[float, str] | None, **flags: Any) -> Factors:
+    from everywatt.footprint.carbon import factors_of
+
+    factors = factors_of(_factors(**flags))
+    if embodied_g is None:
+        if per is not None:
+            raise UsageError("--per requires --embodied.", cure="--embodied 120 --per 1000 request")
+        return factors
+    if factors.intensity is None and factors.curve is None:
+        raise UsageError("--embodied requires an intensity of the grid.", cure="--country FR, or --intensity 56")
+    units, unit = per or (1.0, "run")
+    return replace(factors, embodied_g=embodied_g, units=units, unit=unit)
+
+
+footprint_options = gathered(
+    "factors",
+    _footprint,
+    *(country_option, intensity_option, intensity_file_option, pue_option, price_option, embodied_option, per_option),
+)
+"""`carbon_options` of one run, with --embodied and --per; the function gets `factors`."""
 
 
 def _run_names() -> list[str]:

@@ -67,7 +67,7 @@ def style_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Style:
 def program() -> str:
     """How this program is called from the user's shell: `everywatt` where that is the one on the PATH, else longer."""
     called = Path(sys.argv[0])
-    if called.name == "__main__.py":
+    if called.name == "__main__.py" and called.parent.name == "everywatt":
         return f"{Path(sys.executable).name if _on_path(sys.executable) else sys.executable} -m everywatt"
     if called.name != "everywatt" or _on_path(str(called)):
         return "everywatt"
@@ -95,11 +95,7 @@ def _on_path(path: str) -> bool:
 def fitting(text: str, encoding: str) -> str:
     """The text without control characters (names from files may hold any), in ASCII where the encoding lacks a sign."""
     text = text.translate(_CONTROLS)
-    try:
-        text.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return in_ascii(text)
-    return text
+    return text if _encodes(text, encoding) else in_ascii(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +313,7 @@ def _wrapped(line: str, columns: int | None) -> str:
     whole = re.sub(command, lambda found: found[0].rstrip().replace(" ", "\0") + " " * found[0].endswith(" "), line)
     whole = re.sub(rf"(?<=[±≈]) (?=\d)|(?<=\d) (?={UNITS})|(?<=coverage) (?=\d)|(?<=--idle) (?=\d)", "\0", whole)
     label = re.match(r"\s*(?:\S+:? {2,}|! )?", whole)
-    indent = " " * (len(label[0]) if label else 0)
+    indent = " " * (len(label[0]) if label and len(label[0]) <= columns // 2 else 2)
     as_wide = "".join(sign + "\1" * (display_width(sign) - 1) for sign in whole)  # textwrap counts characters
     wrap = textwrap.wrap(as_wide, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(wrap).replace("\0", " ").replace("\1", "")
@@ -377,7 +373,7 @@ def _least(table: Table, taken: Sequence[int]) -> list[int]:
         words = (word for row in table.cells() for word in (column.name, *row[place].split()))
         longest = max(map(display_width, words))
         fold = place == 0 or longest > MOST_WORD
-        least.append(taken[place] if column.right else min(taken[place], LEAST_WORDS) if fold else longest)
+        least.append(taken[place] if column.unbroken else min(taken[place], LEAST_WORDS) if fold else longest)
     return least
 
 
@@ -421,15 +417,16 @@ def _rich_table(table: Table, stream: TextIO, style: Style) -> Table:
     )
     colours: Literal["standard"] | None = "standard" if style.colour else None
     console = Console(file=stream, force_terminal=True, color_system=colours, highlight=False)
-    table = without_spare(_said(table), console.width)
+    whole = _said(table)
+    table = without_spare(whole, console.width)
     headers, rows, right = table.headers, table.cells(), table.right
     taken = widths(headers, rows)
-    groups = column_groups(taken, right, console.width)
+    groups = column_groups(taken, table.unbroken, console.width)
     given = _given(_least(table, taken), _most(table, taken), console.width - GAP * (len(taken) - 1))
     most = MOST_STACKED if console.width < NARROW else MOST_CARDS
     if (len(groups) > 1 or not (given or console.width >= NARROW)) and len(rows) <= most:
-        _cards(table, console)
-        return table
+        _cards(whole, console)
+        return whole
     given, title = given if len(groups) == 1 else [], table.title
     for columns in groups if len(rows) <= MOST_STACKED else [range(len(headers))]:
         shown = rich_table.Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from everywatt.cli.common.output import PROGRESS_EVERY_S, Output, style_of
 from everywatt.core.format import format_duration
@@ -30,7 +30,6 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
         return self._clock() - self.started
 
     def line(self) -> str:
@@ -55,25 +54,37 @@ def task(output: Output, what: str) -> Iterator[Tell]:
     live = style_of(output.stderr, output.environ).rich
     if output.quiet or not (live or output.verbose):
         yield work.tell
-        return
+    elif not live:
+        with repeated(lambda: output.detail(f"everywatt: {work.line()}")):
+            yield work.tell
+    else:
+        show = output.progress()
+        try:
+            with repeated(lambda: show(work.line()), LOOK_S, QUIET_S):
+                yield work.tell
+        finally:
+            output.clear()
+
+
+@contextmanager
+def repeated(
+    action: Callable[[], None], every_s: float = PROGRESS_EVERY_S, first_s: float | None = None
+) -> Iterator[None]:
+    """Do something so often, beside the block; for the first time after `first_s`."""
     done = threading.Event()
-    thread = threading.Thread(target=_follow, args=(output, work, done, live), daemon=True)
-    thread.start()
+
+    def follow() -> None:
+        wait_s = every_s if first_s is None else first_s
+        while not done.wait(wait_s):
+            action()
+            wait_s = every_s
+
+    thread = threading.Thread(target=follow, daemon=True)
+    with suppress(RuntimeError):  # no thread can be started
+        thread.start()
     try:
-        yield work.tell
+        yield
     finally:
         done.set()
-        thread.join(timeout=1.0)
-
-
-def _follow(output: Output, work: Task, done: threading.Event, live: bool) -> None:
-    if not live:
-        while not done.wait(PROGRESS_EVERY_S):
-            output.detail(f"everywatt: {work.line()}")
-        return
-    if done.wait(QUIET_S):
-        return
-    show = output.progress()
-    while not done.wait(LOOK_S):
-        show(work.line())
-    output.clear()
+        if thread.is_alive():
+            thread.join(timeout=1.0)

@@ -12,6 +12,7 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.cli.common.group import WithMembers
+from everywatt.cli.common.metering import new_folder
 from everywatt.cli.common.options import DURATION, PAIR, PATH, TIME, json_value, out_option, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.progress import Tell, task
@@ -21,7 +22,6 @@ from everywatt.core.errors import UsageError
 from everywatt.core.format import format_count
 from everywatt.report.text import summary
 from everywatt.tape.importing import import_files, kinds
-from everywatt.tape.run_store import home as runs_home
 from everywatt.tape.run_store import new_run
 
 MEMBERS = {
@@ -65,7 +65,8 @@ def command(
     kind=gauge --set device=gpu.0 --set domain=gpu, and optionally scale, delimiter, zone_h and time_format (iso, s, ms,
     ns or a strptime pattern). Known properties of the meter go into the interval: gain_pct, offset_w, quantum, wrap,
     max_w, window_s. For nvidia-smi: card, cards, driver, limit_w, zone_h, column. For tegrastats: zone_h. Values may be
-    JSON. Logs of nvidia-smi, dmon, pmon and tegrastats that have no times need --period, and --start to be in time.
+    JSON. Logs of nvidia-smi, dmon, pmon and tegrastats that have no times need --period, and --start for
+    the time of their first row.
 
     sacct, prometheus and sage have options of their own: everywatt import prometheus --help.
     """
@@ -96,10 +97,7 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
     """
     made = out is None or out.is_dir()
     if out is None:
-        home = runs_home(resolve().home)
-        if home.why:
-            output.warn(home.why)
-        folder = new_run(home.path, name, SystemClock.utc_ns())
+        folder = new_folder(resolve(), name, output)
     else:
         folder = new_run(out, name, SystemClock.utc_ns()) if made else out
     target = folder / "import-0001.tape" if made else folder
@@ -112,8 +110,8 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
         raise
     run = load(folder)
     energy, odd = run.energy(), _oddities(run)
-    told = {"name": run.name, "path": str(run.path), "energy": energy.to_dict(), "oddities": odd}
-    output.json("import", told)
+    facts = {"name": run.name, "path": str(run.path), "energy": energy.to_dict(), "oddities": odd}
+    output.json("import", facts)
     for sentence in odd:
         output.warn(sentence)
     output.text(str(folder))

@@ -46,7 +46,6 @@ def command(
     network: str,
     seed: int,
     settings: Settings,
-    note: str | None,
     output: Output,
 ) -> None:
     """Generate varied load and record everything that `model fit` can learn from.
@@ -70,12 +69,12 @@ def command(
         disk_bytes_per_s=parse_bytes(disk),
         network_bytes_per_s=parse_bytes(network),
     )
-    run, made = collected(load, time_s, steps, seed, settings, note, output)
+    run, made = collected(load, time_s, steps, seed, settings, output)
     _tell(run.name, run.path, made, output)
 
 
 def collected(
-    load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, note: str | None, output: Output
+    load: Load, time_s: float, steps: int | None, seed: int, settings: Settings, output: Output
 ) -> tuple[Run, int]:
     """The run that was recorded while load covered its space, and how many steps it had."""
     from everywatt.stress import Program, Step, latin_hypercube, play
@@ -87,7 +86,7 @@ def collected(
     program = Program((Step(idle_s), *program.steps), name="collect")
     prepared(program)
     use = {**settings.options.get("use", {}), "features": True}
-    meter = meter_of(replace(settings, options={**settings.options, "use": use}), note, "collect")
+    meter = meter_of(replace(settings, options={**settings.options, "use": use}), "collect")
     show = output.progress()
     meter.start()
     try:

@@ -117,7 +117,7 @@ def _beside(against: str, time_s: float, output: Output) -> Table:
             f"{against} delivers no power here: {report.why.rstrip('.')}.", cure=report.cure or "everywatt sensors"
         )
     output.say(f"Generating load for {format_duration(time_s)} beside {against}.")
-    run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, "", output)
+    run, _ = collected(Load(cpu_cores=os.cpu_count() or 1), time_s, None, 0, settings, output)
     return run_table([run])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from everywatt.cli.common.options import DURATION, FILE, TIME
+from everywatt.cli.common.options import DURATION, FILE, TIME, as_value
 from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import RunNotFound, UsageError
@@ -36,7 +36,6 @@ class Stored:
     token_file: Path | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything was said."""
         return self != LAST_HOUR
 
 
@@ -91,13 +90,15 @@ def by_channel(table: Table, series: Sequence[Series]) -> Table:
     aliases: dict[str, str] = {}
     # Counters come first: energy is more exact than the power beside it.
     for stored, one in sorted(zip(table.columns, series, strict=True), key=lambda pair: not is_counter(pair[1].name)):
-        told = translate(one) if one.name in sensed else None
-        if told is None:
+        translated = translate(one) if one.name in sensed else None
+        if translated is None:
             continue
-        name = column_name(told.channel)
-        columns.setdefault(name, table.columns[stored] * told.channel.scale)
-        counted = told.channel.kind is Kind.COUNTER
-        units.setdefault(name, ("W" if told.channel.unit == "J" else "s/s") if counted else told.channel.unit)
+        name = column_name(translated.channel)
+        columns.setdefault(name, table.columns[stored] * translated.channel.scale)
+        counted = translated.channel.kind is Kind.COUNTER
+        units.setdefault(
+            name, ("W" if translated.channel.unit == "J" else "s/s") if counted else translated.channel.unit
+        )
         aliases |= {stored: name, stored.removeprefix("rate(").removesuffix(")"): name}
         if sum(other.name == one.name for other in series) == 1:
             aliases[one.name] = name
@@ -109,48 +110,38 @@ ENDINGS = (".csv", ".tsv", ".parquet", ".pq", ".ndjson", ".jsonl", ".json")  # a
 
 target_option = click.option("--target", required=True, metavar="COLUMN", help="Column of watts to fit.")
 model_argument = click.argument("model", type=FILE)
+READ = ("sources", "time", "load", "beside", "tolerance_s", "which")  # what `table_of` takes
 
 
 def table_options(function: F) -> F:
     """Adds SOURCES…, --time, --load, --join, --tolerance and what a time-series engine is asked; it gets `table`."""
 
     @click.argument("sources", nargs=-1, required=True, metavar="TABLE|RUN|URL…")
-    @click.option(
-        "--time", "time_column", metavar="COLUMN", help="Column of times, if it cannot be recognised by name."
-    )
-    @click.option("--load", "load_column", metavar="COLUMN", help="Column that names the load of a row.")
+    @click.option("--time", metavar="COLUMN", help="Column of times, if it cannot be recognised by name.")
+    @click.option("--load", metavar="COLUMN", help="Column that names the load of a row.")
     @click.option(
         "--join", "beside", multiple=True, type=FILE, help="Table over the same time, joined by nearest time."
     )
     @click.option(
-        "--tolerance", type=DURATION, help="Largest time difference of joined rows; half a period by default."
+        "--tolerance",
+        "tolerance_s",
+        type=DURATION,
+        help="Largest time difference of joined rows; half a period by default.",
     )
     @click.option("--window", type=DURATION, help="Average the rows over windows of this length.")
-    @click.option("--start", type=TIME, help="URL only: start of the period; an hour before its end by default.")
-    @click.option("--end", type=TIME, help="URL only: end of the period; now by default.")
+    @click.option(
+        "--start", "start_ns", type=TIME, help="URL only: start of the period; an hour before its end by default."
+    )
+    @click.option("--end", "end_ns", type=TIME, help="URL only: end of the period; now by default.")
     @click.option("--filter", "filter_file", type=FILE, help="URL only: series to read, as in `import prometheus`.")
     @click.option(
-        "--step", type=DURATION, help="URL only: resample to this grid instead of reading the stored samples."
+        "--step", "step_s", type=DURATION, help="URL only: resample to this grid instead of reading the stored samples."
     )
     @click.option("--token-file", type=FILE, help="URL only: file whose first line is the bearer token.")
     @functools.wraps(function)
-    def wrapped(
-        *args: Any,
-        sources: tuple[str, ...],
-        start: int | None,
-        end: int | None,
-        filter_file: Path | None,
-        step: float | None,
-        token_file: Path | None,
-        time_column: str | None,
-        load_column: str | None,
-        beside: tuple[Path, ...],
-        tolerance: float | None,
-        window: float | None,
-        **values: Any,
-    ) -> Any:
-        which = Stored(start, end, filter_file, step, token_file)
-        table = table_of(sources, time=time_column, load=load_column, beside=beside, tolerance_s=tolerance, which=which)
+    @as_value("which", Stored)
+    def wrapped(*args: Any, window: float | None, **values: Any) -> Any:
+        table = table_of(**{name: values.pop(name) for name in READ})
         table = table if window is None else windows(table, window)
         if values.get("target") is not None:
             values["target"] = table.aliases.get(values["target"], values["target"])

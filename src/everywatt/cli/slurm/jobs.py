@@ -26,6 +26,7 @@ from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.platforms import user_name
 from everywatt.footprint.carbon import factors_of
+from everywatt.net.api import ApiClient
 from everywatt.slurm.node.state import STATE, State, running
 from everywatt.slurm.site.detail import Details, find
 from everywatt.slurm.site.figures import JobList, JobSums, RunningJobs, running_row
@@ -52,11 +53,6 @@ from everywatt.slurm.site.users import Pseudonyms, read_key
 @store_option
 @output_options
 def jobs(
-    user: str | None,
-    account: str | None,
-    state: str | None,
-    partition: str | None,
-    node: str | None,
     period_s: tuple[float, float],
     sort: str,
     by: str | None,
@@ -66,6 +62,7 @@ def jobs(
     key_file: Path | None,
     store: Path | None,
     output: Output,
+    **only: Any,
 ) -> None:
     """List the jobs of a site with the energy of each, or add them up (--by).
 
@@ -74,13 +71,13 @@ def jobs(
     jobs, idle and system add up to what the nodes drew in those hours.
     """
     pseudonyms = None if key_file is None else read_key(key_file)
-    wanted = Wanted(*period_s, user, account, state, partition, node)
+    wanted = Wanted(*period_s, **only)
     if url is not None:
         if by is not None or waste:
             raise UsageError(
                 "Jobs from series have no waste and cannot be added up.", cure="--by and --waste need the store"
             )
-        rows = _hidden(jobs_of_series(url, wanted, sort, limit), pseudonyms)
+        rows = _hidden(jobs_of_series(ApiClient(url), wanted, sort, limit), pseudonyms)
         output.result("slurm-jobs", JobList(rows, wanted, url=url))
         return
     opened = readable_store(store)
@@ -133,7 +130,7 @@ def top(url: str | None, limit: int | None, spool: Path | None, output: Output) 
     """
     now_s = as_of_s = time.time()
     if url is not None:
-        rows = running_in_series(url, now_s)
+        rows = running_in_series(ApiClient(url), now_s)
     else:
         path = spool_of(spool) / STATE
         if not path.exists():

@@ -27,7 +27,7 @@ from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.recorder import Node
 from everywatt.slurm.node.spool import AGENT, NODE, alone, holder, leave, take_place
 from everywatt.slurm.node.state import STATE, State
-from everywatt.slurm.node.tapes import tapes_in
+from everywatt.slurm.node.tapes import not_booked, tapes_in
 from everywatt.slurm.site.store import Store
 
 IDLE_S = 10.0
@@ -63,7 +63,6 @@ def command(
     once: bool,
     job_line: bool,
     until_idle: bool,
-    note: str | None,
     settings: Settings,
     output: Output,
 ) -> int:
@@ -82,9 +81,7 @@ def command(
         if not mine or not take_place(folder):
             output.text("Another process already records the jobs of this node.")
             return 0
-        return _record(
-            name, folder, store_of(store), tape, every, (once, until_idle, job_line), (settings, note), output
-        )
+        return _record(name, folder, store_of(store), tape, every, (once, until_idle, job_line), settings, output)
 
 
 def _record(
@@ -94,22 +91,23 @@ def _record(
     tape: Path | None,
     every_s: float,
     how: tuple[bool, bool, bool],
-    recording: tuple[Settings, str | None],
+    settings: Settings,
     output: Output,
 ) -> int:
     """All of it, once the place is ours."""
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    meter = None if tape else meter_of(*recording, "slurm", pids=(), everything=True)
+    meter = None if tape else meter_of(settings, "slurm", pids=(), everything=True)
     spans = None
     try:
-        earlier = State.read(folder / STATE).folder
+        known = State.read(folder / STATE)
         if meter is not None:
             take_place(folder, AGENT)
             tape, spans = _start(meter), JobSpans(meter)
         assert tape is not None
-        tapes = tapes_in(*dict.fromkeys([*([Path(earlier)] if earlier else []), tape.resolve()]))
+        folders = list(dict.fromkeys([*not_booked(known.folders, known.booked_s), str(tape.resolve())]))
+        tapes = tapes_in(*map(Path, folders))
         node = Node(
             name or short_name(socket.gethostname()),
             folder,
@@ -118,7 +116,7 @@ def _record(
             watch=spans,
             announce=JobLines().append if how[2] else None,
         )
-        node.state.folder = str(tape.resolve())
+        node.state.folders = folders
         places = (NODE, AGENT) if meter is not None else (NODE,)
         recorded = _loop(node, stop, every_s, places, output, once=how[0], until_idle=how[1])
         if meter is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from everywatt.cli.slurm.common import (
     store_option,
     writing,
 )
+from everywatt.core import foreign
 from everywatt.core.clocks import NS
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
@@ -32,17 +34,12 @@ from everywatt.slurm.site.carbon import hours_of, intensity_of
 from everywatt.slurm.site.checks import Flaws, flaws
 from everywatt.slurm.site.retention import Forgotten, Whose
 from everywatt.slurm.site.retention import forget as forget_records
+from everywatt.slurm.site.sacct import ask, fill, parse
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.users import is_name, read_key
 
 if TYPE_CHECKING:
     from everywatt.formats.labia import Grams
-
-
-import time
-
-from everywatt.core import foreign
-from everywatt.slurm.site.sacct import ask, fill, parse
 
 KINDS = {"labia-csv": "labia", "labia-csv-co2": "co2", "labia-tree": ""}
 
@@ -170,15 +167,13 @@ def export(
 
 def _rates(store: Store, table: object, factors: Factors, until_s: float) -> Sequence[Grams]:
     """Grams per kWh of each record, with the PUE."""
-    from everywatt.formats.labia import Grams
-
     count = len(table)  # type: ignore[arg-type]
     pue = 1.0 if factors.pue is None else factors.pue
     constant = None if factors.intensity is None else factors.intensity.g_per_kwh * pue
     if factors.curve is None or not count:
-        return [Grams(None, constant)] * count
+        return [(None, constant)] * count
     found = intensity_of(table, hours_of(store, table, until_s), factors.curve) * pue
-    return [Grams(None if math.isnan(rate) else float(rate), constant) for rate in found]
+    return [(None if math.isnan(rate) else float(rate), constant) for rate in found]
 
 
 @click.command(cls=Verb)
@@ -221,9 +216,6 @@ def _new(store: Store, jobs: list[JobOnNode]) -> list[JobOnNode]:
     rows = store.query(sql, [], since_s, until_s).to_pylist()
     known = {(row["cluster"], row["job_id"], row["restart"], row["node"]) for row in rows}
     return [job for job in jobs if job.key not in known]
-
-
-DAY_S = 86_400.0
 
 
 @click.command(cls=Verb)

@@ -9,6 +9,7 @@ import click
 from everywatt.cli.common.options import FILE, FOLDER, TAG, Verb, gathered, output_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import DAY_S, WEEK_S, period_options, readable_store, store_of, store_option, writing
+from everywatt.net.api import ApiClient
 from everywatt.slurm.site.reconcile import Reconciled, sensors_in_series
 from everywatt.slurm.site.reconcile import reconcile as reconcile_days
 from everywatt.slurm.site.wall import JoinedWall, NodeMeters, join_wall
@@ -69,7 +70,7 @@ def reconcile(
     saw are compared; Slurm's count is compared with the chips of the same jobs, if they had their node to themselves.
     """
     opened = readable_store(store)
-    sensors = {} if url is None else sensors_in_series(url, *period_s)
+    sensors = {} if url is None else sensors_in_series(ApiClient(url), *period_s)
     for name, more in meters.sensors(period_s).items():
         sensors.setdefault(name, []).extend(more)
     found = Reconciled(reconcile_days(opened, sensors, *period_s, node))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,16 +21,23 @@ from everywatt.bench.llm.compute import Facts
 from everywatt.bench.llm.datasets import load_dataset
 from everywatt.bench.llm.energy import FEWEST_TICKS, Bill, QueryEnergy
 from everywatt.bench.llm.metrics import Conditions
-from everywatt.bench.llm.records import Answer, Item, Record, read_plan, read_records
+from everywatt.bench.llm.phases import NAMES
+from everywatt.bench.llm.plan import LlmPlan
+from everywatt.bench.llm.records import Answer, Item, Record, read_records
 from everywatt.bench.llm.result import conditions, known_facts, owed_by, placed
 from everywatt.core.clocks import NS
 from everywatt.core.device import Device, is_gpu
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.jsonio import dumps, plain
+from everywatt.core.jsonio import dumps
 from everywatt.core.plugins import library
 from everywatt.tape.run_store import slug
 
-_STATISTICS = {"avg": "mean", "max": "max", "median": "median", "min": "min"}
+_STATISTICS: Mapping[str, Literal["mean", "max", "median", "min"]] = {
+    "avg": "mean",
+    "max": "max",
+    "median": "median",
+    "min": "min",
+}
 DATA = "data-00000-of-00001.arrow"
 _GPU_USE = (
     "compute_utilization_pct",
@@ -49,7 +56,7 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
     pa = library("pyarrow", "analysis")
     folder = folder_of(run)
     out = out or Path(folder_name(run))
-    plan, records = read_plan(folder), read_records(folder)
+    plan, records = LlmPlan.read(folder), read_records(folder)
     levels = list(dict.fromkeys(record.level for record in records))
     if len(levels) != 1:
         raise UsageError(f"{run.name} has {len(levels)} loads, and the ipw layout holds only one.")
@@ -62,7 +69,7 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
     # Records of older versions do not hold their items: the data set has them, if it is still there.
     items = {} if all(record.asked is not None for record in records) else _items(plan)
     rows = [
-        _row(record, items.get(record.id), owed, str(plan["model"]), facts, about, during.get(record.span or "", {}))
+        _row(record, items.get(record.id), owed, plan.model, facts, about, during.get(record.span or "", {}))
         for record in records
     ]
     out.mkdir(parents=True, exist_ok=True)
@@ -86,8 +93,8 @@ def export_ipw(run: Run, out: Path | None = None) -> list[Path]:
 
 def folder_name(run: Run) -> str:
     """What that tool would call the folder: `profile_HARDWARE_MODEL_DATASET`."""
-    plan = read_plan(folder_of(run))
-    return f"profile_{_hardware(run)}_{slug(str(plan['model'])) or 'model'}_{slug(str(plan['dataset']['name']))}"
+    plan = LlmPlan.read(folder_of(run))
+    return f"profile_{_hardware(run)}_{slug(plan.model) or 'model'}_{slug(plan.dataset.name)}"
 
 
 def _hardware(run: Run) -> str:
@@ -97,10 +104,10 @@ def _hardware(run: Run) -> str:
     return slug(str(name)) if name else "gpu" if any(map(is_gpu, run.devices())) else "cpu"
 
 
-def _items(plan: Mapping[str, Any]) -> dict[str, Item]:
+def _items(plan: LlmPlan) -> dict[str, Item]:
     """The items by id; none where the user's file is not there any more."""
     try:
-        return {item.id: item for item in load_dataset(plan["dataset"]["name"], plan["dataset"]["params"]).items}
+        return {item.id: item for item in load_dataset(plan.dataset.name, plan.dataset.params).items}
     except EverywattError:
         return {}
 
@@ -281,11 +288,10 @@ def _phases(answer: Answer, owed: QueryEnergy | None) -> dict[str, float | None]
     three times."""
     first = answer.first_ns
     found: dict[str, float | None] = {}
-    ticks = (0, 0) if owed is None else (owed.queue_ticks + owed.prefill_ticks, owed.decode_ticks)
-    joules = (0.0, 0.0) if owed is None else (owed.queue_j + owed.prefill_j, owed.decode_j)
+    joules, ticks = ((0.0,) * 3, (0,) * 3) if owed is None else zip(*(owed.phases[name] for name in NAMES), strict=True)
     for name, count, amount, begin, end, tokens, each in (
-        ("prefill", ticks[0], joules[0], answer.sent_ns, first, answer.input_tokens, "input"),
-        ("decode", ticks[1], joules[1], first, answer.ended_ns, answer.output_tokens, "output"),
+        ("prefill", sum(ticks[:2]), sum(joules[:2]), answer.sent_ns, first, answer.input_tokens, "input"),
+        ("decode", ticks[2], joules[2], first, answer.ended_ns, answer.output_tokens, "output"),
     ):
         seconds = None if begin is None or end is None else (end - begin) / NS
         seen = amount if count >= FEWEST_TICKS else None
@@ -297,25 +303,25 @@ def _phases(answer: Answer, owed: QueryEnergy | None) -> dict[str, float | None]
     return found
 
 
-def _summary(run: Run, plan: Mapping[str, Any], records: Sequence[Record], bill: Bill, out: Path) -> dict[str, Any]:
+def _summary(run: Run, plan: LlmPlan, records: Sequence[Record], bill: Bill, out: Path) -> dict[str, Any]:
     from everywatt import __version__
 
     return {
-        "model": plan["model"],
+        "model": plan.model,
         "profiler_config": {
-            "client_id": plan["client"]["client"],
-            "dataset_id": plan["dataset"]["name"],
-            **plain(plan),
+            "client_id": plan.client["client"],
+            "dataset_id": plan.dataset.name,
+            **plan.to_dict(),
         },
-        "dataset": plan["dataset"]["name"],
-        "dataset_name": plan["dataset"]["name"],
+        "dataset": plan.dataset.name,
+        "dataset_name": plan.dataset.name,
         "hardware_label": _hardware(run),
         "generated_at": run.started.timestamp(),
         "total_queries": len(records),
         **_machine(run),
         "output_dir": out.name,
         "versions": {"everywatt": __version__, "python": platform.python_version()},
-        "client_info": plan["client"],
+        "client_info": plan.client,
         "energy": bill.gross.to_dict(),
         "energy_boundary": bill.boundary,
         "energy_by_device": True,  # unlike exports of older versions, in which per_query_joules was of all devices

@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.datasets import rows
 from everywatt.bench.llm.energy import MACHINE, SERVER
 from everywatt.bench.llm.loads import Level
-from everywatt.bench.llm.records import OK, RIGHT, WRONG, Answer, Item, Journal, Record, Score, write_plan
+from everywatt.bench.llm.plan import LlmPlan, Questions
+from everywatt.bench.llm.records import OK, QUERIES, RIGHT, WRONG, Answer, Item, Record, Score
 from everywatt.core import foreign
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_percent
 from everywatt.meters.series import Part, Table, group, number, write_part
+from everywatt.tape.importing import parse_utc_ns
 
 KIND: Final = "ipw"
 OLD_BUFFER_S: Final = 30.0  # of readings that early versions kept
@@ -51,12 +54,12 @@ def import_ipw(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> 
     part, places = _laid_out(queries, columns, _written(summary), *certainty(summary))
     warnings = [*_truncated(queries, summary), *_without_energy(queries, columns)]
     tape = write_part(out, part, paths, options)
-    journal = Journal(tape.parent)
+    journal = JsonLines(tape.parent / QUERIES)
     for query, place in zip(queries, places, strict=True):
-        journal.add(_record(query, place, columns))
+        journal.write(_record(query, place, columns).to_dict())
     if why := journal.close():
         raise EverywattError(f"{why}.")
-    write_plan(tape.parent, _plan(summary, queries, warnings))
+    _plan(summary, queries, warnings).write(tape.parent)
     return tape
 
 
@@ -76,7 +79,6 @@ class Query:
 
     @property
     def seconds(self) -> float | None:
-        """How long the query took."""
         return self.value("latency_metrics", "total_query_seconds") or None
 
 
@@ -134,11 +136,9 @@ def _written(summary: Mapping[str, Any]) -> int:
     if isinstance(at, int | float) and 0 < at < 1e11:
         return int(at) * NS
     try:
-        when = datetime.fromisoformat(str(at))
-    except ValueError:
-        when = datetime.now(UTC)
-    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when
-    return int(when.timestamp()) * NS
+        return parse_utc_ns(str(at), "iso", "generated_at") // NS * NS
+    except UsageError:
+        return time.time_ns() // NS * NS
 
 
 def certainty(summary: Mapping[str, Any]) -> tuple[Pedigree, Facts]:
@@ -278,29 +278,22 @@ def _without_energy(queries: Sequence[Query], columns: Sequence[tuple[str, str, 
     return found
 
 
-def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequence[str]) -> dict[str, Any]:
+def _plan(summary: Mapping[str, Any], queries: Sequence[Query], warnings: Sequence[str]) -> LlmPlan:
     config = summary.get("profiler_config") or {}
     digest = hashlib.sha256("\n".join(str(query.row.get("problem")) for query in queries).encode()).hexdigest()
     # What `export --to ipw` wrote knows which items they were.
     ours = config["dataset"] if isinstance(config.get("dataset"), Mapping) else {}
     covered = summary.get("energy_boundary")
     name = str(summary.get("dataset_name") or summary.get("dataset") or config.get("dataset_id") or "unknown")
-    return {
-        "schema": "everywatt/1",
-        "kind": "llm-plan",
-        "imported_from": "Intelligence per Watt",
-        "model": queries[0].model,
-        "base_url": str(config.get("client_base_url") or ""),
-        "client": {"client": str(config.get("client_id") or "unknown")},
-        "client_params": {},
-        "dataset": {"name": name, "params": {}, "items": len(queries), "sha256": ours.get("sha256") or digest},
-        "max_queries": config.get("max_queries") if ours else None,
-        "settings": {},
-        "system": None,
-        "levels": [Level().label],
-        "loads": [Level().to_dict()],
-        "no_energy": None,
-        "boundary": "machine",
-        "covered": covered if covered in (SERVER, MACHINE) else None,
-        "warnings": list(warnings),
-    }
+    return LlmPlan(
+        model=queries[0].model,
+        base_url=str(config.get("client_base_url") or ""),
+        client={"client": str(config.get("client_id") or "unknown")},
+        dataset=Questions(name, {}, len(queries), ours.get("sha256") or digest),
+        max_queries=config.get("max_queries") if ours else None,
+        loads=(Level(),),
+        boundary=MACHINE,
+        imported_from="Intelligence per Watt",
+        covered=covered if covered in (SERVER, MACHINE) else None,
+        warnings=tuple(warnings),
+    )

@@ -171,7 +171,6 @@ def accumulate(
         _total(np.where(alone, above_j, 0.0)),
         _total(np.where(alone, observed_s, 0.0)),
         _total(np.where(alone, noise_e, 0.0)),
-        _total(np.where(alone, level.spread_w * observed_s, 0.0)),
         _total(np.where(busy & (observed_s > SHORTEST_S), used**2 / np.maximum(observed_s, SHORTEST_S), 0.0)),
     )
     there = np.flatnonzero(columns.any(axis=1))
@@ -193,7 +192,7 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
     reasons = tuple(charges.reasons(NOBODY_AT))
-    nobody = charges.unattributed_j, owned_s, account.unattributed_s(charges, level)
+    nobody = charges.unattributed_j, owned_s, account.alone_s
     return Split(active_j, held_j, charges.idle_j, *nobody, reasons, account.used_squares)
 
 

@@ -92,13 +92,13 @@ class ProcessFacts:
         return {key: value for key, value in known.items() if value is not None}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def places_of(cgroup: str | None) -> dict[PlaceKind, Place]:
     """Everything that a cgroup's path says (`core.cgroup_names.places`), found once; nothing where there is none."""
     return places(cgroup) if cgroup else {}
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _workload(cgroup: str) -> str:
     within = places_of(cgroup)
     kinds = (PlaceKind.JOB, PlaceKind.CONTAINER, PlaceKind.UNIT)

@@ -189,7 +189,7 @@ class OwnerUse(ProcessTable):
     def take(self) -> OwnedUse:
         """CPU seconds of each owner since the last time; what the host used beyond all of them is unattributed."""
         found = OwnedUse(self.packages)
-        self.taken = [used for used in self._used_now if used[1] > 0]
+        self.taken = _by_process(self._used_now)
         for facts, cpu_s, cpu in self.taken:
             owner = self.owner(facts)
             found.add(owner, cpu_s, cpu, None if owner is METER or owner is OTHER else facts.workload)
@@ -245,6 +245,18 @@ class OwnerUse(ProcessTable):
         self._exited = {key: facts for key, facts in self._exited.items() if key in parents}
         for path in self.cgroups.tidy():
             self._beyond_s.pop(path, None)
+
+
+def _by_process(used: Sequence[Used]) -> list[Used]:
+    """What each process used on each CPU in all: where several readings are taken at a time, few of them are new."""
+    found: dict[tuple[int, int], Used] = {}
+    for one in used:
+        facts, cpu_s, cpu = one
+        if cpu_s > 0:
+            key = (facts.number, cpu)
+            there = found.get(key)
+            found[key] = one if there is None else (facts, there[1] + cpu_s, cpu)
+    return list(found.values())
 
 
 @dataclass(slots=True)

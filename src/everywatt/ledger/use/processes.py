@@ -206,6 +206,8 @@ class ProcessTable:
         return found
 
     def _note(self, facts: ProcessFacts, cpu_s: float) -> None:
+        if not self._groups_read:
+            return  # where groups are never read there is nothing to compare it with, and it would grow
         if facts.cgroup is not None:
             self._in_groups_s[facts.cgroup] = self._in_groups_s.get(facts.cgroup, 0.0) + cpu_s
         elif facts.exited:

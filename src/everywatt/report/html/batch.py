@@ -14,24 +14,27 @@ from everywatt.batch.figures import (
     BatchFigures,
     DeviceFigures,
     ItemFigures,
+    cause_table,
     item_table,
     scaling_table,
 )
-from everywatt.batch.journal import DONE, JOURNAL, read_journal
+from everywatt.batch.journal import DONE, FAILED, JOURNAL, read_journal
 from everywatt.batch.measuring import figures
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_number
+from everywatt.core.jsonio import plain
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.use.usage import find_series
 from everywatt.report.html.figures import table_view
+from everywatt.report.html.pyramid import pack_json
 from everywatt.tape.reader import Tape
 
 CELLS, FEWEST_CELLS = 120, 10
 MOST_POINTS = 400
 MOST_ROWS = 25
 MOST_ITEMS = 2000  # of the table of all items
-MOST_STDERR = 600  # characters of an attempt that failed
+MOST_STDERR, ALL_STDERR, LEAST_STDERR = 600, 200_000, 60  # characters of an attempt that failed, of all, of one of many
 DEVICE_COLUMNS = (
     *("device", Column("done", ""), Column("failed", ""), Column("retries", ""), Column("items/s", "")),
     *(
@@ -40,7 +43,7 @@ DEVICE_COLUMNS = (
         Column("util min/mean/max", align="right"),
         Column("memory", "B"),
     ),
-    *(Column("power", "W"), Column("energy", "J"), Column("J/item", ""), Column("while waiting", "J")),
+    *(Column("power", "W"), Column("energy", "J"), Column("idle energy", "J")),
 )
 
 
@@ -60,9 +63,15 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         return None
     first = run.tapes[0]
     start_ns = first.to_utc_ns(first.extent_ns()[0])
-    late = found.stragglers()[:MOST_ROWS]
     lost = found.unfinished()
-    items = table_view(item_table([*late, *lost[:MOST_ROWS]]))
+    # Those that did not finish are looked for first.
+    kept = sorted(
+        [*lost, *(one for one in found.items if one.state.status == DONE)][:MOST_ITEMS],
+        key=lambda one: one.state.item.index,
+    )
+    said = sum(attempt.attempt.status != DONE for one in kept for attempt in one.attempts)
+    most = min(MOST_STDERR, max(LEAST_STDERR, ALL_STDERR // max(said, 1)))
+    items = table_view(item_table(found.stragglers()[:MOST_ROWS]))
     rows = [_device(one, found) for one in found.devices]
     devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
     return {
@@ -72,18 +81,36 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
         "heat": _heat(run, found),
         "points": _points(found),
         "item_heads": items["heads"],
-        "stragglers": items["rows"][: len(late)],
-        "failures": items["rows"][len(late) :],
-        "more_failures": max(0, len(lost) - MOST_ROWS),
-        "causes": _causes(found),
-        "items": [_item(one, start_ns) for one in found.items[:MOST_ITEMS]],
-        "more_items": max(0, len(found.items) - MOST_ITEMS),
+        "stragglers": items["rows"],
+        "causes": cause_table(found, MOST_ROWS).cells(),
+        "items": [_item(one, start_ns, most) for one in kept],
+        "more_items": len(found.items) - len(kept),
         "notes": [*found.notes, *found.repeated()],
     }
 
 
-def _item(one: ItemFigures, start_ns: int) -> dict[str, Any]:
-    """An item of the cockpit: what it came to, and each of its attempts."""
+def packed_batch(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
+    """The same with its items deflated: a thousand are half a megabyte otherwise."""
+    view = batch_view(run, found)
+    return None if view is None else {**view, "items": pack_json(plain(view["items"]))}
+
+
+def batch_figures(found: BatchFigures | None) -> list[dict[str, str]]:
+    """What one comes for, beside the energy of the whole."""
+    if found is None:
+        return []
+    count, done = len(found.items), found.count(DONE)
+    rest = [(found.count(FAILED), "failed"), (found.left, "not run")]
+    about = ", ".join(f"{n:,} {what}" for n, what in rest if n) or "all"
+    figures = [{"label": "Items done", "value": f"{done:,} of {count:,}", "about": about}]
+    if found.per_item is not None:
+        about = "energy of the batch / items done"
+        figures.append({"label": "Energy per item", "value": format_energy(found.per_item), "about": about})
+    return figures
+
+
+def _item(one: ItemFigures, start_ns: int, most: int) -> dict[str, Any]:
+    """An item of the cockpit: what it came to, and each of its attempts with at most so much of stderr."""
     last = one.last
     use = {} if last is None else last.use
     memory, power = use.get("memory"), use.get("power")
@@ -101,11 +128,11 @@ def _item(one: ItemFigures, start_ns: int) -> dict[str, Any]:
         "memory_bytes": None if memory is None else memory.high,
         "power": None if power is None else {"min": power.low, "mean": power.mean, "max": power.high},
         "why": one.why,
-        "attempts": [_attempt(attempt, start_ns) for attempt in one.attempts],
+        "attempts": [_attempt(attempt, start_ns, most) for attempt in one.attempts],
     }
 
 
-def _attempt(one: AttemptFigures, start_ns: int) -> dict[str, Any]:
+def _attempt(one: AttemptFigures, start_ns: int, most: int) -> dict[str, Any]:
     attempt, ended = one.attempt, one.attempt.ended
     device = f"{attempt.host}/{attempt.device}" if attempt.host else attempt.device
     said = str(ended.get("stderr") or ended.get("error") or "")
@@ -120,21 +147,12 @@ def _attempt(one: AttemptFigures, start_ns: int) -> dict[str, Any]:
         "time": _time(None if window_s is None else window_s[1] - window_s[0]),
         "exit_code": attempt.exit_code,
         "energy": format_energy(one.energy) if one.energy.joules is not None else None,
-        "stderr": said[-MOST_STDERR:] if attempt.status != DONE else "",
+        "stderr": said[-most:] if attempt.status != DONE else "",
     }
 
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else format_duration(seconds)
-
-
-def _causes(found: BatchFigures) -> list[list[str]]:
-    """Items that are not done by cause, the most frequent first: the cause, how many, some of them."""
-    causes: dict[str, list[str]] = {}
-    for item in found.unfinished():
-        causes.setdefault(item.why or item.state.status, []).append(item.state.item.id)
-    ordered = sorted(causes.items(), key=lambda one: -len(one[1]))[:MOST_ROWS]
-    return [[cause, str(len(ids)), ", ".join(ids[:5]) + (" …" if len(ids) > 5 else "")] for cause, ids in ordered]
 
 
 def scaling_view(found: Sequence[BatchFigures | None]) -> dict[str, Any] | None:
@@ -169,16 +187,11 @@ def _each(one: BatchFigures) -> dict[str, Any] | None:
     return {"value": each.joules, "low": each.low, "high": each.high, "shown": format_energy(each)}
 
 
-def _host(tape: Tape) -> str:
-    return str(tape.meta.get("host", {}).get("name", ""))
-
-
 def _device(one: DeviceFigures, found: BatchFigures) -> list[Cell]:
     """The device's row of every table, with rates and waiting beside the time in which it was busy."""
     name, done, failed, retries, _, *used, idle = one.row()
     rates: list[Cell] = [one.done / found.duration_s, one.busy_s / found.duration_s] if found.duration_s else [None] * 2
-    each = one.microjoules / 1e6 / one.done if one.done and one.energy.joules is not None else None
-    return [name, done, failed, retries, *rates, max(found.duration_s - one.busy_s, 0.0), *used, each, idle]
+    return [name, done, failed, retries, *rates, max(found.duration_s - one.busy_s, 0.0), *used, idle]
 
 
 def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
@@ -188,11 +201,11 @@ def _heat(run: Run, found: BatchFigures) -> dict[str, Any] | None:
     low, high = min(starts), max(ends)
     if high <= low:
         return None
-    several = len({_host(tape) for tape in run.tapes}) > 1
+    several = len({tape.host for tape in run.tapes}) > 1
     rows = []
     for device in (one.device for one in found.devices if one.is_gpu):
         host, _, name = device.rpartition("/")
-        at, values = _readings([tape for tape in run.tapes if not several or _host(tape) == host], name)
+        at, values = _readings([tape for tape in run.tapes if not several or tape.host == host], name)
         # Not more steps than readings: empty ones would look like something.
         cells_n = min(CELLS, max(FEWEST_CELLS, len(at) // 2))
         known = np.isfinite(values)

@@ -11,25 +11,25 @@ from typing import Any
 from everywatt.api.power import mean_w, power_statistics
 from everywatt.api.run import IDLE_ROLE, Run
 from everywatt.batch.figures import BatchFigures
-from everywatt.batch.journal import DONE
 from everywatt.core.energy import Energy
 from everywatt.core.errors import EverywattError, ScopeError
 from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
-from everywatt.core.jsonio import document, plain
-from everywatt.footprint.carbon import Factors, Footprint, footprint
+from everywatt.core.jsonio import document, dumps, plain
+from everywatt.footprint.carbon import Factors, Footprint
 from everywatt.ledger.owners import Ledger
-from everywatt.report.html.batch import batch_of, batch_view, scaling_view
-from everywatt.report.html.figures import MISSING, by_reason, shown_energy
+from everywatt.ledger.text import by_reason, method_words, shown_name
+from everywatt.report.html.batch import batch_figures, batch_of, packed_batch, scaling_view
+from everywatt.report.html.figures import MISSING, shown_energy
 from everywatt.report.html.lines import CHARTS, Line, Tell, extent_s, lines_of, run_s, total_line
 from everywatt.report.html.llm import llm_view, models_view
 from everywatt.report.html.pyramid import share_out, shrink
 from everywatt.report.html.spans import bands_of, flames, phases_of
-from everywatt.report.ledger_text import method_words
-from everywatt.report.text import causes, certain_cpu_s, warnings, watts_text
+from everywatt.report.text import causes, certain_cpu_s, meter_text, run_footprint, warnings, watts_text, with_energy
 from everywatt.report.wall import fitted, wall_of
 
-# Packed ticks of a whole report; base64 makes them a third larger.
-MOST_BYTES = 560_000
+# Of a whole report's document, ticks included: with scripts and style a page is then below 1 MB.
+MOST_BYTES = 800_000
+LEAST_TICK_BYTES = 60_000  # of each run, however much else there is
 MOST_OWNERS = 20
 
 
@@ -50,12 +50,7 @@ def report_document(
         def told(share: float, text: str, place: int = place, run: Run = run) -> None:
             tell((place + share) / len(runs), f"{run.name}: {text}")
 
-        views.append(
-            {
-                **run_view(run, factors or Factors(), most, told, batches[place]),
-                "batch": plain(batch_view(run, batches[place])),
-            }
-        )
+        views.append(run_view(run, factors or Factors(), most, told, batches[place]))
     return document(
         "report",
         {
@@ -76,25 +71,15 @@ def made_now() -> dict[str, str]:
     return {"everywatt": __version__, "made": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
-def _per_item(factors: Factors, batch: BatchFigures | None) -> Factors:
-    """The finished items of a batch are its functional units, where no other number was given."""
-    if batch is None or factors.unit != "run" or not (done := batch.count(DONE)):
-        return factors
-    return replace(factors, units=float(done), unit="item")
-
-
 def run_view(
     run: Run, factors: Factors, most_bytes: float | None, tell: Tell, batch: BatchFigures | None = None
 ) -> dict[str, Any]:
-    """One run of the document."""
+    """One run of the document. Ticks have the bytes that the rest of it leaves them."""
     energy, net, idle = run.energy(), run.energy_net(), _baseline(run)
     lines = lines_of(run, lambda share, text: tell(0.6 * share, text))
-    tell(0.6, "collecting the ticks")
-    total = total_line(lines)
-    charts = charts_of([*lines, total] if total else lines, most_bytes)
-    tell(0.8, "phases")
+    tell(0.6, "phases")
     phases = phases_of(run)
-    tell(0.9, "owners and quality")
+    tell(0.7, "owners and quality")
     quality, owners = run.quality(), ledger_of(run)
     found: dict[str, Any] = {
         "name": run.name,
@@ -105,23 +90,30 @@ def run_view(
         "energy": shown_energy(energy),
         "net": shown_energy(net),
         "baseline": idle,
-        "figures": _figures(run, energy, net, idle, lines),
+        "figures": [*batch_figures(batch), *_figures(run, energy, net, idle, lines)],
         "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
         "warnings": by_reason(warnings(run, energy, quality), devices := {line.label for line in lines}),
         "devices": _devices(run, energy, lines),
-        "charts": charts,
+        "charts": [],
         "bands": bands_of(run),
         "phases": phases,
         "wall": wall_view(run),
         "llm": llm_view(run),
         "ledger": ledger_view(owners, devices),
         "flames": flames(run, None if isinstance(owners, str) else owners, phases),
-        "quality": _quality(quality),
-        "carbon": _carbon(footprint(run, _per_item(factors, batch))),
+        "quality": quality_view(quality),
+        "carbon": _carbon(run_footprint(run, factors)),
         "provenance": provenance(run),
         "reproduce": _reproduce(run),
+        "batch": packed_batch(run, batch),
     }
-    return dict(plain(found))
+    view = dict(plain(found))
+    tell(0.9, "collecting the ticks")
+    total = total_line(lines)
+    # A third of packed ticks is base64's.
+    left = None if most_bytes is None else max(0.75 * (most_bytes - len(dumps(view))), LEAST_TICK_BYTES)
+    view["charts"] = plain(charts_of([*lines, total] if total else lines, left))
+    return view
 
 
 def _baseline(run: Run) -> str | None:
@@ -140,11 +132,7 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
     if cpu_s is not None:
         about = f"{cpu_s / duration_s:.2f} CPUs on average"
         figures.insert(0, {"label": "CPU time", "value": format_duration(cpu_s), "about": about})
-    mean = mean_w(energy, duration_s)
-    if energy.joules and mean is not None:
-        # The interval of the energy has what gaps may hide, of which the mean of the observed time knows nothing.
-        sides = [side / energy.joules * mean for side in energy.sides()] if energy.coverage == 1.0 else []
-        shown = format_watts(mean, *sides)
+    if (shown := _mean(energy, duration_s)) is not None:
         figures.append({"label": "Mean power", "value": shown, "about": "energy / observed time"})
     peaks = [(float(line.watts.max()), line.label) for line in lines if line.in_total and len(line.watts)]
     if peaks and "modelled" not in energy.pedigree:
@@ -155,9 +143,20 @@ def _figures(run: Run, energy: Energy, net: Energy, idle: str | None, lines: Seq
     return figures
 
 
+def _mean(energy: Energy, duration_s: float) -> str | None:
+    """Mean power with its interval; without one where there are gaps, which the mean of the observed time excludes."""
+    mean = mean_w(energy, duration_s)
+    if not energy.joules or mean is None:
+        return None
+    sides = [side / energy.joules * mean for side in energy.sides()] if energy.coverage == 1.0 else []
+    return format_watts(mean, *sides)
+
+
 def _devices(run: Run, energy: Energy, lines: Sequence[Line]) -> list[dict[str, Any]]:
     """What each device drew; those in the total first, others marked."""
-    parts = dict(energy.parts)
+    # Of several hosts each is a part, whose parts are its devices.
+    inner = {f"{host} {name}": part for host, whole in energy.parts for name, part in whole.parts}
+    parts = {**dict(energy.parts), **inner}
     labels: dict[str, tuple[str, str]] = {}
     for tape in run.tapes:
         for group in tape.groups:
@@ -229,13 +228,15 @@ def ledger_view(ledger: Ledger | str, devices: Container[str] = ()) -> dict[str,
     """The owners as the page shows them, or the reason that there are none."""
     if isinstance(ledger, str):
         return {"refused": ledger}
-    data: dict[str, Any] = ledger.to_dict(top=MOST_OWNERS)
+    data: dict[str, Any] = ledger.to_dict(top=min(MOST_OWNERS, with_energy(ledger)))
     data["notes"] = by_reason(data["notes"], devices)
     data["total"] = shown_energy(replace(ledger.total, parts=()))
     rest = data["rest"]
     for row in [*data["owners"], *([rest] if rest else [])]:
         energy = {**row["energy"], "parts": {}}
         low, joules, high = energy["low"], energy["joules"], energy["high"]
+        if "owner" in row:  # the rest has none
+            row["owner"] = {**row["owner"], "label": shown_name(row["owner"]["label"])}
         row["method"] = method_words(row["method"]) if row.get("method") else ""
         row["energy"] = {**energy, "shown": format_quantity(joules, "J", joules - low, high - joules)}
     return data
@@ -259,7 +260,7 @@ def wall_view(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _quality(found: dict[str, Any]) -> dict[str, Any]:
+def quality_view(found: dict[str, Any]) -> dict[str, Any]:
     """Rates, gaps and the meter's own cost."""
     gaps = found["gaps"]
     return {
@@ -267,9 +268,7 @@ def _quality(found: dict[str, Any]) -> dict[str, Any]:
         "gaps": gaps[:100],
         "gap_count": len(gaps),
         "gap_s": sum(gap["duration_s"] for gap in gaps),
-        "meter": [
-            {**cost, "cpu_shown": format_duration(float(cost.get("cpu_s") or 0.0))} for cost in found["meter"] if cost
-        ],
+        "meter": meter_text(found),
         "sealed": found["sealed"],
     }
 
@@ -355,7 +354,7 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
             "name": run.name,
             "energy": shown_energy(replace(energy, parts=())),
             "duration_shown": format_duration(run.duration_s),
-            "mean_shown": _watts(energy, mean := mean_w(energy, run.duration_s), mean),
+            "mean_shown": _mean(energy, run.duration_s) or MISSING,
             "ratio": None,
             "why": "",
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from itertools import zip_longest
 from typing import Any
@@ -23,21 +23,6 @@ def shown_energy(energy: Energy) -> dict[str, Any]:
 
 
 MISSING = "–"
-
-
-def shown_name(name: str) -> str:
-    """A name that was given by others, on one line; one of nothing but spaces can be seen."""
-    return " ".join(name.split()) or "(blank)"
-
-
-def by_reason(lines: Iterable[str], devices: Container[str]) -> list[str]:
-    """Lines `device: reason`; those with the same reason as one, which names its devices."""
-    found: dict[tuple[str, bool], list[str]] = {}
-    for line in lines:
-        device, _, reason = line.partition(": ")
-        known = device in devices
-        found.setdefault((reason if known else line, known), []).append(device)
-    return [f"{', '.join(of)}: {reason}" if known else reason for (reason, known), of in found.items()]
 
 
 def table_view(table: Table) -> dict[str, Any]:

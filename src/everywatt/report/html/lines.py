@@ -12,7 +12,7 @@ from everywatt.api.run import Run
 from everywatt.core.channels import Channel, Kind
 from everywatt.core.clocks import NS
 from everywatt.energy.sources import Source, addable, sources
-from everywatt.report.html.figures import shown_name
+from everywatt.ledger.text import shown_name
 from everywatt.report.html.pyramid import Floats, Ints, Series
 from everywatt.tape.columns import load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
@@ -68,23 +68,18 @@ def lines_of(run: Run, tell: Tell = lambda share, text: None) -> list[Line]:
     """Every line of a run, power first. Ticks of several segments follow one another, with a hole between."""
     found: dict[tuple[str, str], Line] = {}
     windows = dict(zip(run.tapes, run.windows(), strict=True))
-    several = len({_host(tape) for tape in run.tapes}) > 1
+    several = len({tape.host for tape in run.tapes}) > 1
     work = [(tape, group) for tape in run.tapes for group in tape.groups if not group.info.table]
     for place, (tape, group) in enumerate(work):
         tell(place / max(len(work), 1), f"reading {group.info.name}")
         for line in _lines(tape, group, windows[tape], offset_ns_of(run, tape)):
-            host = f"{_host(tape)} " if several else ""
+            host = f"{tape.host} " if several else ""
             one = replace(line, label=host + line.label, device=host + line.device)
             key = (one.chart, one.label)
             found[key] = _joined(found[key], one) if key in found else one
     for line in _logged(run):
         found[(line.chart, line.label)] = line
     return sorted(found.values(), key=lambda line: (list(CHARTS).index(line.chart), not line.in_total))
-
-
-def _host(tape: Tape) -> str:
-    host = tape.meta.get("host")
-    return str(host.get("name", "")) if isinstance(host, dict) else str(host or "")
 
 
 def offset_ns_of(run: Run, tape: Tape) -> int:

@@ -15,9 +15,10 @@ from everywatt.bench.llm.comparing import is_llm
 from everywatt.bench.llm.energy import SERVER
 from everywatt.bench.llm.leaderboard import leaderboard
 from everywatt.bench.llm.metrics import Metrics
-from everywatt.bench.llm.records import OK, dataset_name, model_name
+from everywatt.bench.llm.plan import LlmPlan
+from everywatt.bench.llm.records import OK
 from everywatt.bench.llm.result import evaluate_folder, knee, repeats_data
-from everywatt.bench.llm.rows import LOADS, figure_rows, figure_text, load_row, percent_text
+from everywatt.bench.llm.rows import LOADS, MISSING, figure_rows, figure_text, load_row
 from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_energy
 from everywatt.core.tables import Cell, Column, Quantity, Table
@@ -40,9 +41,9 @@ def llm_view(run: Run) -> dict[str, Any] | None:
         return {"refused": "no query finished"}
     items = [{**item, "level": one.level} for one in found for item in one.items]
     return {
-        "model": model_name(plan),
-        "dataset": dataset_name(plan),
-        "client": plan["client"]["client"],
+        "model": plan.model_name,
+        "dataset": plan.dataset_name,
+        "client": plan.client["client"],
         "answer": _answer(found) + _unsent(plan, found),
         "boundary": found[0].bill.about,
         "loads": {"heads": list(LOADS), "rows": [list(load_row(one)) for one in found]},
@@ -78,7 +79,9 @@ def models_view(runs: Sequence[Run]) -> dict[str, Any] | None:
             "name": f"{place.model}, {place.metrics.level}",
             "run": place.run,
             "accuracy": place.accuracy.to_dict(),
-            "joules": place.metrics.figures["energy_per_request"].to_dict(),
+            "accuracy_shown": str(place.metrics.accuracy or MISSING),
+            "joules": (each := place.metrics.figures["energy_per_request"]).to_dict(),
+            "joules_shown": figure_text(each),
             "per_joule": figure_text(place.metrics.figures["accuracy_per_joule_mean"]),
             "per_token": figure_text(place.metrics.figures["energy_per_output_token"]),
             "pedigree": place.metrics.bill.gross.pedigree,
@@ -101,16 +104,16 @@ def _answer(found: Sequence[Metrics]) -> str:
         f"At {best.level}, with the lowest energy per request of {len(found)} loads, the" if len(found) > 1 else "The"
     )
     whose = "server" if best.bill.boundary == SERVER else "machine"
-    right = "" if best.accuracy is None else f", accuracy {percent_text(best.accuracy)}"
+    right = "" if best.accuracy is None else f", accuracy {best.accuracy}"
     return (
         f"{load} {whose} used {format_energy(best.bill.gross)} for {best.queries} queries, {best.answered} of them "
         f"answered{right}: {' and '.join(per)}."
     )
 
 
-def _unsent(plan: Mapping[str, Any], found: Sequence[Metrics]) -> str:
+def _unsent(plan: LlmPlan, found: Sequence[Metrics]) -> str:
     """A sentence about queries that were planned and never sent, as where the server died; else nothing."""
-    planned = min(plan["dataset"].get("items") or 0, plan.get("max_queries") or math.inf)
+    planned = min(plan.dataset.items or 0, plan.max_queries or math.inf)
     sent = min(one.queries for one in found)
     return f" Only {sent} of {planned} planned queries were sent." if 0 < sent < planned < math.inf else ""
 
@@ -120,7 +123,7 @@ def _subjects(found: Sequence[Metrics]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(name for one in found for name in one.subjects))
     if len(names) < 2:
         return None
-    rows = [[name, *(percent_text(one.subjects.get(name)) for one in found)] for name in names]
+    rows = [[name, *(str(one.subjects.get(name, MISSING)) for one in found)] for name in names]
     return {"heads": ["Subject", *(one.level for one in found)], "rows": rows}
 
 

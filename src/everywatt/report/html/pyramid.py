@@ -10,6 +10,7 @@ zooming in there is exact.
 from __future__ import annotations
 
 import base64
+import json
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -184,7 +185,16 @@ def pack(columns: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
     arrays = {name: _typed(values) for name, values in columns.items()}
     raw = b"".join(array.tobytes() for array in arrays.values())
     heads = [[name, array.dtype.str[1:], len(array)] for name, array in arrays.items()]
-    return {"columns": heads, "deflate": base64.b64encode(zlib.compress(raw)).decode("ascii")}
+    return {"columns": heads, "deflate": _deflated(raw)}
+
+
+def pack_json(value: object) -> dict[str, str]:
+    """Plain data as `{"deflate": base64}`, for what is long and much alike."""
+    return {"deflate": _deflated(json.dumps(value, separators=(",", ":")).encode())}
+
+
+def _deflated(raw: bytes) -> str:
+    return base64.b64encode(zlib.compress(raw)).decode("ascii")
 
 
 def _typed(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

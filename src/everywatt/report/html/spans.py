@@ -15,10 +15,12 @@ from everywatt.core.errors import EverywattError
 from everywatt.core.format import format_duration, format_energy, format_quantity, format_watts
 from everywatt.core.spans import Span
 from everywatt.ledger.owners import Ledger
-from everywatt.report.html.figures import shown_energy, shown_name
+from everywatt.ledger.text import shown_name
+from everywatt.report.html.figures import shown_energy
 from everywatt.report.html.lines import offset_ns_of
 from everywatt.report.html.pyramid import pack
 
+ITEM = "item"  # role of the spans of a batch
 MOST_BANDS = 10_000
 MOST_PHASES = 60
 MOST_SPANS = 5_000  # the ledger by span, and the energies one by one, of more take seconds
@@ -70,7 +72,7 @@ def _about(seconds: float) -> float:
 def phases_of(run: Run) -> dict[str, Any]:
     """Spans by name: how many, how long, joules with interval, mean watts, share of the run; the longest names."""
     by_name: dict[str, list[Span]] = {}
-    found = run.spans
+    found = [span for span in run.spans if span.attributes.get("role") != ITEM]  # they are in the table of items
     for span in found:
         by_name.setdefault(_label(span) if len(found) <= MOST_SPANS else span.name, []).append(span)
     until_ns = {span.id: tape.extent_ns()[1] for tape in run.tapes for span in tape.spans() if span.end_ns is None}
@@ -164,8 +166,9 @@ def _spans(run: Run, phases: dict[str, Any]) -> dict[str, Any] | None:
     nodes: dict[str, _Node] = {}
     for span in spans.values():
         node = root
-        for name in reversed(_path(span, spans)):
-            node = node.children.setdefault(name, _Node())
+        for around in reversed(_path(span, spans)):
+            if around.attributes.get("role") != "run":  # the run is the root: its own share is outside the spans
+                node = node.children.setdefault(_label(around), _Node())
         node.spans += 1
         nodes[span.id] = node
     for entry in ledger.entries:
@@ -176,14 +179,12 @@ def _spans(run: Run, phases: dict[str, Any]) -> dict[str, Any] | None:
     return _view("run", root, ledger.total, known=known)
 
 
-def _path(span: Span, spans: dict[str, Span]) -> list[str]:
-    """The names of a span and of those around it, the outermost last."""
-    around = span
-    path, seen = [_label(span)], {span.id}
-    while around.parent in spans and around.parent not in seen:
-        seen.add(around.parent)
-        around = spans[around.parent]
-        path.append(_label(around))
+def _path(span: Span, spans: dict[str, Span]) -> list[Span]:
+    """A span and those around it, the outermost last."""
+    path, seen = [span], {span.id}
+    while (parent := path[-1].parent) in spans and parent not in seen:
+        seen.add(parent)
+        path.append(spans[parent])
     return path
 
 

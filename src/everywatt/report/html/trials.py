@@ -83,7 +83,8 @@ def _same_words(cells: Sequence[Cell]) -> bool:
 
 def _title(found: Sequence[Figures], choice: Choice | None) -> str:
     if choice is not None:
-        return f"{len(found)} settings of {found[0].candidate.text}"
+        same = len({one.candidate.text for one in found}) == 1
+        return f"{len(found)} settings of {found[0].candidate.text if same else ', '.join(found[0].candidate.params)}"
     return (
         " against ".join(one.candidate.label if _named(one) else one.candidate.text for one in found)
         if len(found) < 3
@@ -140,14 +141,13 @@ def ratios_of(place: int, one: Figures) -> list[dict[str, Any]]:
 
 
 def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, Any]:
-    known = finite(found.high) is not None
     return {
         "place": place,
         "label": label,
         "what": what,
         "value": found.ratio,
-        "low": found.low if known else None,
-        "high": found.high if known else None,
+        "low": finite(found.low),
+        "high": finite(found.high),
         "shown": str(found.cell),
         "trials": found.trials,
         "verdict": found.text(label, what="energy" if what.startswith("energy") else what),

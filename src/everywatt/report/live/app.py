@@ -1,9 +1,9 @@
 """The full-screen view (Textual, extra `tui`): one widget that draws the board and redraws only lines that changed.
 
-Textual's own tables redraw every cell they are told about. Two DataTables of 5 and 20 rows, a Sparkline and a Footer
-with new values once a second took 3.8 % of a core on a 2-core VM; the whole monitor with this widget takes 0.7 %. Fixed
-column widths and `update_cell` for the cells that changed do not help: one DataTable of 30 rows took 3.2 % so (this
-widget with the same rows 0.8 %, a Static 0.9 %).
+Textual's own widgets cost more where values change with every refresh. CPU time of one refresh of 30 rows with four
+changed cells each, on a terminal of 140 × 40 (medians of three interleaved turns of 40 refreshes): this widget 4.0 ms,
+with two Sparklines 8.5, with a ProgressBar 5.7, a Static with the same text 8.9, a DataTable of fixed widths whose
+changed cells are set by `update_cell` 37. A Footer adds nothing, as it does not change.
 """
 
 from __future__ import annotations

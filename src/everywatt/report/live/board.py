@@ -9,7 +9,7 @@ from typing import Any
 from everywatt.core.format import format_quantity
 from everywatt.core.tables import display_width
 from everywatt.ledger.owners import OwnerKind
-from everywatt.report.ledger_text import method_words
+from everywatt.ledger.text import method_words
 from everywatt.report.live import format as show
 from everywatt.report.live.format import UNITS
 from everywatt.report.live.snapshot import DeviceNow, ModelNow, OwnerNow, Snapshot, WorkNow
@@ -95,15 +95,12 @@ def _state(device: DeviceNow) -> str:
 DEVICE_COLUMNS: tuple[Column, ...] = (
     Column("device", "DEVICE", 10, lambda d, u: d.name, left=True),
     Column("label", "NAME", 26, lambda d, u: d.label, 12, left=True, style=lambda d: "dim"),
-    Column("power", "POWER", 8, lambda d, u: show.watts(d.power_w), style=device_style),
-    Column("avg1", "1 S", 8, lambda d, u: show.watts(d.averages_w[0]), 10),
-    Column("avg5", "5 S", 8, lambda d, u: show.watts(d.averages_w[1]), 8),
-    Column("avg15", "15 S", 8, lambda d, u: show.watts(d.averages_w[2]), 6),
-    Column("energy", "ENERGY", 10, lambda d, u: show.energy(d.energy.joules, u)),
-    Column(
-        "sure", "95 %", 8, lambda d, u: show.half_width(d.energy.low, d.energy.high, d.energy.joules), 5,
-        style=lambda d: "dim",
-    ),
+    Column("power", "POWER", 8, lambda d, u: show.watts(d.power_w, show.spread(d.energy)), style=device_style),
+    Column("avg1", "1 S", 8, lambda d, u: show.watts(d.averages_w[0], show.spread(d.energy)), 10),
+    Column("avg5", "5 S", 8, lambda d, u: show.watts(d.averages_w[1], show.spread(d.energy)), 8),
+    Column("avg15", "15 S", 8, lambda d, u: show.watts(d.averages_w[2], show.spread(d.energy)), 6),
+    Column("energy", "ENERGY", 10, lambda d, u: show.energy(d.energy.joules, u, show.spread(d.energy))),
+    Column("sure", "95 %", 8, lambda d, u: show.half_width(d.energy), 5, style=lambda d: "dim"),
     Column("use", "UTIL", 5, lambda d, u: show.percent(d.utilisation_pct), 1, style=_use_style),
     Column("memory", "MEMORY", 10, lambda d, u: show.gib(d.memory_bytes, d.memory_total_bytes), 2),
     Column("temperature", "TEMP", 6, lambda d, u: show.number(d.temperature_c, "°C"), 3),
@@ -114,9 +111,9 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
 
 OWNER_COLUMNS: tuple[Column, ...] = (
     Column("kind", "KIND", 12, lambda o, u: o.kind, 6, left=True, style=lambda o: "dim"),
-    Column("power", "POWER", 8, lambda o, u: show.watts(o.power_w)),
-    Column("energy", "ENERGY", 10, lambda o, u: show.energy(o.joules, u)),
-    Column("sure", "95 %", 8, lambda o, u: show.half_width(o.low, o.high, o.joules), 5, style=lambda o: "dim"),
+    Column("power", "POWER", 8, lambda o, u: show.watts(o.power_w, show.spread(o))),
+    Column("energy", "ENERGY", 10, lambda o, u: show.energy(o.joules, u, show.spread(o))),
+    Column("sure", "95 %", 8, lambda o, u: show.half_width(o), 5, style=lambda o: "dim"),
     Column("cpu", "CPU", 6, lambda o, u: show.percent(o.cpu_pct), 1),
     Column("gpu", "GPU", 6, lambda o, u: show.percent(o.gpu_pct), 2),
     Column("memory", "MEMORY", 8, lambda o, u: show.gib(o.memory_bytes), 3),
@@ -209,8 +206,8 @@ HELP = (
     "Red: throttled by power cap or heat, or at the limit. Yellow: near the limit.",
     "Owners share what each device drew; idle, meter (everywatt itself) and what",
     "could not be attributed have rows of their own, so all rows add up. They are",
-    "worked out every few seconds, so that this view costs little: the head says",
-    "until when they are.",
+    "updated every few seconds, which keeps the cost of this view low; the heading",
+    "shows how old they are.",
 )
 
 
@@ -255,12 +252,13 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     gap = " " * max(0, width - len(left) - len(state) - len(clock) - 1)
     title: Line = [(left, "title"), (state, "hot"), (f"{gap}{clock} ", "title")]
     total = snapshot.total
-    energy = show.energy(total.joules, view.unit)
-    sure = show.half_width(total.low, total.high, total.joules)
+    share = show.spread(total)
+    energy = show.energy(total.joules, view.unit, share)
+    sure = show.half_width(total)
     named = zip(("1s", "5s", "15s"), snapshot.averages_w, strict=True)
-    averages = "  ".join(f"{name} {show.watts(value)}" for name, value in named)
+    averages = "  ".join(f"{name} {show.watts(value, share)}" for name, value in named)
     pieces: Line = [
-        (f" {show.watts(snapshot.total_w):>8} ", "power"),
+        (f" {show.watts(snapshot.total_w, share):>8} ", "power"),
         (f"  {averages}  ", "dim"),
         (f" {energy}", "power"),
         (
@@ -298,16 +296,16 @@ def _devices(snapshot: Snapshot, view: View, width: int) -> list[Line]:
         style = "" if device.in_total else "dim"
         line = [(" ", ""), *row_line(columns, device, view.unit, ascii_only=view.ascii, style=style)]
         if spark >= NARROW_SPARK // 2:
-            top = max(device.history_w, default=0.0)
-            line.append((show.sparkline(device.history_w, spark, ascii_only=view.ascii, top=top), "bar"))
+            line.append((show.sparkline(device.history_w, spark, ascii_only=view.ascii), "bar"))
         lines.append(line)
     return lines
 
 
 def _chart(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]:
     """The power of the whole over time, on a screen that has room for it."""
-    labels = [show.watts(max(snapshot.history_w)), *[""] * (height - 2), show.watts(0.0)]
-    drawn = show.chart(snapshot.history_w, width - LABEL - 2, height, ascii_only=view.ascii)
+    shown = snapshot.history_w[-(width - LABEL - 2) :]
+    labels = [show.watts(max(shown), show.spread(snapshot.total)), *[""] * (height - 2), show.watts(0.0)]
+    drawn = show.chart(shown, width - LABEL - 2, height, ascii_only=view.ascii)
     return [[], *([(f"{label:>{LABEL}} ", "dim"), (line, "bar")] for label, line in zip(labels, drawn, strict=True))]
 
 
@@ -326,11 +324,6 @@ def _progress(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     return [[], [(counts, "power"), (failed, "hot"), (drawn, "bar"), (f"{rest}{each}", "")]]
 
 
-def owner_rows(height: int) -> int:
-    """How many owners fit into so many lines: two are for the heads."""
-    return max(0, height - 2)
-
-
 def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Line]:
     owners = snapshot.owners
     if owners is None or height < 3:
@@ -347,7 +340,7 @@ def _owners(snapshot: Snapshot, view: View, width: int, height: int) -> list[Lin
         more = min(spare, max(0, longest - columns[-1].width))
         columns[-1], room = replace(columns[-1], width=columns[-1].width + more), room - more
     name = owner_name(max(8, room), owners.age_s)
-    shown = rows[view.scroll : view.scroll + owner_rows(height)]
+    shown = rows[view.scroll : view.scroll + height - 2]  # two lines are for the heads
     all_columns = [name, *columns]
     lines = [[], [(" ", ""), *head_line(all_columns, view.sort, ascii_only=view.ascii)]]
     lines += [

@@ -183,10 +183,10 @@ def heading(snapshot: Snapshot) -> str:
     host = f" on {snapshot.host.name}" if snapshot.host.name else ""
     if snapshot.total_w is None and snapshot.total.refused:
         return f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {snapshot.total.refused}"
-    total = energy_text(snapshot.total)
+    power, total = show.watts(snapshot.total_w, show.spread(snapshot.total)), energy_text(snapshot.total)
     scope = " · ".join(filter(None, (snapshot.scope, snapshot.total.pedigree)))
     when = f"since {snapshot.since}" if snapshot.since else f"in {format_duration(snapshot.elapsed_s)}"
     return (
-        f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {show.watts(snapshot.total_w)}, "
+        f"{snapshot.source}{host}, {snapshot.when.astimezone():%H:%M:%S}: {power}, "
         f"{total} {when}{f' · {scope}' if scope else ''}"
     )

@@ -3,40 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from everywatt.core.format import format_joules, format_number, format_percent, format_watts, in_ascii
+from everywatt.core.format import WIDE, format_number, format_percent, format_rounded, in_ascii
 from everywatt.core.tables import display_width
+from everywatt.core.units import J_PER_KWH
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = ".:-=+*#@"
 _ASCII = str.maketrans(BLOCKS + "░", ASCII_BLOCKS + ".")
 UNITS = ("J", "Wh", "kWh")
-_PER_UNIT = {"Wh": 3600.0, "kWh": 3.6e6}
+_PER_UNIT = {"Wh": J_PER_KWH / 1000, "kWh": J_PER_KWH}
 NOTHING = "-"
 
 
-def watts(value: float | None) -> str:
-    """`182.3 W`, `12.41 kW`, `-`."""
-    return NOTHING if value is None else format_watts(value)
+class Figure(Protocol):
+    """Joules with the ends of their 95 % interval, where they are known."""
+
+    @property
+    def joules(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
 
 
-def energy(joules: float | None, unit: str = "J") -> str:
-    """Four digits with the unit; `-` where it is not known."""
+def spread(figure: Figure) -> float:
+    """Half the width of its interval as a share of it; 0 where that is not known."""
+    if figure.low is None or figure.high is None or not figure.joules:
+        return 0.0
+    return (figure.high - figure.low) / 2 / abs(figure.joules)
+
+
+def watts(value: float | None, share: float = 0.0) -> str:
+    """`182.3 W`, `12.41 kW`, `-`; with an interval of this share of it, its digits: `182 W`, `≈ 3.3 W`."""
+    return NOTHING if value is None else _rounded(value, "W", share)
+
+
+def energy(joules: float | None, unit: str = "J", share: float = 0.0) -> str:
+    """At most four digits with the unit, as `watts`; `-` where it is not known."""
     if joules is None:
         return NOTHING
     if unit not in _PER_UNIT:
-        return format_joules(joules)
+        return _rounded(joules, "J", share)
     amount = joules / _PER_UNIT[unit]
     # Not more than three decimals: the column is narrow.
     return f"{amount:.3f} {unit}" if abs(amount) < 1 else format_number(amount, unit)
 
 
-def half_width(low: float | None, high: float | None, joules: float | None) -> str:
+def _rounded(value: float, unit: str, share: float) -> str:
+    """The digits that the interval leaves; two where it is wide."""
+    text = format_rounded(unit, (1.0 if share > WIDE else share) * abs(value), value)
+    return f"≈ {text}" if share > WIDE else text
+
+
+def half_width(figure: Figure) -> str:
     """`±1.2 %` of the energy; `>100 %` where the figure says little more than its order of magnitude."""
-    if low is None or high is None or not joules:
+    share = spread(figure)
+    if not share:
         return NOTHING
-    share = 50 * (high - low) / abs(joules)
-    return f"±{format_percent(share / 100)}" if share <= 100 else ">100 %"
+    return ">100 %" if share > 1 else "<0.1 %" if share < 0.0005 else f"±{format_percent(share)}"
 
 
 def percent(value: float | None) -> str:

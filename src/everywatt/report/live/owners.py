@@ -22,7 +22,8 @@ from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
 from everywatt.core.errors import EverywattError
-from everywatt.energy.sources import systematic_terms
+from everywatt.energy.sources import sources
+from everywatt.energy.window import source_energy
 from everywatt.ledger.counters import ANYTHING, Factors
 from everywatt.ledger.engine import DeviceAccount
 from everywatt.ledger.groups import Grouping
@@ -52,10 +53,6 @@ SILENT_NS = 5 * NS
 MOST = 500  # owners of a device that are kept apart
 ENDED = Owner(OwnerKind.OTHER, "ended", "ended")
 NOT_YET = "too little time has passed"
-
-
-def _cpu_doubt(line: Line, packages: int, use: TapeUse) -> tuple[float, bool]:
-    return cpu_time_doubt(line.channel, packages > 1 and not len(use.packages), use.threads_per_core)
 
 
 class OwnersAsker(Protocol):
@@ -132,6 +129,8 @@ class RunningOwners:
         self._levels_s = 0.0
         self._factors: dict[Owner, Factors] = {}
         self._newcomer = ANYTHING  # the interval of an owner that came since they were found
+        self._lost = 0.0  # how far what is unattributed may be above its amount, as a part of all joules
+        self._from_ns = 0  # since when the tape of now was shared out
         self._factors_s = 0.0
         self._memory: dict[int, float] = {}
         self._memory_at = 0
@@ -172,6 +171,7 @@ class RunningOwners:
         """Go on with another tape of the same machine: time that was shared out before is not shared out again."""
         if self._tape is not tape:
             self._tape, self._memory, self._memory_at = tape, {}, 0
+            self._from_ns = 0
 
     def _find_levels(self, tape: Tape, now_s: float) -> bool:
         """Find idle levels again where it is time; whether it did."""
@@ -199,6 +199,8 @@ class RunningOwners:
             return owners[index]
 
         packages = {n.label: device_number(n.channel) for n in counted if n.channel.domain is Domain.PACKAGE}
+        known = packages_known(roll, packages.values())
+        doubts: dict[str, tuple[float, float | None]] = {}  # of CPU time, and of how many CPUs where power saturates
         latest: dict[str, tuple[DeviceAccount[Owner], str]] = {}
         gpu_s: list[Uses] = []
         for line in counted:
@@ -209,54 +211,65 @@ class RunningOwners:
                 stretches, uses, holders, method = share.stretches, share.uses, share.holders, share.method
                 gpu_s.append(share.gpu_s)
             else:
-                package = packages.get(line.label) if packages_known(roll, packages.values()) else None
+                package = packages.get(line.label) if known else None
+                several = len(packages) > 1 and not known
+                unsure, saturates = cpu_time_doubt(line.channel, several, use.threads_per_core)
+                doubts[line.label] = unsure, roll.cpus(package) if saturates else None
                 uses, method = cpu.on_package(roll, package), CPU_TIME
                 stretches, holders = cpu.stretches, Uses.none()
             joules, seconds = line.between(stretches.starts_ns, stretches.ends_ns)
-            if method == CPU_TIME and _cpu_doubt(line, len(packages), use)[1]:
+            if method == CPU_TIME and saturates:
                 uses, method = cpu.weighted(roll, uses, package, seconds)
             level = self._levels[line.label].level
             latest[line.label] = accumulate(joules, seconds, level, uses, holders, len(roll)).by(owner_of), method
         if not latest:
             return None
-        self._until_ns = window[1]
+        self._from_ns, self._until_ns = self._from_ns or window[0], window[1]
         for label, (account, _) in latest.items():
             self._accounts.setdefault(label, DeviceAccount()).merge(account)
-        self._find_intervals(counted, {label: method for label, (_, method) in latest.items()}, use)
+        self._find_intervals(tape, counted, {label: method for label, (_, method) in latest.items()}, doubts)
         used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
         memory = self._memories(roll, owner_of)
         return self._owners(latest.values(), used, memory, (window[1] - window[0]) / NS)
 
-    def _find_intervals(self, counted: Sequence[Line], methods: Mapping[str, str], use: TapeUse) -> None:
-        """How far the joules of owners since the view began may be off, as parts of them."""
+    def _find_intervals(
+        self,
+        tape: Tape,
+        counted: Sequence[Line],
+        methods: Mapping[str, str],
+        doubts: Mapping[str, tuple[float, float | None]],
+    ) -> None:
+        """How far the joules of owners since the view began may be off, as parts of them.
+
+        Devices have the budgets of their energy on the tape of now.
+        """
         now_s, began_s = self._clock(), self._cpu_clock()
         if now_s < self._factors_s:
             return
-        packages = sum(line.channel.domain is Domain.PACKAGE for line in counted)
-        found: dict[Owner, list[tuple[float, Budget]]] = {}
+        found: dict[Owner, list[tuple[float, Budget, float]]] = {}
         newcomers: list[Factors] = []
+        whole_j = 0.0
+        devices = {source.label: source for source in sources(tape)}
         for line in counted:
-            account, channel = self._accounts.get(line.label), line.channel
-            if account is None:
+            account = self._accounts.get(line.label)
+            if account is None or line.label not in devices:
                 continue
-            if is_gpu(channel.device):
-                words = [word for word in methods.get(line.label, "").split("+") if word]
-                unsure, cpus = max((UNSURE[word] for word in words), default=UNSURE["sm time"]), None
-            else:
-                unsure, saturates = _cpu_doubt(line, packages, use)
-                cpus = use.capacity() / max(packages, 1) if saturates else None
-            joules, seconds = max(account.whole_j, 0.0), line.observed_ns / NS
-            widths_j = joules * (channel.facts.gain_pct or 0.0) / 100, (channel.facts.offset_w or 0.0) * seconds
-            whole = Budget(tuple(systematic_terms(channel, channel.device, *widths_j)))
+            words = [word for word in methods.get(line.label, "").split("+") if word]
+            of_gpu = max((UNSURE[word] for word in words if word in UNSURE), default=UNSURE["sm time"]), None
+            unsure, cpus = doubts.get(line.label, of_gpu)
+            energy = source_energy(devices[line.label], self._from_ns, self._until_ns)
+            whole = energy.budget.scaled(max(account.whole_j, 0.0) / energy.joules) if energy.joules else Budget()
+            whole_j += max(account.whole_j, 0.0)
             level = self._levels[line.label].level
             made = account_budgets(account, line.label, whole, level, unsure, IDLE, UNATTRIBUTED, cpus)
-            for owner, pair in made.items():
-                found.setdefault(owner, []).append(pair)
+            most_j = account.whole_j + whole.sides(account.whole_j)[1]
+            for owner, (joules, budget) in made.items():
+                found.setdefault(owner, []).append((joules, budget, most_j))
             newcomers.append(Factors.of_newcomer(account, whole, level, unsure, made.get(IDLE, (0.0,))[0]) or ANYTHING)
-        self._factors = {
-            owner: Factors.of(Budget.sum(budget for _, budget in pairs), sum(joules for joules, _ in pairs))
-            for owner, pairs in found.items()
-        }
+        self._factors = {owner: Factors.of(*_together(parts)) for owner, parts in found.items()}
+        if whole_j > 0:
+            lost, lost_j, most_j = _together(found[UNATTRIBUTED])
+            self._lost = min(lost.sides()[1], max(most_j - lost_j, 0.0)) / whole_j
         if newcomers:  # on which devices it will be is not known
             self._newcomer = Factors(min(one.low for one in newcomers), max(one.high for one in newcomers))
         self._factors_s = now_s + min(max(INTERVALS_S, (self._cpu_clock() - began_s) / LEVELS_SHARE), LEVELS_MOST_S)
@@ -264,13 +277,16 @@ class RunningOwners:
     def _window(self, edges: Sequence[int], counted: Sequence[Line], end_ns: int) -> tuple[int, int] | None:
         """From the last answer to the newest reading of processes; None where that is too short.
 
-        What ends where some device was not read yet would lack its joules; one that is silent is not waited for.
+        What ends where some device was not read yet would lack its joules; one that is silent is not waited for. What
+        begins before the readings that are remembered would lack them too.
         """
         if len(edges) < 2:
             return None
         newest_ns = max((line.at_ns for line in counted), default=0)
         read_ns = min((line.at_ns for line in counted if newest_ns - line.at_ns < SILENT_NS), default=0)
-        window = (max(self._until_ns, edges[0]), edges[max(0, bisect_right(edges, min(read_ns, end_ns)) - 1)])
+        first_ns = min((line.trace[0][0] for line in counted if line.trace), default=0)
+        start_ns = max(self._until_ns, edges[0], first_ns)
+        window = (start_ns, edges[max(0, bisect_right(edges, min(read_ns, end_ns)) - 1)])
         return None if (window[1] - window[0]) / NS < SHORTEST_S / 2 else window
 
     def _owners(
@@ -291,6 +307,7 @@ class RunningOwners:
                 if joules > 0 and owner not in (IDLE, UNATTRIBUTED):
                     how.setdefault(owner, {})[method] = None
         sums_j = self._sums(now_j)
+        lost_j = self._lost * sum(account.whole_j for account in self._accounts.values())
         entries = []
         for owner in dict.fromkeys((*now_j, *used)):
             cpu_s, gpu_s = used.get(owner, (0.0, 0.0))
@@ -307,7 +324,7 @@ class RunningOwners:
                     memory.get(owner) or None,
                     ("; " if owner == UNATTRIBUTED else "+").join(filter(None, how.get(owner, ()))),
                     sum_j * factors.low,
-                    sum_j * factors.high,
+                    sum_j + lost_j if owner == UNATTRIBUTED else sum_j * factors.high,
                 )
             )
         entries.sort(key=lambda entry: -entry.power_w)
@@ -340,6 +357,12 @@ class RunningOwners:
                 owner = owner_of(len(SPECIAL) + number)
                 found[owner] = found.get(owner, 0.0) + size
         return found
+
+
+def _together(parts: Iterable[tuple[float, Budget, float]]) -> tuple[Budget, float, float]:
+    """Budget, joules and the most that it may be of an owner of several devices."""
+    joules, budgets, most_j = zip(*parts, strict=True)
+    return Budget.sum(budgets), sum(joules), sum(most_j)
 
 
 def _by_owner(owner_of: Callable[[int], Owner], cpu_s: Floats, *gpu_s: Floats) -> dict[Owner, tuple[float, float]]:

@@ -144,8 +144,8 @@ class _Worker:
 
     def take(self, event: Mapping[str, Any], *, old: bool = False) -> None:
         """Count one event; an `old` one, from behind, is not the last that happened."""
-        told = event.get("details")
-        details: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+        raw = event.get("details")
+        details: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         status = str(event.get("status", ""))
         self.events += 1
         self.title = str(event.get("gpu_name") or self.title)
@@ -330,8 +330,8 @@ def _of_journal(record: Mapping[str, Any]) -> dict[str, Any]:
         return {"item": str(record.get("id"))}
     if kind not in ("start", "end"):
         return {}
-    told = record.get("ended")
-    ended: Mapping[str, Any] = told if isinstance(told, Mapping) else {}
+    raw = record.get("ended")
+    ended: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     return {
         "chunk_id": record.get("id"),
         "gpu_index": Device.parse(device).index if is_gpu(device) else None,

@@ -46,7 +46,7 @@ from everywatt.slurm.site.figures import (
 )
 from everywatt.slurm.site.monthly import month_bounds_s, period_of_site
 from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, shown_id, summed, sums
+from everywatt.slurm.site.totals import GROUPS, SORTS, Wanted, jobs, node_sums, shown_id, sums
 from everywatt.slurm.site.users import is_name
 
 HTML: Final = "text/html; charset=utf-8"
@@ -397,7 +397,7 @@ def _jobs_of(words: Mapping[str, str]) -> str:
 
 
 def _detail(job: Detail, viewer: Viewer) -> str:
-    first, whole = job.first, summed(job.rows)
+    first, whole = job.first, job.whole
     energy = short(whole) if whole["energy_uj"] is not None else f"refused: {whole['refused'] or 'no figure'}"
     facts: list[list[str | float | None]] = [
         ["State", first.state],

@@ -13,10 +13,10 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.core.jsonio import number
 from everywatt.core.machine import Machine
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Request
 from everywatt.sensors.meters import power_channel
 from everywatt.sensors.node.hwmon import card_devices
-from everywatt.sensors.simple import SimpleGroup, SimpleSensor
+from everywatt.sensors.simple import Absent, SimpleGroup, SimpleSensor
 from everywatt.sensors.sysfs import short_pci, socket_of
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
@@ -78,28 +78,10 @@ class AmdSmi(SimpleSensor):
         self._library: Any = None
         self._handles: list[Any] = []
 
-    def probe(self) -> Report:
-        """What the library says of each card."""
-        self._usable = []
-        try:
-            self._library = self._load()
-        except ImportError:
-            return Report(self.name, State.ABSENT, "The amdsmi library is not installed.")
-        except Exception as error:  # noqa: BLE001 - it loads a driver's library, which may say anything
-            return Report(self.name, State.UNUSABLE, f"amdsmi cannot be loaded: {error}")
-        try:
-            self._library.amdsmi_init()
-            self._handles = list(self._library.amdsmi_get_processor_handles())
-        except Exception as error:  # noqa: BLE001 - its own kinds of errors
-            return Report(self.name, State.UNUSABLE, f"amdsmi finds no driver: {error}", "modprobe amdgpu")
-        report = super().probe()
-        if not report.usable:
-            self.close()
-        return report
-
     def find(self) -> Iterator[SimpleGroup]:
         """One group for each socket, by the first of its partitions that gives something."""
-        known, sockets = hwmon_cards(self.machine), self._sockets()
+        self._open_library()
+        known, sockets, some = hwmon_cards(self.machine), self._sockets(), False
         if len(self._handles) > len(sockets):
             self.how = f"{len(self._handles)} partitions of {len(sockets)} socket(s), each socket counted once"
         for index, (pci, parts) in enumerate(sockets):
@@ -108,7 +90,23 @@ class AmdSmi(SimpleSensor):
             if found is None:
                 self.missing[f"{device}.power"] = f"card {index}: amdsmi reports neither energy nor power"
             else:
+                some = True
                 yield found
+        if sockets and not some:
+            raise SensorError("; ".join(self.missing.values()))
+
+    def _open_library(self) -> None:
+        try:
+            self._library = self._load()
+        except ImportError:
+            raise Absent("The amdsmi library is not installed.") from None
+        except Exception as error:
+            raise SensorError(f"amdsmi cannot be loaded: {error}") from error
+        try:
+            self._library.amdsmi_init()
+            self._handles = list(self._library.amdsmi_get_processor_handles())
+        except Exception as error:
+            raise SensorError(f"amdsmi finds no driver: {error}", cure="modprobe amdgpu") from error
 
     def _sockets(self) -> list[tuple[str | None, list[Any]]]:
         """PCI address and handles of each socket: partitions repeat its power, so they belong together."""
@@ -170,6 +168,5 @@ class AmdSmi(SimpleSensor):
         return True
 
     def close(self) -> None:
-        """Let go of the library."""
         if self._library is not None:
-            _tried(self._library.amdsmi_shut_down)  # it fails where the driver has gone, which reads have reported
+            _tried(lambda: self._library.amdsmi_shut_down())  # it fails where there is no driver, which was reported

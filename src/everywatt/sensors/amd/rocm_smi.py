@@ -11,8 +11,8 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.amd.amdsmi import FACTS, device_of, hwmon_cards
-from everywatt.sensors.base import Report, State
 from everywatt.sensors.meters import CommandMeters, Meter, first_line, power_channel
+from everywatt.sensors.simple import Absent
 from everywatt.sensors.sysfs import short_pci, socket_of
 
 # Newer cards report the present socket power, older ones an average; the same thing under names that change.
@@ -66,20 +66,13 @@ def _number(value: Any) -> float | None:
 
 
 class RocmSmi(CommandMeters):
-    """The sensor."""
-
     name = program = "rocm-smi"
     after: Sequence[str] = ("amdsmi",)
 
-    def probe(self) -> Report:
-        """One run of it, unless hwmon reads the cards anyhow."""
-        named = self.request.sensors is not None and self.name in self.request.sensors
-        if self.binary and not named and hwmon_cards(self.machine):
-            return Report(self.name, State.ABSENT, "not tried: hwmon reads the same cards", power=False)
-        return super().probe()
-
     def meters(self) -> list[Meter]:
-        """All cards, which come in one answer, as one meter."""
+        """All cards, which come in one answer, as one meter, unless hwmon reads them anyhow."""
+        if not self.named and hwmon_cards(self.machine):
+            raise Absent("not tried: hwmon reads the same cards")
         cards = self._ask()
         if not cards:
             raise SensorError("rocm-smi runs but finds no card.")

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.core.format import print_quantity
 from everywatt.core.stats import TO_95
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
@@ -148,7 +149,7 @@ def identify(machine: Machine) -> MachineFacts:
         threads=len(cpus),
         cores=len(cores),
         sockets=len(packages),
-        memory_bytes=_memory(machine.proc),
+        memory_bytes=procfs.parse_meminfo(file_text(machine.proc / "meminfo").encode()).get("MemTotal"),
         cpu=" ".join(name.split()),
         amd=first.get("vendor_id") == "AuthenticAMD",
         generation=generation_of(first),
@@ -157,10 +158,6 @@ def identify(machine: Machine) -> MachineFacts:
         kind=_kind(machine, name, dmi),
         container=find_container(machine),
     )
-
-
-def _memory(proc: Path) -> int | None:
-    return procfs.parse_meminfo(file_text(proc / "meminfo").encode()).get("MemTotal")
 
 
 def _arm_name(cpu: dict[str, str]) -> str:
@@ -172,15 +169,12 @@ def _kind(machine: Machine, name: str, dmi: Path) -> str:
     chassis = file_text(dmi / "chassis_type").strip()
     if chassis in SERVER_CHASSIS or any(word in name.lower() for word in _SERVER_CPUS):
         return "server"
-    if chassis in LAPTOP_CHASSIS or _battery(machine.sys):
+    supplies = machine.sys.glob("class/power_supply/*/type")
+    if chassis in LAPTOP_CHASSIS or any(file_text(path) == "Battery" for path in supplies):
         return "laptop"
     if file_text(machine.proc / "device-tree" / "model"):
         return "board"
     return "desktop" if chassis in {"3", "4", "5", "6", "7", "13", "15", "16", "24", "35", "36"} else "unknown"
-
-
-def _battery(sys: Path) -> bool:
-    return any(file_text(path).strip() == "Battery" for path in sys.glob("class/power_supply/*/type"))
 
 
 def _package_limit_w(sys: Path) -> float | None:
@@ -237,7 +231,6 @@ class Curve(NamedTuple):
 
 @cache
 def shipped() -> Mapping[str, Any]:
-    """The fitted numbers that come with everywatt."""
     data: dict[str, Any] = json.loads(Path(__file__).with_name("modelled_fit.json").read_text("utf-8"))
     return data
 
@@ -249,7 +242,6 @@ def estimate(load: float, facts: MachineFacts) -> tuple[float, float, float]:
 
 
 def curve(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> Curve:
-    """Everything the model says of one machine."""
     fit = shipped() if fit is None else fit
     later = fit["later"]["shifts"].get(facts.generation)
     name = model_name(facts)
@@ -274,7 +266,6 @@ def curve(facts: MachineFacts, fit: Mapping[str, Any] | None = None) -> Curve:
 
 
 def model_name(facts: MachineFacts) -> str:
-    """Which of the fitted models serves this machine."""
     if facts.guest is not None:
         return "guest"
     return "server" if facts.tdp_w is None else "server_tdp"
@@ -357,7 +348,6 @@ class ModelledPower:
         return (fresh(read_ns, (self._line.at(load), low, high, 0.0)),)
 
     def close(self) -> None:
-        """Close /proc/stat."""
         self._stat.close()
 
 
@@ -382,18 +372,19 @@ class Modelled:
         except (OSError, ValueError) as error:
             return Report(self.name, State.ABSENT, why=f"CPU utilisation cannot be read: {error}", power=False)
         watts, low, high = estimate(load, facts)
-        interval = f"at {100 * load:.0f} % load {watts:.3g} W, 95 % interval {low:.3g} to {high:.3g} W"
+        inside = facts.container
+        missing = {"container": f"inside {inside} the estimate covers the whole machine that runs it"} if inside else {}
+        interval = f"at {100 * load:.0f} % load {print_quantity(watts, 'W', watts - low, high - watts).at('95 %')}"
         return Report(
             self.name,
             State.USABLE,
             why=f"{grounds(facts)}; {interval}",
             samples={CHANNEL: watts},
-            missing={} if facts.container is None else {"container": _whole_host(facts.container)},
-            devices=(_device(facts),),
+            missing=missing,
+            devices=({"device": "host", **asdict(facts)},),
         )
 
     def groups(self) -> Sequence[Group]:
-        """The one group, `modelled.host`."""
         machine = self._request.machine
         return (ModelledPower(machine, curve(identify(machine))),)
 
@@ -420,14 +411,6 @@ def grounds(facts: MachineFacts) -> str:
     elif facts.generation not in fit["generation_years"]:
         notes.append("no server of this CPU generation was in the fit")
     return f"{head} ({'; '.join(notes)})" if notes else head
-
-
-def _whole_host(container: str) -> str:
-    return f"inside {container} the estimate covers the whole machine that runs it"
-
-
-def _device(facts: MachineFacts) -> dict[str, Any]:
-    return {"device": "host", **asdict(facts)}
 
 
 def _load_now(machine: Machine) -> float:

@@ -23,9 +23,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo
-from everywatt.sensors.base import Report, Request, State
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Request
 from everywatt.sensors.cpu.rapl import Cpu, Rapl, energy_channel, name_of, socket_name
-from everywatt.sensors.sysfs import ValueGroup, in_unit, parse_cpus, read_count, read_text, value_groups, watch
+from everywatt.sensors.simple import Absent, SimpleSensor
+from everywatt.sensors.sysfs import Candidate, ValueGroup, alive, parse_cpus, read_count, read_text, value_groups
 
 EventOpener = Callable[[int, int, int], int]
 EventReader = Callable[[int], int]
@@ -84,7 +86,6 @@ def open_event(kind: int, config: int, cpu: int, *, pid: int = -1, user_only: bo
 
 
 def read_event(handle: int) -> int:
-    """The count so far."""
     data = os.read(handle, 8)
     if len(data) != 8:
         raise OSError(errno.EIO, "the counter returned no value")
@@ -188,12 +189,10 @@ class Counter:
         return float(count)
 
     @property
-    def why(self) -> str:
-        """Why there is no value."""
+    def trouble(self) -> str:
         return str(self.error)
 
     def close(self) -> None:
-        """Let go of the event."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             try:
@@ -202,7 +201,7 @@ class Counter:
                 pass  # already gone: there is nothing left to let go of
 
 
-class PerfRapl:
+class PerfRapl(SimpleSensor):
     """The sensor; it stands behind `rapl`. Named together with it, its channels are mirrors, for a cross-check."""
 
     name = "perf"
@@ -211,66 +210,47 @@ class PerfRapl:
     def __init__(
         self, request: Request, *, opener: EventOpener | None = None, reader: EventReader = read_event
     ) -> None:
-        self._request = request
-        self._machine = request.machine
+        super().__init__(request)
         self._opener = opener
         self._reader = reader
-        self._found: list[tuple[Channel, Event]] | None = None
 
-    def probe(self) -> Report:
-        """Which events count, with the joules that each counted while it was looked at. Takes at most 30 ms."""
-        self._found = []
-        asked = self._request.options.get(self.name, {})
-        events, missing = find_events(self._machine.sys, cores=bool(asked.get("cores")))
+    def find(self) -> list[ValueGroup[Counter]]:
+        """The events that count: one group for each socket, one for psys, and one for all single cores."""
+        machine, asked = self.machine, self.request.options.get(self.name, {})
+        events, left_out = find_events(machine.sys, cores=bool(asked.get("cores")))
+        self.missing |= left_out
+        if not events and left_out:
+            raise SensorError(f"The power PMU exists but cannot be used: {'; '.join(left_out.values())}.")
         if not events:
-            return self._absent(missing)
-        if self._opener is None and self._machine.sys != Path("/sys"):
-            why = f"The power PMU at {self._machine.sys} is not that of this kernel, so its events cannot be opened."
-            return Report(self.name, State.UNUSABLE, why=why, missing=missing)
-        counters = self._counters(events)
-        try:
-            must_move = [not event.single for event in events]  # a single core may sleep
-            first, last = watch(lambda: [c.read() for c in counters], must_move, self._machine.clock)
-        finally:
-            for counter in counters:
-                counter.close()
-        alive = []
-        for event, counter, a, b in zip(events, counters, first, last, strict=True):
-            if b != b:
-                missing[f"{event.name}@{event.cpu}"] = str(counter.error)
-            elif a == b and not event.single:
-                missing[f"{event.name}@{event.cpu}"] = "the counter did not move: idle, or not connected"
-            else:
-                alive.append((event, b))
-        if not any(event.domain in (Domain.PACKAGE, Domain.NODE) for event, _ in alive):
-            return self._unusable(counters, missing)
-        self._found = [(channel, event) for channel, event in self._channels([event for event, _ in alive])]
-        samples = {c.name: in_unit(c, value) for (c, _), (_, value) in zip(self._found, alive, strict=True)}
-        devices = [{"device": c.device, "event": e.name, "cpu": e.cpu} for c, e in self._found]
-        return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
-
-    def groups(self) -> list[ValueGroup[Counter]]:
-        """One group for each socket, one for psys, and one for all single cores."""
-        if self._found is None:
-            self.probe()
-        counters = self._counters([event for _, event in self._found or ()])
-        found = [(self._info(*one), one[0], counter) for one, counter in zip(self._found or (), counters, strict=True)]
-        return value_groups(found, self._machine.clock)
+            raise Absent("The kernel has no power PMU with energy events.")
+        if self._opener is None and machine.sys != Path("/sys"):
+            raise SensorError(
+                f"The power PMU at {machine.sys} is not that of this kernel, so its events cannot be opened."
+            )
+        counters = [Counter(event, self._opener or open_event, self._reader) for event in events]
+        # A single core may sleep. The others count from zero when they are opened, so that they must move.
+        tried = [
+            Candidate(f"{event.name}@{event.cpu}", counter, None if event.single else event.scale)
+            for event, counter in zip(events, counters, strict=True)
+        ]
+        good = alive(tried, self.missing, machine.clock)
+        counting = [counter for counter, works in zip(counters, good, strict=True) if works]
+        if not any(counter.event.domain in (Domain.PACKAGE, Domain.NODE) for counter in counting):
+            raise self._unusable(counters)
+        found = list(zip(self._channels([counter.event for counter in counting]), counting, strict=True))
+        self.devices = [{"device": c.device, "event": one.event.name, "cpu": one.event.cpu} for c, one in found]
+        return value_groups([(self._info(c, one.event), c, one) for c, one in found], machine.clock)
 
     def _info(self, channel: Channel, event: Event) -> GroupInfo:
         device = "cores" if event.single else channel.device.replace("dram.", "cpu.")
         info = GroupInfo(f"perf.{device}", self.name, device, (), inline=True, label="RAPL by perf_events")
         return replace(info, device="host", cadence=Cadence.SLOW, inline=False) if event.single else info
 
-    def _counters(self, events: Sequence[Event]) -> list[Counter]:
-        opener = self._opener or open_event
-        return [Counter(event, opener, self._reader) for event in events]
-
-    def _channels(self, events: Sequence[Event]) -> Iterator[tuple[Channel, Event]]:
-        cpu = Cpu.read(self._machine.proc)
+    def _channels(self, events: Sequence[Event]) -> Iterator[Channel]:
+        cpu = Cpu.read(self.machine.proc)
         beside: set[str] = set()
-        if self._request.sensors and "rapl" in self._request.sensors:
-            beside = set(Rapl(self._request).probe().samples)
+        if self.request.sensors and "rapl" in self.request.sensors:
+            beside = set(Rapl(self.request).probe().samples)
         platforms = 0
         for event in events:
             socket = event.socket
@@ -292,23 +272,16 @@ class PerfRapl:
             if event.single:
                 device = f"core.{event.cpu}"
                 channel = replace(channel, name=f"{device}.energy", device=device, mirror_of=None)
-            yield channel, event
+            yield channel
 
-    def _absent(self, missing: dict[str, str]) -> Report:
-        if missing:
-            why = f"The power PMU exists but cannot be used: {'; '.join(missing.values())}."
-            return Report(self.name, State.UNUSABLE, why=why, missing=missing)
-        why = "The kernel has no power PMU with energy events."
-        return Report(self.name, State.ABSENT, why=why, missing=missing)
-
-    def _unusable(self, counters: Sequence[Counter], missing: dict[str, str]) -> Report:
+    def _unusable(self, counters: Sequence[Counter]) -> SensorError:
         if any(isinstance(counter.error, PermissionError) for counter in counters):
-            level = read_text(self._machine.proc / "sys" / "kernel" / "perf_event_paranoid")
+            level = read_text(self.machine.proc / "sys" / "kernel" / "perf_event_paranoid")
             why = (
                 "The power PMU exists but perf_events are not allowed (kernel.perf_event_paranoid is "
                 f"{level or 'not readable'}; CAP_PERFMON or a value of 0 is needed; container runtimes often block the "
                 "call)."
             )
-            return Report(self.name, State.UNUSABLE, why=why, cure=CURE, missing=missing)
-        why = f"The power PMU exists but its counters do not move: {'; '.join(dict.fromkeys(missing.values()))}."
-        return Report(self.name, State.UNUSABLE, why=why, missing=missing)
+            return SensorError(why, cure=CURE)
+        reasons = "; ".join(dict.fromkeys(self.missing.values()))
+        return SensorError(f"The power PMU exists but its counters do not move: {reasons}.")

@@ -13,23 +13,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind
-from everywatt.sensors.base import Report, Request, State
+from everywatt.core.errors import SensorError
+from everywatt.sensors.base import Request
 from everywatt.sensors.procfs import parse_cpuinfo
+from everywatt.sensors.simple import Absent, SimpleSensor
 from everywatt.sensors.sysfs import (
+    Candidate,
     NumberFile,
     ValueGroup,
+    alive,
     entries,
-    in_unit,
     read_count,
     read_text,
     value_groups,
-    watch,
 )
 
 PERIOD_S = 1e-3
@@ -77,7 +79,6 @@ class Cpu:
         return cls("GenuineIntel" if int(family) < _AMD_FAMILY else "AuthenticAMD", int(family), int(model))
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row of facts is about this processor."""
         return (
             self.vendor in row.get("vendors", (self.vendor,))
             and self.family == row.get("family", self.family)
@@ -131,7 +132,6 @@ def energy_channel(
     path: str = "",
     mirror_of: str | None = None,
 ) -> Channel:
-    """An energy counter of RAPL in joules, with what is known of it."""
     facts = replace(counter_facts(domain, cpu), wrap=wrap, max_w=max_w)
     device = device_of(domain, socket)
     return Channel(
@@ -231,92 +231,58 @@ def _place(zone: str, names: dict[str, str]) -> tuple[Domain, int, int | None] |
     return _PARTS[name], int(zone.split(":")[1]), None
 
 
-class Rapl:
-    """The sensor. Its groups are one for each package or die, and one for psys."""
+class Rapl(SimpleSensor):
+    """The sensor. Its groups are one for each package or die with all that is read beside it, and one for psys."""
 
     name = "rapl"
-    after: Sequence[str] = ()
 
     def __init__(self, request: Request) -> None:
-        self._machine = request.machine
+        super().__init__(request)
         self._cpu = Cpu.read(request.machine.proc)
-        self._found: list[tuple[Zone, Channel, NumberFile]] | None = None
 
-    def probe(self) -> Report:
-        """Which zones count, with one reading of each in joules. Takes at most 30 ms."""
-        self._found = []
-        root = self._machine.sys / "class" / "powercap"
-        zones, missing = find_zones(root)
+    def find(self) -> list[ValueGroup[NumberFile]]:
+        root = self.machine.sys / "class" / "powercap"
+        zones, left_out = find_zones(root)
+        self.missing |= left_out
         if not zones:
-            return self._absent(root, missing)
-        files = [self._file(zone, missing) for zone in zones]
-        try:
-            alive, last = self._alive(zones, files, missing)
-            if not alive:
-                return self._unusable(zones, files, missing)
-            self._found = list(self._channels(alive, missing))
-        finally:
-            for file in files:
-                file.close()
-        samples = {channel.name: in_unit(channel, last[zone.id]) for zone, channel, _ in self._found}
-        devices = [
+            raise self._absent(root)
+        files = [self._file(zone) for zone in zones]
+        # A package or a platform always draws power, so its counter must move; an idle graphics unit may rest.
+        parts = [zone.domain not in (Domain.PACKAGE, Domain.NODE) for zone in zones]
+        tried = [Candidate(z.id, file, MICRO, part) for z, file, part in zip(zones, files, parts, strict=True)]
+        good = alive(tried, self.missing, self.machine.clock)
+        counting = [(zone, file) for zone, file, works in zip(zones, files, good, strict=True) if works]
+        if not counting:
+            raise self._unusable(zones, files)
+        found = sorted(self._channels(counting), key=_reading_order)
+        self.devices = [
             {"device": c.device, "zone": z.id, "name": z.name, "max_w": c.facts.max_w, "mirror_of": c.mirror_of}
-            for z, c, _ in self._found
+            for z, c, _ in found
         ]
-        return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices)
-
-    def groups(self) -> list[ValueGroup[NumberFile]]:
-        """One group for each package or die with all that is read beside it, and one for psys."""
-        if self._found is None:
-            self.probe()
-        ordered = sorted(self._found or (), key=_reading_order)
-        found = [(self._info(zone, channel), channel, file) for zone, channel, file in ordered]
-        return value_groups(found, self._machine.clock)
+        return value_groups([(self._info(zone, c), c, file) for zone, c, file in found], self.machine.clock)
 
     def _info(self, zone: Zone, channel: Channel) -> GroupInfo:
         device = channel.device.replace("dram.", "cpu.")
         return GroupInfo(f"rapl.{device}", self.name, device, (), inline=True, label=zone.name)
 
-    def _file(self, zone: Zone, missing: dict[str, str]) -> NumberFile:
+    def _file(self, zone: Zone) -> NumberFile:
         top = read_count(zone.folder / "max_energy_range_uj")
         if not top:
-            missing[f"{zone.id}/max_energy_range_uj"] = (
+            self.missing[f"{zone.id}/max_energy_range_uj"] = (
                 "the range of the counter is unknown, so a wrap looks like a reset"
             )
         return NumberFile(zone.folder / "energy_uj", most=top or None)
 
-    def _alive(
-        self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]
-    ) -> tuple[list[tuple[Zone, NumberFile]], dict[str, float]]:
-        """Zones whose counter counts, and the last reading of each.
-
-        A package or a platform always draws power, so its counter must move. A part (an idle graphics unit) may rest
-        for a while, but then it has counted something since the machine was started.
-        """
-        whole = [zone.domain in (Domain.PACKAGE, Domain.NODE) for zone in zones]
-        first, last = watch(lambda: [file.read() for file in files], whole, self._machine.clock)
-        alive = []
-        for zone, file, a, b, must_move in zip(zones, files, first, last, whole, strict=True):
-            if b != b:
-                missing[zone.id] = f"{zone.name}: {file.trouble}"
-            elif a == b and (must_move or b == 0):
-                missing[zone.id] = f"{zone.name}: the counter is stuck at {b * MICRO:.6g} J"
-            else:
-                alive.append((zone, file))
-        return alive, {zone.id: value for zone, value in zip(zones, last, strict=True)}
-
-    def _channels(
-        self, alive: list[tuple[Zone, NumberFile]], missing: dict[str, str]
-    ) -> Iterator[tuple[Zone, Channel, NumberFile]]:
+    def _channels(self, counting: list[tuple[Zone, NumberFile]]) -> Iterator[tuple[Zone, Channel, NumberFile]]:
         """A channel for each zone; zones that count the same joules as an earlier one are its mirrors."""
-        limits = _limits(alive)
+        limits = _limits(counting)
         taken: dict[str, tuple[Zone, NumberFile]] = {}
-        for zone, file in sorted(alive, key=lambda pair: pair[0].mmio):
+        for zone, file in sorted(counting, key=lambda pair: pair[0].mmio):
             socket, path, mirror_of = _identity(zone, file, taken)
             if mirror_of is None:
                 taken[name_of(zone.domain, socket)] = (zone, file)
             else:
-                missing[zone.id] = f"{zone.name}: counts the same joules as {mirror_of}"
+                self.missing[zone.id] = f"{zone.name}: counts the same joules as {mirror_of}"
             channel = energy_channel(
                 zone.domain,
                 socket,
@@ -329,26 +295,25 @@ class Rapl:
             )
             yield zone, channel, file
 
-    def _absent(self, root: Path, missing: dict[str, str]) -> Report:
+    def _absent(self, root: Path) -> Absent:
         why = f"{root} contains no RAPL zone." if root.is_dir() else f"There is no powercap directory at {root}."
         x86 = self._cpu.vendor in ("GenuineIntel", "AuthenticAMD", "HygonGenuine")
         if self._cpu.hypervisor:
             why += " This is a virtual machine; hosts rarely expose the counters to guests."
-        cure = "sudo modprobe intel_rapl_msr" if x86 and not self._cpu.hypervisor else None
-        return Report(self.name, State.ABSENT, why=why, cure=cure, missing=missing)
+        return Absent(why, cure="sudo modprobe intel_rapl_msr" if x86 and not self._cpu.hypervisor else None)
 
-    def _unusable(self, zones: list[Zone], files: list[NumberFile], missing: dict[str, str]) -> Report:
+    def _unusable(self, zones: list[Zone], files: list[NumberFile]) -> SensorError:
         if any(file.denied for file in files):
             why = (
                 "RAPL counters exist but are readable by root only, because they leak secrets (CVE-2020-8694). The fix "
                 f"makes them readable for one group, not for everyone, with the udev rule: {group_rule('everywatt')}"
             )
-            return Report(self.name, State.UNUSABLE, why=why, cure=CURE, missing=missing)
-        reasons = "; ".join(missing[zone.id] for zone in zones if zone.id in missing)
+            return SensorError(why, cure=CURE)
+        reasons = "; ".join(f"{zone.name}: {self.missing[zone.id]}" for zone in zones)
         why = f"RAPL zones exist but none of them counts: {reasons}."
         if self._cpu.hypervisor:
             why += " This is a virtual machine; its counters are not connected to anything."
-        return Report(self.name, State.UNUSABLE, why=why, missing=missing)
+        return SensorError(why)
 
 
 def _reading_order(entry: tuple[Zone, Channel, NumberFile]) -> tuple[bool, int]:
@@ -384,12 +349,12 @@ def _same_counter(one: Callable[[], float], other: Callable[[], float]) -> bool:
     return a <= b <= c <= d
 
 
-def _limits(alive: list[tuple[Zone, NumberFile]]) -> dict[str, float | None]:
+def _limits(counting: list[tuple[Zone, NumberFile]]) -> dict[str, float | None]:
     """The most power of each zone; core and uncore cannot draw more than their package."""
-    own = {zone.id: _most_power_w(zone.folder) for zone, _ in alive}
-    whole = {zone.package: own[zone.id] for zone, _ in alive if zone.domain is Domain.PACKAGE and own[zone.id]}
+    own = {zone.id: _most_power_w(zone.folder) for zone, _ in counting}
+    whole = {zone.package: own[zone.id] for zone, _ in counting if zone.domain is Domain.PACKAGE and own[zone.id]}
     inside = (Domain.CORE, Domain.UNCORE)
-    return {z.id: own[z.id] or (whole.get(z.package) if z.domain in inside else None) for z, _ in alive}
+    return {z.id: own[z.id] or (whole.get(z.package) if z.domain in inside else None) for z, _ in counting}
 
 
 def _most_power_w(folder: Path) -> float | None:

@@ -57,12 +57,9 @@ def _number(word: str) -> float:
 
 
 class HlSmi(CommandMeters):
-    """The sensor."""
-
     name = program = "hl-smi"
 
     def meters(self) -> list[Meter]:
-        """All accelerators, which come in one answer, as one meter."""
         cards = self._ask()
         sockets = {card.number: card.pci or f"gaudi-{card.number:04d}" for card in cards}
         names = numbered(self.machine.sys, sockets.values())

@@ -13,7 +13,7 @@ from everywatt.core.channels import NAN, Channel, Kind
 from everywatt.core.machine import Machine
 from everywatt.sensors.procfs import PAGE_BYTES, memory_used_bytes, parse_meminfo, slurp
 from everywatt.sensors.sysfs import NumberFile, SignedFile, entries, read_text
-from everywatt.sensors.usage.activity import Part, StateGroup, cpus_part
+from everywatt.sensors.usage.activity import Part, StateGroup, close_all, cpus_part
 
 GPU_NODES = ("gv11b", "gp10b", "ga10b", "gpu")  # names of the GPU in the device tree; Nano and TX1 say "gpu"
 # Where kernels of JetPack 4 to 7 show the memory controller's rate, in Hz.
@@ -33,7 +33,6 @@ OFF_MILLICELSIUS = -200_000  # a sensor that is switched off says -256 degrees
 
 
 def gauge(what: str, unit: str, scale: float = 1.0) -> Channel:
-    """A state of the board."""
     return Channel(f"jetson.{what}", unit, Kind.GAUGE, "jetson", scale=scale)
 
 
@@ -41,12 +40,8 @@ def _files(found: Sequence[tuple[Channel, NumberFile]], why: str) -> Part:
     """Channels that are a number in a file each; OSError where there is none."""
     if not found:
         raise OSError(errno.ENOENT, why)
-
-    def close() -> None:
-        for _, file in found:
-            file.close()
-
-    return tuple(channel for channel, _ in found), lambda: [file.read() for _, file in found], close
+    channels, files = zip(*found, strict=True)
+    return channels, lambda: [file.read() for file in files], close_all(*files)
 
 
 def gpu_part(machine: Machine) -> Part:
@@ -63,7 +58,6 @@ def gpu_part(machine: Machine) -> Part:
 
 
 def emc_part(machine: Machine) -> Part:
-    """Clock and utilisation of the memory controller."""
     rate = next((machine.sys / path for path in EMC_RATES if (machine.sys / path).exists()), None)
     if rate is None:
         raise OSError(errno.ENOENT, "no clock of the memory controller can be seen (it is in debugfs, for root)")
@@ -75,11 +69,7 @@ def emc_part(machine: Machine) -> Part:
         hertz, *active = [file.read() for file in files]
         return [hertz, *(NAN if hertz <= 0 else min(one / (hertz / 1e3), 100.0) for one in active)]
 
-    def close() -> None:
-        for file in files:
-            file.close()
-
-    return channels, read, close
+    return channels, read, close_all(*files)
 
 
 def memory_part(machine: Machine) -> Part:

@@ -7,17 +7,21 @@ is a rail. The same table serves tegrastats.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.machine import Machine
-from everywatt.sensors.base import Report, Request, State
+from everywatt.sensors.base import Report
+from everywatt.sensors.simple import Sampled, SimpleSensor
 from everywatt.sensors.sysfs import (
+    Candidate,
     SignedFile,
     ValueGroup,
+    alive,
+    deliver_nothing,
     entries,
     read_count,
     read_text,
@@ -75,7 +79,6 @@ class Rail:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What is read for one value."""
         return tuple(path for path in (self.power, self.millivolts, self.milliamps) if path is not None)
 
 
@@ -162,8 +165,7 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     for index in (1,) if total else (1, 2, 3):
         labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
         label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
-        power = _there(folder / f"power{index}_input")
-        volts, amps = _there(folder / f"in{index}_input"), _there(folder / f"curr{index}_input")
+        power, volts, amps = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
         if power is None and (volts is None or amps is None):
             continue
         if not connected(label):
@@ -173,7 +175,7 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
         else:
             micro_ohm = read_count(folder / f"shunt{index}_resistor")
             shunt_ohm = micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM
-            yield Rail(chip, label, power, 1e-6, *((None, None) if power else (volts, amps)), shunt_ohm, period_s)
+            yield Rail(chip, label, power, 1e-6, volts, amps, shunt_ohm, period_s)
 
 
 def _iio_folders(sys: Path) -> list[Path]:
@@ -202,18 +204,20 @@ def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     chip = _address(folder)
     for index in range(3):
         label = read_text(folder / f"rail_name_{index}") or f"rail{index}"
-        power = _there(folder / f"in_power{index}_input")
-        volts, amps = _there(folder / f"in_voltage{index}_input"), _there(folder / f"in_current{index}_input")
+        names = (f"in_power{index}_input", f"in_voltage{index}_input", f"in_current{index}_input")
+        power, volts, amps = _there(folder, *names)
         if power is None and (volts is None or amps is None):
             continue
         if not connected(label):
             left_out[f"{chip}/rail{index}"] = f"labelled '{label}': not connected"
-            continue
-        yield Rail(chip, label, power, 1e-3, *((None, None) if power else (volts, amps)), SHUNT_OHM, PERIOD_S)
+        else:
+            yield Rail(chip, label, power, 1e-3, volts, amps, SHUNT_OHM, PERIOD_S)
 
 
-def _there(path: Path) -> Path | None:
-    return path if path.exists() else None
+def _there(folder: Path, *names: str) -> list[Path | None]:
+    """The file with a rail's power, else those with its volts and amps; None for what is not there or not needed."""
+    power, *others = [path if path.exists() else None for path in (folder / name for name in names)]
+    return [power, *([None, None] if power else others)]
 
 
 def facts_of(rail: Rail, volts: float) -> Facts:
@@ -255,103 +259,83 @@ class RailReader:
 
     def __init__(self, rail: Rail) -> None:
         self.rail = rail
-        self._files = [SignedFile(path.resolve()) for path in rail.files]
+        self.files = [SignedFile(path.resolve()) for path in rail.files]
 
     @property
-    def why(self) -> str:
-        """Why there is no value."""
-        return "; ".join(f"{file.path.name}: {file.trouble}" for file in self._files if file.trouble)
-
-    @property
-    def denied(self) -> bool:
-        """True where permission is what is missing."""
-        return any(file.denied for file in self._files)
+    def trouble(self) -> str:
+        return "; ".join(f"{file.path.name}: {file.trouble}" for file in self.files if file.trouble)
 
     def read(self) -> float:
         """Watts, NaN where a file has no value."""
-        values = [file.read() for file in self._files]
+        values = [file.read() for file in self.files]
         return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
 
     def volts(self) -> float:
         """The rail's voltage, or 5 V if only its power is known."""
-        read = NAN if self.rail.millivolts is None else self._files[0].read() * 1e-3
+        read = NAN if self.rail.millivolts is None else self.files[0].read() * 1e-3
         return read if read > 0 else _USUAL_V
 
     def close(self) -> None:
-        for file in self._files:
+        for file in self.files:
             file.close()
 
 
-class Jetson:
-    """The sensor. One group for each chip; the input rail is the module's total, the others never join it."""
+class Jetson(SimpleSensor):
+    """The sensor. One group for each chip, which publish by clocks of their own, and what the board does beside.
+
+    The input rail is the module's total, the others never join it.
+    """
 
     name = "jetson"
-    after: Sequence[str] = ()
+    absent = "No INA3221 with a rail was found."
 
-    def __init__(self, request: Request) -> None:
-        self._machine = request.machine
-        self._found: list[tuple[Channel, RailReader]] | None = None
-
-    def probe(self) -> Report:
-        """Which rails there are, with one reading of each."""
-        self._found = []
-        rails, missing = find_rails(self._machine)
-        if not rails:
-            return Report(self.name, State.ABSENT, "No INA3221 with a rail was found.", missing=missing)
+    def find(self) -> list[ValueGroup[RailReader]]:
+        rails, left_out = find_rails(self.machine)
+        self.missing |= left_out
         order = first_the_total([rail.label for rail in rails])
         rails.sort(key=lambda rail: order.index(rail.label))
+        readers = [RailReader(rail) for rail in rails]
         taken: set[str] = set()
-        samples: dict[str, float | None] = {}
-        denied = False
-        for rail in rails:
-            reader = RailReader(rail)
-            watts = reader.read()
-            channel = rail_channel("jetson", rail.label, facts_of(rail, reader.volts()), taken)
-            reader.close()
-            denied = denied or reader.denied
-            if watts != watts:
-                missing[channel.name] = reader.why
-                continue
-            self._found.append((channel, reader))
-            samples[channel.name] = watts
-        if not samples:
-            why = "Rails exist but deliver nothing: " + "; ".join(list(missing.values())[:4]) + "."
-            cure = "run as root, or make the files readable for one group" if denied else None
-            return Report(self.name, State.UNUSABLE, why, cure, missing=missing)
+        channels = [rail_channel("jetson", one.rail.label, facts_of(one.rail, one.volts()), taken) for one in readers]
+        tried = [Candidate(channel.name, reader) for channel, reader in zip(channels, readers, strict=True)]
+        good = alive(tried, self.missing, self.machine.clock)
+        found = [one for one, works in zip(zip(channels, readers, strict=True), good, strict=True) if works]
+        self._labels = [reader.rail.label for _, reader in found]
+        if rails and not found:
+            raise deliver_nothing("Rails", [file for reader in readers for file in reader.files], self.missing)
+        return value_groups([(self._info(c, reader), c, reader) for c, reader in found], self.machine.clock)
+
+    def probe(self) -> Report:
+        """One reading of each rail, and what else the board shows."""
+        report = super().probe()
+        if not report.usable:
+            return report
+        samples, state = dict(report.samples), self._state()
         device = self._device(samples)
-        state = self._state()
         if state.info.channels:
             samples |= state.sample()
-            missing |= state.missing
-        return Report(self.name, State.USABLE, "", None, samples, missing, [device])
+            self.missing |= state.missing
+        return replace(report, samples=samples, devices=[device])
+
+    def groups(self) -> list[Sampled | StateGroup]:  # type: ignore[override]
+        groups: list[Sampled | StateGroup] = [*super().groups()]
+        state = self._state() if groups else None
+        return [*groups, state] if state is not None and state.info.channels else groups
 
     def _state(self) -> StateGroup:
         from everywatt.sensors.jetson.board_state import board_state  # few machines are a Jetson
 
-        return board_state(self._machine)
+        return board_state(self.machine)
 
-    def _device(self, samples: dict[str, float | None]) -> dict[str, object]:
-        labels = [reader.rail.label for _, reader in self._found or ()]
-        note = total_note(labels)
-        below = sorted(name for name, watts in samples.items() if watts is not None and watts < 0)
-        if below:
-            low = f"{', '.join(below)} reads below 0 W, an offset of the chip that is not corrected"
-            note = f"{note}; {low}" if note else low
-        device: dict[str, object] = {"device": "jetson", "name": self._model(), "rails": labels}
-        return {**device, "note": note} if note else device
+    def _device(self, samples: Mapping[str, float | None]) -> dict[str, object]:
+        notes = [note for note in (total_note(self._labels),) if note]
+        if below := sorted(name for name, watts in samples.items() if watts is not None and watts < 0):
+            notes.append(f"{', '.join(below)} reads below 0 W, an offset of the chip that is not corrected")
+        device: dict[str, object] = {"device": "jetson", "name": self._model(), "rails": self._labels}
+        return {**device, "note": "; ".join(notes)} if notes else device
 
     def _model(self) -> str:
-        text = read_text(self._machine.proc / "device-tree" / "model")
-        return (text or "").rstrip("\0 ")
-
-    def groups(self) -> list[ValueGroup[RailReader] | StateGroup]:
-        """One group for each chip, which publish by clocks of their own, and what the board does beside."""
-        if self._found is None:
-            self.probe()
-        found = [(self._info(channel, reader), channel, reader) for channel, reader in self._found or ()]
-        groups: list[ValueGroup[RailReader] | StateGroup] = [*value_groups(found, self._machine.clock)]
-        state = self._state() if groups else None
-        return [*groups, state] if state is not None and state.info.channels else groups
+        return (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
 
     def _info(self, channel: Channel, reader: RailReader) -> GroupInfo:
         tracked = channel.facts.period_s is not None

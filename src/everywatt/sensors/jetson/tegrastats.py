@@ -50,7 +50,7 @@ _ENGINE = re.compile(
 )
 _TEMPERATURE = re.compile(r"(?<![\w@])([A-Za-z]\w*)@(-?\d{1,4}(?:\.\d{1,6})?)C(?:/-?\d{1,4}(?:\.\d{1,6})?C)?(?=\s|$)")
 _NUMBER = r"(-?\d{1,9}(?:\.\d{1,6})?)([um]?W)?"
-_RAIL = re.compile(rf"(?<![\w@])([A-Za-z]\w*)\s+{_NUMBER}/{_NUMBER}(?:/{_NUMBER})?(?=\s|$)")
+_RAIL = re.compile(rf"(?<![\w@])([A-Za-z]\w*)\s+{_NUMBER}/{_NUMBER}(?:/{_NUMBER})?(?=\s|$)")  # now, mean, peak
 _MEMORY = ("RAM", "SWAP", "IRAM")
 _SCALE = {"": 1, "k": 2**10, "M": MIB, "G": 2**30}
 _MILLIWATTS = {"": 1.0, "uW": 1e-3, "mW": 1.0, "W": 1e3}
@@ -58,12 +58,11 @@ _MILLIWATTS = {"": 1.0, "uW": 1e-3, "mW": 1.0, "W": 1e3}
 
 @dataclass(frozen=True, slots=True)
 class RailPower:
-    """Milliwatts of a rail: now, tegrastats' own average since it was started, and from JetPack 7.2 the peak."""
+    """Milliwatts of a rail: now, and tegrastats' own average since it was started."""
 
     label: str
     current_mw: float
     average_mw: float | None
-    peak_mw: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +172,9 @@ def _engines(text: str) -> list[tuple[str, Engine]]:
     found = []
     for match in _ENGINE.finditer(text):
         name, off, percent, many, one, many_alone, one_alone, clock = match.groups()
-        clocks = _clocks(many or many_alone) if many or many_alone else tuple(int(c) for c in (one or one_alone,) if c)
-        clocks = clocks or ((int(clock),) if clock else ())
+        clocks = tuple(map(int, re.findall(r"\d{1,9}", many or many_alone or one or one_alone or clock or "")))
         found.append((name, Engine(float(percent) if percent else None, clocks, bool(off))))
     return found
-
-
-def _clocks(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d{1,9}", text))
 
 
 def _rails(text: str) -> tuple[RailPower, ...]:
@@ -195,8 +189,7 @@ def _rails(text: str) -> tuple[RailPower, ...]:
         unit = match[3]
         # A line that was cut off ends in a number without its unit: that number is not whole.
         average = _milliwatts(match[4], match[5]) if match[5] == unit else None
-        peak = _milliwatts(match[6], match[7]) if match[6] and match[7] == unit else None
-        found.append(RailPower(match[1], _milliwatts(match[2], unit), average, peak))
+        found.append(RailPower(match[1], _milliwatts(match[2], unit), average))
     return tuple(found)
 
 
@@ -211,7 +204,6 @@ SILENCE_S = 5.0
 _FACTS = Facts(
     period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * OFFSET_V / SHUNT_OHM
 )
-Start = Callable[[Sequence[str], Mapping[str, str]], Child]
 Take = Callable[[TegraLine], float | None]
 Pick = Callable[[TegraLine], Engine | None]
 
@@ -296,7 +288,6 @@ class TegraGroup:
         self._line_ns = 0
 
     def sample(self) -> tuple[float, ...]:
-        """The values of the probe's line."""
         return values_of(self._first, self._takes)
 
     def read(self) -> list[Row]:
@@ -320,20 +311,16 @@ class TegraGroup:
         return values if values[0] == values[0] else None  # without the first rail it is no reading
 
     def close(self) -> None:
-        """End the child."""
         self._child.end()
 
 
 class Tegrastats(SimpleSensor):
-    """The sensor."""
-
     name = "tegrastats"
     after: Sequence[str] = ("jetson",)
     absent = "tegrastats was not found on the PATH."
 
-    def __init__(self, request: Request, *, start: Start = Child) -> None:
+    def __init__(self, request: Request) -> None:
         super().__init__(request)
-        self._start = start
         self.how = "one tegrastats, power integrated"
 
     def find(self) -> list[TegraGroup]:
@@ -350,13 +337,13 @@ class Tegrastats(SimpleSensor):
         note = total_note([rail.label for rail in line.rails])
         self.devices = [{"device": "jetson", **({"note": note} if note else {})}]
         info = GroupInfo("tegrastats", self.name, "jetson", tuple(c for c, _ in channels), label="tegrastats")
-        child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S, start=self._start)
+        child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S)
         return [TegraGroup(info, [take for _, take in channels], child, line)]
 
     def _first_line(self, command: Sequence[str]) -> TegraLine:
         clock = self.machine.clock
         start_ns = clock.monotonic_ns()
-        child = self._start(command, self.machine.environ)
+        child = Child(command, self.machine.environ)
         said = ""
         try:
             while (now_ns := clock.monotonic_ns()) - start_ns < PROBE_S * NS:

@@ -28,7 +28,6 @@ class Cray(SimpleSensor):
     absent = "There is no /sys/cray/pm_counters."
 
     def find(self) -> list[SimpleGroup]:
-        """All counters of the node, read in one go."""
         folder = self.machine.sys / "cray" / "pm_counters"
         names = sorted(
             (p.name for p in entries(folder) if _ENERGY.fullmatch(p.name)), key=lambda name: name != "energy"

@@ -12,21 +12,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
-from everywatt.sensors.base import Report, Request, State
 from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
 from everywatt.sensors.jetson.jetson import connected, hwmon_chips, word
+from everywatt.sensors.simple import SimpleSensor
 from everywatt.sensors.sysfs import (
+    Candidate,
     NumberFile,
     ValueGroup,
     address_of,
+    alive,
+    deliver_nothing,
     entries,
-    in_unit,
     numbered,
     read_count,
     read_text,
     socket_of,
     value_groups,
-    watch,
 )
 
 MICRO = 1e-6
@@ -135,59 +136,36 @@ def card_devices(sys: Path) -> dict[str, tuple[str, str]]:
     return {socket: (device, found[socket]) for socket, device in numbered(sys, found).items()}
 
 
-class Hwmon:
-    """The sensor. One group for each chip; a CPU energy driver has one for its sockets and a slow one for its cores.
+class Hwmon(SimpleSensor):
+    """The sensor. One group for each chip; a CPU energy driver has one for its sockets and a slow one for its cores,
+    of which there may be hundreds.
 
     AMD's energy driver counts what RAPL counts. Where `rapl` or `perf` is in the same run its sockets are mirrors of
     their packages; named alone (`--sensors hwmon`) they count by themselves.
     """
 
     name = "hwmon"
-    after: Sequence[str] = ()
+    absent = "No hwmon chip reports power or energy."
 
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._machine = request.machine
-        self._found: list[tuple[Value, Channel, NumberFile]] | None = None
-
-    def probe(self) -> Report:
-        """Which values can be read, with one reading of each. Takes at most 30 ms beside the reads themselves."""
-        self._found = []
-        values, missing = find_values(self._machine.sys)
+    def find(self) -> list[ValueGroup[NumberFile]]:
+        values, left_out = find_values(self.machine.sys)
+        self.missing |= left_out
         values = self._not_of_others(values)
-        if not values:
-            why = "No hwmon chip reports power or energy."
-            return Report(self.name, State.ABSENT, why=why, missing=missing)
         # By the chip's own place: the kernel gives the number of a chip that left to the next one.
         files = [NumberFile(value.folder.resolve() / value.file) for value in values]
-        try:
-            first, last = self._watch(values, files)
-        finally:
-            for file in files:
-                file.close()
-        alive: list[tuple[Value, NumberFile, float]] = []
-        for value, file, a, b in zip(values, files, first, last, strict=True):
-            if b != b:
-                missing[f"{value.device}/{value.file}"] = str(file.trouble)
-            elif value.quantity == "energy" and a == b and (b == 0 or not _rests(value)):
-                missing[f"{value.device}/{value.file}"] = f"the counter is stuck at {b * MICRO:.6g} J"
-            else:
-                alive.append((value, file, b))
-        if not alive:
-            return self._unusable(files, missing)
-        channels = self._channels([value for value, _, _ in alive])
-        self._found = [(value, channel, file) for (value, file, _), channel in zip(alive, channels, strict=True)]
-        samples = {channel.name: in_unit(channel, raw) for channel, (_, _, raw) in zip(channels, alive, strict=True)}
-        devices = [{"device": d, "chip": chip} for d, chip in {v.device: v.chip for v, _, _ in alive}.items()]
-        power = any(channel.carries_energy and channel.mirror_of is None for channel in channels)
-        return Report(self.name, State.USABLE, samples=samples, missing=missing, devices=devices, power=power)
-
-    def groups(self) -> list[ValueGroup[NumberFile]]:
-        """One group for each chip, cores of a CPU apart and slow: there may be hundreds of them."""
-        if self._found is None:
-            self.probe()
-        found = self._found or ()
-        return value_groups([(self._info(value, c), c, file) for value, c, file in found], self._machine.clock)
+        tried = []
+        for value, file in zip(values, files, strict=True):
+            joules, core = MICRO if value.quantity == "energy" else None, _CORE.fullmatch(value.label)
+            tried.append(Candidate(f"{value.device}/{value.file}", file, joules, may_rest=core is not None))
+        good = alive(tried, self.missing, self.machine.clock)
+        working = [(value, file) for value, file, works in zip(values, files, good, strict=True) if works]
+        if values and not working:
+            raise deliver_nothing("hwmon chips", files, self.missing)
+        channels = self._channels([value for value, _ in working])
+        self.devices = [{"device": d, "chip": chip} for d, chip in {v.device: v.chip for v, _ in working}.items()]
+        self.power = any(channel.carries_energy and channel.mirror_of is None for channel in channels)
+        found = [(self._info(value, c), c, file) for (value, file), c in zip(working, channels, strict=True)]
+        return value_groups(found, self.machine.clock)
 
     def _info(self, value: Value, channel: Channel) -> GroupInfo:
         cores = channel.device.startswith("core.")
@@ -203,30 +181,18 @@ class Hwmon:
 
     def _not_of_others(self, values: list[Value]) -> list[Value]:
         """Without the chips that the `jetson` sensor of the same run reads."""
-        wanted = self._request.sensors
+        wanted = self.request.sensors
         if wanted is not None and "jetson" not in wanted:
             return values
-        theirs = {folder.name for folder in hwmon_chips(self._machine)}
+        theirs = {folder.name for folder in hwmon_chips(self.machine)}
         return [v for v in values if v.folder.name not in theirs and v.folder.parent.name not in theirs]
 
-    def _watch(self, values: Sequence[Value], files: Sequence[NumberFile]) -> tuple[list[float], list[float]]:
-        """Only counters are looked at again, those of cores where they are at zero: a slow bus is read once."""
-        first = [file.read() for file in files]
-        counters = [n for n, v in enumerate(values) if v.quantity == "energy" and (first[n] == 0 or not _rests(v))]
-        last = list(first)
-        if counters:
-            chosen = [files[n] for n in counters]
-            _, later = watch(lambda: [f.read() for f in chosen], [True] * len(chosen), self._machine.clock)
-            for n, value in zip(counters, later, strict=True):
-                last[n] = value
-        return first, last
-
     def _channels(self, values: Sequence[Value]) -> list[Channel]:
-        cpu = Cpu.read(self._machine.proc)
+        cpu = Cpu.read(self.machine.proc)
         by_rapl = self._beside() if any(v.chip in _CPU_COUNTERS for v in values) else frozenset()
         whole = {(v.device, v.quantity, v.index) for v in values if v.file.endswith("_average")}
         out = _kept_out(values)
-        cards = card_devices(self._machine.sys) if any(value.chip in _CARDS for value in values) else {}
+        cards = card_devices(self.machine.sys) if any(value.chip in _CARDS for value in values) else {}
         channels: list[Channel] = []
         taken: set[str] = set()
         for value in values:
@@ -250,24 +216,13 @@ class Hwmon:
         """Names of the RAPL channels that the same run records."""
         from everywatt.sensors.cpu.perf import PerfRapl  # only AMD's energy driver is compared with it
 
-        wanted = self._request.sensors
-        for sensor in (Rapl(self._request), PerfRapl(self._request)):
+        wanted = self.request.sensors
+        for sensor in (Rapl(self.request), PerfRapl(self.request)):
             if wanted is None or sensor.name in wanted:
                 report = sensor.probe()
                 if report.usable:
                     return frozenset(report.samples)
         return frozenset()
-
-    def _unusable(self, files: Sequence[NumberFile], missing: dict[str, str]) -> Report:
-        reasons = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:4])
-        why = f"hwmon chips exist but deliver nothing: {reasons}."
-        cure = "run as root, or make the files readable for one group" if any(file.denied for file in files) else None
-        return Report(self.name, State.UNUSABLE, why=why, cure=cure, missing=missing)
-
-
-def _rests(value: Value) -> bool:
-    """True for a counter that may stand still for a while: that of one core."""
-    return _CORE.fullmatch(value.label) is not None
 
 
 def _cpu_channel(value: Value, name: str, cpu: Cpu, by_rapl: frozenset[str]) -> Channel:

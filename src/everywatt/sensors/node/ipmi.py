@@ -48,12 +48,9 @@ class Ipmi(CommandMeters):
     period_s = 2.0
 
     def configured(self) -> bool:
-        """Where it is in the settings, or named."""
-        named = self.request.sensors is not None and self.name in self.request.sensors
-        return named or bool(self.options.get("local") or self.options.get("host"))
+        return self.named or bool(self.options.get("local") or self.options.get("host"))
 
     def meters(self) -> list[Meter]:
-        """The one BMC."""
         command, environ = self._command()
 
         channel = power_channel("bmc", Domain.PSU, self.facts(quantum=1.0))

@@ -6,9 +6,9 @@ import re
 
 from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
-from everywatt.sensors.base import Report, State
 from everywatt.sensors.jetson.jetson import rail_channel
-from everywatt.sensors.meters import CommandMeters, Meter
+from everywatt.sensors.meters import CommandMeters, Meter, PolledGroup
+from everywatt.sensors.simple import Absent
 from everywatt.sensors.sysfs import read_text
 
 NOTE = (
@@ -29,24 +29,19 @@ def parse_pmic(text: str) -> dict[str, float]:
 
 
 class Raspberry(CommandMeters):
-    """The sensor."""
-
     name = "raspberry"
     program = "vcgencmd"
     period_s = 0.5
     age_s = 0.1
 
-    def probe(self) -> Report:
-        """One reading, on a board that has the chip."""
+    def find(self) -> list[PolledGroup]:
         model = (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
         if "Raspberry Pi" not in model:
-            return Report(self.name, State.ABSENT, "This is not a Raspberry Pi.")
+            raise Absent("This is not a Raspberry Pi.")
         if not self.binary:
-            return Report(self.name, State.UNUSABLE, "vcgencmd was not found on the PATH.", "apt install raspi-utils")
-        report = super().probe()
-        if report.usable:
-            return Report(self.name, State.USABLE, samples=report.samples, devices=[{"device": "pi", "note": NOTE}])
-        return report
+            raise SensorError("vcgencmd was not found on the PATH.", cure="apt install raspi-utils")
+        self.devices = [{"device": "pi", "note": NOTE}]
+        return super().find()
 
     def meters(self) -> list[Meter]:
         """All rails, which come in one answer."""

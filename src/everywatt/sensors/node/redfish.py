@@ -39,7 +39,7 @@ _PART_TYPES = ("Component", "Module", "Card", "Cartridge", "StorageEnclosure", "
 Get = Callable[[str], Any]
 
 
-class Session:
+class BmcSession:
     """A BMC that is logged in to as soon as it asks for it, and once more where the session has run out."""
 
     def __init__(self, site: JsonDevice, login: Login | None) -> None:
@@ -51,7 +51,6 @@ class Session:
         self._place: str | None = None
 
     def get(self, path: str) -> Any:
-        """The object at `path`. Raises SensorError."""
         answer = self.site.request("GET", path, headers=self._headers())
         if answer.status == 401 and self._login is not None:
             self._enter()
@@ -83,7 +82,6 @@ class Session:
 
 
 def environment_w(data: Any) -> float | None:
-    """Watts of an EnvironmentMetrics object."""
     return _reading(_table(data).get("PowerWatts"))
 
 
@@ -116,7 +114,6 @@ def _absent(thing: Mapping[str, Any]) -> bool:
 
 
 def supply_w(data: Any) -> float | None:
-    """Watts that go into a power supply, from its metrics."""
     return _reading(_table(data).get("InputPowerWatts"))
 
 
@@ -227,13 +224,12 @@ class Redfish(SlowMeters):
     period_s = 2.0
 
     def meters(self) -> list[Meter]:
-        """The one BMC."""
         login = self.login()
         ca_file = self.options.get("ca_file")
         site = JsonDevice(
             str(self.options["url"]), ca_file=str(ca_file) if ca_file else None, timeout_s=self.timeout_s, keep=True
         )
-        session = Session(site, login)
+        session = BmcSession(site, login)
         try:
             found = find_power(session.get, self.options.get("chassis"))
         except BaseException:

@@ -22,7 +22,7 @@ Reading = Literal["counter", "instant", "average", "draw"]
 EXACT_NAMES = ("everywatt Simulated Exact",)
 
 
-class Row(NamedTuple):
+class KnownSensor(NamedTuple):
     """One sensor: cards whose name matches `names`, drivers from `driver_from` up to but not with `driver_to`.
 
     Windows are in seconds, for each reading. `counter_s` is how often the energy counter moves.
@@ -56,7 +56,7 @@ def _rows(table: str) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key not in ("source", "note")} for row in _DATA[table]]
 
 
-TABLE: tuple[Row, ...] = tuple(Row(**row) for row in _rows("sensors"))  # the first row that fits is the one
+TABLE: tuple[KnownSensor, ...] = tuple(KnownSensor(**row) for row in _rows("sensors"))  # the first that fits counts
 CARDS: tuple[Card, ...] = tuple(Card(**row) for row in _rows("cards"))
 
 # Cards for slots, by words of their names. A superchip's GPU is named after the superchip (GH200, GB200, GB10).
@@ -165,7 +165,7 @@ def draw_windows(name: str, driver: str) -> tuple[float, ...]:
     return tuple(sorted({row.draw_s for row in rows if row.draw_s is not None}))
 
 
-def row_for(name: str, driver: str) -> Row | None:
+def row_for(name: str, driver: str) -> KnownSensor | None:
     """The row of the table that fits a card's name and driver."""
     major = driver_major(driver)
     for row in TABLE:

@@ -16,13 +16,15 @@ to CUDA alone; on a machine with cards of one model the two orders agree, elsewh
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _NUMBER = re.compile(r"\d+", re.ASCII)
+_LISTED = re.compile(r"GPU (\d+): (.*) \(UUID: (GPU-[^)]+)\)")
+_LISTED_MIG = re.compile(r"\s+MIG .* \(UUID: (MIG-[^)]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,17 @@ class Gpu:
     migs: tuple[Mig, ...] = ()
 
 
+def parse_listing(lines: Iterable[str]) -> tuple[Gpu, ...]:
+    """The GPUs of `nvidia-smi -L`, with their MIG devices."""
+    found: list[tuple[int, str, str, list[Mig]]] = []
+    for line in lines:
+        if match := _LISTED.match(line):
+            found.append((int(match[1]), match[3], match[2], []))
+        elif found and (match := _LISTED_MIG.match(line)):
+            found[-1][3].append(Mig(match[1], -1, -1))
+    return tuple(Gpu(index, uuid, name, migs=tuple(migs)) for index, uuid, name, migs in found)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What a mask selects.
@@ -61,12 +74,6 @@ class Selection:
     note: str = ""
 
 
-@dataclass(slots=True)
-class _Found:
-    gpus: list[int] = field(default_factory=list)
-    migs: list[str] = field(default_factory=list)
-
-
 def select(mask: str | None, gpus: Sequence[Gpu], order: str | None = None) -> Selection:
     """The devices that `mask`, a value of CUDA_VISIBLE_DEVICES, selects out of `gpus`. None selects all of them.
 
@@ -77,7 +84,7 @@ def select(mask: str | None, gpus: Sequence[Gpu], order: str | None = None) -> S
     ranked = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id.lower(), gpu.index))
     if any(not gpu.pci_bus_id for gpu in gpus):
         ranked = sorted(gpus, key=lambda gpu: gpu.index)
-    found, seen, note = _Found(), set[str](), ""
+    found, migs, seen, note = list[int](), list[str](), set[str](), ""
     entries = [part.strip() for part in mask.split(",")]
     for entry in entries:
         match = _resolve(entry, ranked) if _kind(entry) == _kind(entries[0]) else None
@@ -95,11 +102,11 @@ def select(mask: str | None, gpus: Sequence[Gpu], order: str | None = None) -> S
                 (), note=f"CUDA_VISIBLE_DEVICES={mask}: '{entry}' is listed twice, so CUDA sees no device."
             )
         seen.add(key)
-        if gpu.index not in found.gpus:
-            found.gpus.append(gpu.index)
+        if gpu.index not in found:
+            found.append(gpu.index)
         if mig:
-            found.migs.append(mig.uuid)
-    return Selection(tuple(found.gpus), tuple(found.migs), note or _order_note(mask, ranked, order))
+            migs.append(mig.uuid)
+    return Selection(tuple(found), tuple(migs), note or _order_note(mask, ranked, order))
 
 
 def _kind(entry: str) -> str:

@@ -13,11 +13,11 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
 from everywatt.sensors.child import LoopingChild, run_once
-from everywatt.sensors.nvidia.gpu_select import Gpu, Mig, select
+from everywatt.sensors.nvidia.gpu_select import Gpu, parse_listing, select
 from everywatt.sensors.nvidia.nvml_device import Identity
 from everywatt.sensors.nvidia.nvml_groups import power_channel
 from everywatt.sensors.nvidia.smi_csv import Parser, SmiRow
-from everywatt.sensors.simple import SimpleSensor
+from everywatt.sensors.simple import Absent, SimpleSensor
 from everywatt.sensors.sysfs import entries, short_pci
 
 if TYPE_CHECKING:
@@ -127,7 +127,6 @@ class SmiGroup:
                 self.failure = f"nvidia-smi reports '{word}' for {self.fields[0]}."
 
     def close(self) -> None:
-        """End the child once every group has."""
         self._sensor.one_closed()
 
 
@@ -156,23 +155,20 @@ class NvidiaSmi(SimpleSensor):
 
     def find(self) -> list[SmiGroup]:
         """One group for each selected GPU, all fed by one child."""
-        self.absent = "nvidia-smi was not found on the PATH."
         if not self._binary:
-            return []
+            raise Absent("nvidia-smi was not found on the PATH.")
         start_ns = self.machine.clock.monotonic_ns()
         rows, complaint = self._ask(start_ns + round(self._wait_s * NS))
         took_s = (self.machine.clock.monotonic_ns() - start_ns) / NS
         self.child.silence_s = max(self.child.silence_s, 3 * took_s)
         if not rows:
-            self.absent = "nvidia-smi runs but finds no GPU."
-            return []
+            raise Absent("nvidia-smi runs but finds no GPU.")
         known = {who.gpu.index: (who, row) for who, row in zip(map(_identity, rows), rows, strict=True)}
         gpus = self._with_migs([who.gpu for who, _ in known.values()])
         selection = select(self.request.devices, gpus, self.machine.environ.get("CUDA_DEVICE_ORDER"))
         self.devices = [who.to_dict() | {"selected": index in selection.gpus} for index, (who, _) in known.items()]
         if not selection.gpus:
-            self.absent = selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs."
-            return []
+            raise Absent(selection.note or f"CUDA_VISIBLE_DEVICES selects none of {len(gpus)} GPUs.")
         notes = {"CUDA_VISIBLE_DEVICES": selection.note, "gpu": complaint}
         self.missing |= {what: note for what, note in notes.items() if note}
         groups = [SmiGroup(self, *known[index]) for index in selection.gpus]
@@ -219,11 +215,10 @@ class NvidiaSmi(SimpleSensor):
         if "MIG-" not in (self.request.devices or "").upper():
             return gpus
         lines, _ = run_once([self._binary, "-L"], self.machine.environ, self._wait_s)
-        listed = mig_uuids(lines)
-        return [replace(gpu, migs=tuple(Mig(uuid, -1, -1) for uuid in listed.get(gpu.uuid, ()))) for gpu in gpus]
+        listed = {gpu.uuid: gpu.migs for gpu in parse_listing(lines)}
+        return [replace(gpu, migs=listed.get(gpu.uuid, ())) for gpu in gpus]
 
     def close(self) -> None:
-        """End the child."""
         self.child.end()
 
     def distribute(self) -> None:
@@ -259,18 +254,6 @@ class NvidiaSmi(SimpleSensor):
                 self.child.failure = f"nvidia-smi: {text}"
         self._parser.failures.clear()
         return row
-
-
-def mig_uuids(lines: Sequence[str]) -> dict[str, list[str]]:
-    """MIG UUIDs by their GPU's, out of `nvidia-smi -L`."""
-    found: dict[str, list[str]] = {}
-    board = ""
-    for uuid in re.findall(r"UUID: ([^)\s]+)", "\n".join(lines)):
-        if uuid.startswith("GPU-"):
-            board = uuid
-        else:
-            found.setdefault(board, []).append(uuid)
-    return found
 
 
 def _identity(row: SmiRow) -> Identity:

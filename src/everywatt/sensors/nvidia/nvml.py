@@ -19,7 +19,7 @@ from everywatt.core.clocks import NS
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup
 from everywatt.sensors.nvidia.gpu_select import Selection, select
 from everywatt.sensors.nvidia.nvml_api import Fields, metric, refusal, text, tried, words_for
-from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples, identify
+from everywatt.sensors.nvidia.nvml_device import GpuHandle, Identity, UtilisationSamples, identify
 from everywatt.sensors.nvidia.nvml_groups import (
     FIELD_AVERAGE,
     FIELD_ENERGY,
@@ -33,8 +33,6 @@ from everywatt.sensors.nvidia.nvml_groups import (
     probe_power,
     probe_state,
     probe_utilisation,
-    with_mirrors,
-    without_counter,
 )
 from everywatt.sensors.nvidia.nvml_processes import ProcessTable, probe_processes
 
@@ -57,7 +55,7 @@ POWER_FIELDS = (FIELD_INSTANT, FIELD_AVERAGE, (FIELD_INSTANT, SCOPE_MODULE), (FI
 class _Card:
     """One GPU as probed."""
 
-    device: Device
+    device: GpuHandle
     handle: Any
     power: Found
     state: Found
@@ -147,7 +145,9 @@ class Nvml:
             self._nvml.nvmlInit()
             count = int(self._nvml.nvmlDeviceGetCount())
         except Exception as error:  # noqa: BLE001 - a driver's border
-            state, why, cure = refusal(error, self._device_files())
+            machine = self._request.machine
+            files = (machine.dev / "nvidiactl", machine.proc / "driver/nvidia/version")
+            state, why, cure = refusal(error, any(file.exists() for file in files))
             return Report(self.name, state, why, cure)
         if count == 0:
             return Report(self.name, State.ABSENT, "The NVIDIA driver is running, but no GPU is available to it.")
@@ -185,7 +185,7 @@ class Nvml:
                 cards.append(card)
         self._check_counters(cards)
         self._add_scopes(cards)
-        self._name_counters([card for card in cards if _counts(card.power) and has_module(card.power)])
+        self._name_counters([card for card in cards if card.power.counts and card.power.module])
         for card in cards:
             self._add_utilisation(card)
         return cards
@@ -200,11 +200,12 @@ class Nvml:
             inside[index], why = tried(probe_scopes, card.power, card.device, card.handle, module, module not in seen)
             if why:
                 card.missing[f"gpu.{index}.module"] = why
-            if module is not None and has_module(card.power):
+            if module is not None and card.power.module:
                 seen.add(module)
         for card in cards:
             if any(inside.values()) and inside[card.device.index] is False:
-                is_beside(card.power)
+                # A card in a slot is in none of the machine's modules.
+                card.power.sources = [replace(s, channel=replace(s.channel, in_slot=True)) for s in card.power.sources]
 
     def _name_counters(self, cards: list[_Card]) -> None:
         """Find out whether counters of superchips count the GPU or the module; one that fits neither is left out."""
@@ -221,8 +222,7 @@ class Nvml:
         for card in cards:
             domain = scopes[card.device.index].domain()
             if domain is None:
-                why = "the counter fits neither the GPU's power nor the module's"
-                card.power = without_counter(card.power, card.device, why)
+                card.power.drop_counter("the counter fits neither the GPU's power nor the module's")
             elif domain is Domain.MODULE:
                 counts_module(card.power)
 
@@ -237,7 +237,7 @@ class Nvml:
         return (gpu_mw / 1e3, module_mw / 1e3) if gpu_mw + module_mw == gpu_mw + module_mw else None
 
     def _probe_card(self, identity: Identity, handle: Any) -> _Card:
-        device = Device(self._nvml, identity, handle, self._clock)
+        device = GpuHandle(self._nvml, identity, handle, self._clock)
         power = probe_power(device, handle)
         state = probe_state(device, handle)
         gpm, missing = probe_gpm(self._nvml, identity.gpu.index, handle)
@@ -259,7 +259,7 @@ class Nvml:
 
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
-        waiting = {card.device.index: card for card in cards if _counts(card.power)}
+        waiting = {card.device.index: card for card in cards if card.power.counts}
         last = _last_counters.setdefault(self._nvml, {})
         for index, card in list(waiting.items()):
             uuid, first = card.device.identity.gpu.uuid, card.power.samples[f"gpu.{index}.energy"]
@@ -282,7 +282,7 @@ class Nvml:
             watts = card.power.samples.get(f"gpu.{index}.power") or 0.0
             if watts >= 1.0:
                 why = f"the counter did not move in {STUCK_NS / NS:.1f} s while the card drew {watts:.0f} W"
-                card.power = without_counter(card.power, card.device, why)
+                card.power.drop_counter(why)
 
     def _counter_j(self, card: _Card) -> float | None:
         source = card.power.sources[0]
@@ -301,8 +301,8 @@ class Nvml:
         for card in self._cards:
             samples |= card.power.samples | card.state.samples
             missing |= card.power.missing | card.state.missing | card.missing
-        useless = [card for card in self._cards if not _measures(card.power)]
-        self._cards = [card for card in self._cards if _measures(card.power)]
+        useless = [card for card in self._cards if not card.power.measures]
+        self._cards = [card for card in self._cards if card.power.measures]
         devices = [identity.to_dict() | {"selected": i in selection.gpus} for i, identity in known.items()]
         devices += [{"device": f"gpu.{index}", "index": index, "error": why} for index, why in lost.items()]
         if self._cards:
@@ -327,21 +327,9 @@ class Nvml:
         cure = "check ls -l /dev/nvidia*, and join the owning group" if denied else "nvidia-smi -q, dmesg | grep Xid"
         return State.UNUSABLE, f"GPU {index}: {why}.", cure
 
-    def _device_files(self) -> bool:
-        machine = self._request.machine
-        return (machine.dev / "nvidiactl").exists() or (machine.proc / "driver/nvidia/version").exists()
-
 
 def _nothing() -> None:
     """What a group does at its end that others keep NVML open for."""
-
-
-def _counts(power: Found) -> bool:
-    return bool(power.sources) and power.sources[0].channel.name.endswith(".energy")
-
-
-def _measures(power: Found) -> bool:
-    return any(source.channel.carries_energy for source in power.sources)
 
 
 def _method(card: _Card) -> str:
@@ -368,7 +356,7 @@ def modules_of(cards: Mapping[int, Identity], sys: Path) -> dict[int, int]:
     return found
 
 
-def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, first: bool) -> bool:
+def probe_scopes(found: Found, device: GpuHandle, handle: Any, module: int | None, first: bool) -> bool:
     """Add power of module and memory where the driver gives it; True where it gives that of a module.
 
     `module` is the number of the GPU's module, None where it is not known; `first` says whether no earlier GPU is on
@@ -393,18 +381,8 @@ def probe_scopes(found: Found, device: Device, handle: Any, module: int | None, 
     return bool(whole)
 
 
-def is_beside(found: Found) -> None:
-    """Mark what was found as a card in a slot: it is in none of the machine's modules."""
-    found.sources = [replace(source, channel=replace(source.channel, in_slot=True)) for source in found.sources]
-
-
 def _gauge(name: str, device: str, domain: Domain) -> Channel:
     return Channel(name, "W", Kind.GAUGE, device, domain, 1e-3, Pedigree.INTEGRATED, facts=Facts())
-
-
-def has_module(found: Found) -> bool:
-    """Whether the module's power is among the readings."""
-    return any(source.channel.domain is Domain.MODULE for source in found.sources)
 
 
 @dataclass(slots=True)
@@ -437,18 +415,16 @@ class CounterScope:
 
 
 def counts_module(found: Found) -> None:
-    """Give the counter, the first reading, to the module; the GPU's own energy is then its power, integrated."""
-    counter, *others = found.sources
-    module = next(source.channel.device for source in others if source.channel.domain is Domain.MODULE)
-    found.samples[f"{module}.energy"] = found.samples.pop(counter.channel.name)
+    """Give the counter, the first reading, to the module; the GPU's own energy is then its power, integrated.
+
+    What is known of the counter's publication holds for the module; gain, offset and limit are the GPU's.
+    """
+    counter, module = found.sources[0], found.module
+    assert module is not None
+    name, known = f"{module}.energy", counter.channel.facts
+    found.samples[name] = found.samples.pop(counter.channel.name)
     found.missing[counter.channel.name] = f"the driver's counter is that of the whole module ({module})"
-    channel = replace(
-        counter.channel, name=f"{module}.energy", device=module, domain=Domain.MODULE, facts=_of_module(counter)
-    )
-    found.sources = with_mirrors([replace(counter, channel=channel), *others])
-
-
-def _of_module(counter: Source) -> Facts:
-    """What is known of the counter's publication holds for the module; gain, offset and limit are the GPU's."""
-    known = counter.channel.facts
-    return Facts(period_s=known.period_s, quantum=known.quantum)
+    facts = Facts(period_s=known.period_s, quantum=known.quantum)
+    channel = replace(counter.channel, name=name, device=module, domain=Domain.MODULE, facts=facts)
+    found.sources[0] = replace(counter, channel=channel)
+    found.set_mirrors()

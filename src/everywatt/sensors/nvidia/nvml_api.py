@@ -58,7 +58,6 @@ def code_of(error: BaseException) -> int | None:
 
 
 def words_for(error: BaseException | int) -> str:
-    """What an NVML error means, in a few words."""
     code = error if isinstance(error, int) else code_of(error)
     if code is None:
         return f"{type(error).__name__}: {error}"

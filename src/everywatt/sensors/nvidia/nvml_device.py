@@ -49,7 +49,6 @@ class Identity:
     compute_capability: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for a report."""
         return {
             "device": f"gpu.{self.gpu.index}",
             "index": self.gpu.index,
@@ -67,7 +66,7 @@ class Identity:
         }
 
 
-class Device:
+class GpuHandle:
     """A GPU's handle, and the readings that several groups share."""
 
     def __init__(self, nvml: Any, identity: Identity, handle: Any, clock: Clock) -> None:
@@ -90,7 +89,6 @@ class Device:
 
     @property
     def index(self) -> int:
-        """NVML's index of the board."""
         return self.identity.gpu.index
 
     @property

@@ -23,7 +23,7 @@ from everywatt.sensors.nvidia.gpu_known import Reading, facts_for, in_slot
 from everywatt.sensors.nvidia.nvml_api import FieldId, Fields, attempt, is_lost, metric, tried, words_for
 
 if TYPE_CHECKING:
-    from everywatt.sensors.nvidia.nvml_device import Device, Identity, UtilisationSamples
+    from everywatt.sensors.nvidia.nvml_device import GpuHandle, Identity, UtilisationSamples
 
 FIELD_ENERGY = 83
 FIELD_AVERAGE = 185
@@ -66,13 +66,39 @@ class Found:
         self.sources.append(source)
         self.samples[source.channel.name] = raw * source.channel.scale
 
-    def drop(self, name: str, why: str) -> None:
-        self.sources = [source for source in self.sources if source.channel.name != name]
+    @property
+    def counts(self) -> bool:
+        """Whether the first reading is an energy counter."""
+        return bool(self.sources) and self.sources[0].channel.kind is Kind.COUNTER
+
+    @property
+    def measures(self) -> bool:
+        """Whether joules can come from any of the readings."""
+        return any(source.channel.carries_energy for source in self.sources)
+
+    @property
+    def module(self) -> str | None:
+        """The module whose power is among the readings."""
+        return next((s.channel.device for s in self.sources if s.channel.domain is Domain.MODULE), None)
+
+    def drop_counter(self, why: str) -> None:
+        """The first reading turned out to be no counter: power is then the first."""
+        name = self.sources.pop(0).channel.name
         self.samples.pop(name, None)
         self.missing[name] = why
+        self.set_mirrors()
+
+    def set_mirrors(self) -> None:
+        """The first reading of a domain speaks for it, and the others count the same joules."""
+        first: dict[Domain | None, str] = {None: ""}
+        for place, source in enumerate(self.sources):
+            mirror_of = first.setdefault(source.channel.domain, source.channel.name)
+            own = not mirror_of or mirror_of == source.channel.name
+            channel = replace(source.channel, mirror_of=None if own else mirror_of)
+            self.sources[place] = replace(source, channel=channel)
 
 
-def _info(device: Device, what: str, channels: Sequence[Channel], cadence: Cadence) -> GroupInfo:
+def _info(device: GpuHandle, what: str, channels: Sequence[Channel], cadence: Cadence) -> GroupInfo:
     """A group of one GPU; fast ones are read when the driver publishes."""
     gpu, name, fast = device.identity.gpu, f"gpu.{device.index}", cadence is Cadence.FAST
     full = f"nvml.{name}.{what}"
@@ -84,7 +110,7 @@ class PowerGroup:
 
     def __init__(
         self,
-        device: Device,
+        device: GpuHandle,
         sources: list[Source],
         closed: Callable[[], None],
         samples: UtilisationSamples | None = None,
@@ -130,8 +156,10 @@ class PowerGroup:
 
     def to_rows(self, taken: Sequence[tuple[int, int, tuple[int, tuple[int, ...], float | None]]]) -> list[Row]:
         """The rows of what was read, each with when its read began and ended."""
-        samples = self._samples
-        self._look_at_samples()
+        samples, now_ns = self._samples, self._device.clock.monotonic_ns()
+        if samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
+            self._sampled_ns = now_ns
+            self._device.call(samples.update)
         witness = len(self._last) > self._first
         busy = self._last[-1]
         rows = []
@@ -147,12 +175,6 @@ class PowerGroup:
         self._last = values
         return rows
 
-    def _look_at_samples(self) -> None:
-        now_ns = self._device.clock.monotonic_ns()
-        if self._samples is not None and now_ns - self._sampled_ns >= UTILISATION_NS:
-            self._sampled_ns = now_ns
-            self._device.call(self._samples.update)
-
     def read(self) -> list[Row]:
         """One row. Raises SensorError where the GPU is lost or gives none of its values."""
         before_ns = self._device.clock.monotonic_ns()
@@ -162,7 +184,6 @@ class PowerGroup:
         return [Row(read_ns, before_ns - self._age_ns, after_ns, tuple(values))]
 
     def close(self) -> None:
-        """Let go of NVML once every group has."""
         self._closed()
 
     def _read(self, handle: Any) -> list[float]:
@@ -208,7 +229,7 @@ class StateGroup:
     is kept. Memory is asked every second.
     """
 
-    def __init__(self, device: Device, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
+    def __init__(self, device: GpuHandle, sources: list[Source], gpm: Gpm | None, closed: Callable[[], None]) -> None:
         self._device = device
         self._sources = sources
         self._gpm = gpm
@@ -227,7 +248,6 @@ class StateGroup:
         return [Row(now_ns, now_ns, now_ns, tuple(values))]
 
     def close(self) -> None:
-        """Free the GPM samples, and let go of NVML once every group has."""
         if self._gpm:
             self._gpm.close()
         self._closed()
@@ -278,7 +298,7 @@ def _raw(call: Call | None, handle: Any) -> float:
     return NAN if value is None else value
 
 
-def probe_power(device: Device, handle: Any) -> Found:
+def probe_power(device: GpuHandle, handle: Any) -> Found:
     """The energy and power readings that this GPU really gives, best first."""
     nvml, found = device.nvml, Found()
     fields = Fields(nvml, (FIELD_ENERGY, FIELD_INSTANT, FIELD_AVERAGE))
@@ -300,7 +320,7 @@ def probe_power(device: Device, handle: Any) -> Found:
 
 def _offer(
     found: Found,
-    device: Device,
+    device: GpuHandle,
     what: str,
     reading: Reading,
     raw: float,
@@ -341,31 +361,13 @@ def power_channel(
     )
 
 
-def without_counter(found: Found, device: Device, why: str) -> Found:
-    """The same findings where the energy counter turned out to be no counter: power is then the first channel."""
-    found.drop(f"gpu.{device.index}.energy", why)
-    found.sources = with_mirrors(found.sources)
-    return found
-
-
-def with_mirrors(sources: Sequence[Source]) -> list[Source]:
-    """The same sources; the first of a domain speaks for it, and the others count the same joules."""
-    first: dict[Domain | None, str] = {None: ""}
-    done = []
-    for source in sources:
-        mirror_of = first.setdefault(source.channel.domain, source.channel.name)
-        own = not mirror_of or mirror_of == source.channel.name
-        done.append(replace(source, channel=replace(source.channel, mirror_of=None if own else mirror_of)))
-    return done
-
-
-def probe_utilisation(found: Found, device: Device, handle: Any) -> bool:
+def probe_utilisation(found: Found, device: GpuHandle, handle: Any) -> bool:
     """Add utilisation to the fast channels, where it is available (on a MIG board it is not)."""
     channel = _gauge(device, "utilisation", "%")
     return _try(found, Source(channel, call=lambda handle: device.rates(handle, UTILISATION_NS)[0]), handle)
 
 
-def probe_state(device: Device, handle: Any) -> Found:
+def probe_state(device: GpuHandle, handle: Any) -> Found:
     """The slow channels, each tried on its own."""
     nvml, found = device.nvml, Found()
 
@@ -396,7 +398,7 @@ def probe_state(device: Device, handle: Any) -> Found:
     return found
 
 
-def _gauge(device: Device, what: str, unit: str, scale: float = 1.0) -> Channel:
+def _gauge(device: GpuHandle, what: str, unit: str, scale: float = 1.0) -> Channel:
     return Channel(f"gpu.{device.index}.{what}", unit, Kind.GAUGE, f"gpu.{device.index}", scale=scale)
 
 
@@ -449,7 +451,6 @@ class Gpm:
         self._nvml.nvmlGpmMetricsGet(self._request)
 
     def close(self) -> None:
-        """Free both samples."""
         for sample in (self._older, self._newer):
             tried(self._nvml.nvmlGpmSampleFree, sample)  # it fails for a lost GPU, whose reads have reported that
 

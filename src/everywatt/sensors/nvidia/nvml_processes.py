@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from everywatt.sensors.base import GpuProcessRow
-    from everywatt.sensors.nvidia.nvml_device import Device
+    from everywatt.sensors.nvidia.nvml_device import GpuHandle
 
 ASK_ANYWAY_NS = 60 * NS
 USUAL_NS = 9 * NS // 10  # reads closer than this are hurried: used memory is then older than they are
@@ -92,7 +92,7 @@ class UseLister:
 class _Gpu:
     """What is known of one GPU's processes."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: GpuHandle) -> None:
         self.device = device
         self.rows: dict[tuple[int, int | None, int | None], GpuProcessRow] = {}
         self.since_us = 0
@@ -115,7 +115,7 @@ class ProcessTable:
 
     hurry_s = 0.2
 
-    def __init__(self, nvml: Any, devices: Sequence[Device], closed: Callable[[], None]) -> None:
+    def __init__(self, nvml: Any, devices: Sequence[GpuHandle], closed: Callable[[], None]) -> None:
         self.info = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
         self._nvml = nvml
         self._gpus = [_Gpu(device) for device in devices]
@@ -164,7 +164,6 @@ class ProcessTable:
         """Nothing to do: every process on a GPU is listed, whoever started it."""
 
     def close(self) -> None:
-        """Let go of NVML once every group has."""
         self._closed()
 
     def _rows(self, gpu: _Gpu, handle: Any) -> dict[tuple[int, int | None, int | None], GpuProcessRow]:
@@ -211,7 +210,7 @@ class ProcessTable:
         gpu.since_us = newest
 
 
-def _row(device: Device, entry: Any, kind: str) -> GpuProcessRow:
+def _row(device: GpuHandle, entry: Any, kind: str) -> GpuProcessRow:
     memory = entry.usedGpuMemory
     row: GpuProcessRow = {
         "gpu": device.index,

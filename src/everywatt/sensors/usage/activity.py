@@ -80,6 +80,16 @@ def parse_frequency(cpuinfo: bytes) -> float:
     return 1e6 * sum(found) / len(found) if found else NAN
 
 
+def close_all(*files: KeptFile | NumberFile) -> Callable[[], None]:
+    """What closes these."""
+
+    def close() -> None:
+        for file in files:
+            file.close()
+
+    return close
+
+
 def _kept(path: Path, parse: Callable[[bytes], Sequence[float]], limit: int, channels: Sequence[Channel]) -> Part:
     file = KeptFile(path)
     try:
@@ -95,12 +105,10 @@ def _channels(names: Sequence[str], unit: str, facts: Facts | None = None) -> li
 
 
 def modes_part(machine: Machine) -> Part:
-    """CPU time by mode."""
     return _kept(machine.proc / "stat", parse_modes, 512, _channels(MODES, "s", _TICK))
 
 
 def disk_part(machine: Machine) -> Part:
-    """Bytes of disks."""
     block = machine.sys / "block"
     disks = {path.name for path in block.iterdir() if not NOT_DISKS.fullmatch(path.name)}
     if not disks:
@@ -110,7 +118,6 @@ def disk_part(machine: Machine) -> Part:
 
 
 def network_part(machine: Machine) -> Part:
-    """Bytes of interfaces."""
     return _kept(machine.proc / "net" / "dev", parse_network, 65536, _channels(NETWORK, "B"))
 
 
@@ -125,14 +132,7 @@ def frequency_part(machine: Machine) -> Part:
         return (channel,), lambda: (parse_frequency(slurp(path)),), lambda: None
     files = [KeptFile(path) for path in paths[:: -(-len(paths) // MOST_FREQUENCIES)]]
 
-    def mean() -> Sequence[float]:
-        return (1e3 * sum(int(file.read(32)) for file in files) / len(files),)
-
-    def close() -> None:
-        for file in files:
-            file.close()
-
-    return (channel,), mean, close
+    return (channel,), lambda: (1e3 * sum(int(file.read(32)) for file in files) / len(files),), close_all(*files)
 
 
 def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS) -> Part:
@@ -189,12 +189,7 @@ def cpus_part(machine: Machine, device: str = "host") -> Part:
         last.update(now)
         return [*shares.values(), *(file.read() for file in clocks.values())]
 
-    def close() -> None:
-        stat.close()
-        for file in clocks.values():
-            file.close()
-
-    return tuple(channels), read, close
+    return tuple(channels), read, close_all(stat, *clocks.values())
 
 
 PARTS: Mapping[str, Callable[[Machine], Part]] = {
@@ -253,6 +248,5 @@ class StateGroup:
         return found
 
     def close(self) -> None:
-        """Close all files and events."""
         for _, _, close in self._parts:
             close()

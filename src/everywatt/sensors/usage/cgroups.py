@@ -149,7 +149,6 @@ class Counted:
         return row
 
     def close(self) -> None:
-        """Let go of the files."""
         for file in self._files.values():
             file.close()
         self._files = {}

@@ -142,7 +142,6 @@ class DrmTable:
         """Nothing is kept open."""
 
     def read_table(self) -> tuple[int, list[GpuProcessRow]]:
-        """When it was read (monotonic ns), and the rows that changed."""
         now_ns = self._clock.monotonic_ns()
         since_ns, self._read_ns = self._read_ns, now_ns
         self._list(now_ns, since_ns is None)
@@ -184,7 +183,9 @@ class DrmTable:
             used.setdefault(place, []).append(use_pct(before if known else client, client, seconds))
             memory.setdefault(place, []).append(client.memory_bytes)
         self._clients = clients
-        unknown = {gpu for gpu, pid in used if self._bypasses(pid)}
+        # Those with compute queues that the kernel does not schedule.
+        bypassing = self._sys / "class" / "kfd" / "kfd" / "proc"
+        unknown = {gpu for gpu, pid in used if (bypassing / str(pid)).exists()}
         return {
             (gpu, pid): {
                 "gpu": gpu,
@@ -206,10 +207,6 @@ class DrmTable:
                 client = parse_fdinfo(text)
                 if client is not None and (socket_of(client.pci) or "") in self._cards:
                     yield pid, client
-
-    def _bypasses(self, pid: int) -> bool:
-        """Whether a process has compute queues that the kernel does not schedule."""
-        return (self._sys / "class" / "kfd" / "kfd" / "proc" / str(pid)).exists()
 
 
 def _names(folder: Path) -> list[str]:
@@ -269,5 +266,4 @@ class Drm:
         return Report(self.name, State.USABLE, "engine time of processes", samples=samples, power=False)
 
     def groups(self) -> list[TableGroup]:
-        """The table of processes."""
         return [DrmTable(self._machine, self._cards)] if self._cards or self.probe().usable else []

@@ -135,7 +135,6 @@ class Reader:
         return self._changed_row(member, stat, renamed=before is not None and before.name != stat.name)
 
     def close(self, member: Member) -> None:
-        """Let go of its file."""
         if member.file is not None:
             member.file.close()
             member.file = None

@@ -67,7 +67,6 @@ def is_about(record: Exit, member: Member) -> bool:
 
 
 def row_of(record: Exit, *, start: int | None = None, meter: bool = False) -> ProcessRow:
-    """The row of a process that ended."""
     row: ProcessRow = {
         "pid": record.pid,
         "start": start,
@@ -172,7 +171,6 @@ class Trees:
 
     @property
     def places(self) -> frozenset[cgroups.Place]:
-        """The cgroups of the living members."""
         # Processes of one group share their place as a rule, and comparing a thousand of them takes long.
         found = {id(member.place): member.place for member in self._members.values()}
         return frozenset(place for place in found.values() if place is not None)
@@ -205,7 +203,6 @@ class Trees:
         return self._host_row(complete) + rows
 
     def close(self) -> None:
-        """Let go of all files."""
         for member in self._members.values():
             self._reader.close(member)
         if self._records is not None:
@@ -313,7 +310,6 @@ class Trees:
         return member
 
     def _children(self, pid: int) -> list[int]:
-        """Pids of the children of all threads of a process."""
         member = self._members.get(pid)
         folder = f"{self._proc}/{pid}/task"
         stat = member.stat if member else None

@@ -89,7 +89,6 @@ class HostUse:
             return b""
 
     def close(self) -> None:
-        """Close both files."""
         self._stat.close()
         if self._meminfo is not None:
             self._meminfo.close()
@@ -124,7 +123,6 @@ class ProcessUse(Trees):
         )
 
     def read_table(self) -> tuple[int, list[ProcessRow]]:
-        """When, and the rows that are new or changed."""
         rows = self.read()
         return self._clock.monotonic_ns(), rows
 
@@ -146,7 +144,6 @@ class CgroupUse:
         self._names = ContainerNames(machine.proc.parent, machine.proc, self._root)
 
     def read_table(self) -> tuple[int, list[cgroups.CgroupRow]]:
-        """When, and the groups that are new or changed, or gone."""
         rows: list[cgroups.CgroupRow] = []
         for place in self._in_order():
             try:
@@ -213,7 +210,6 @@ class CgroupUse:
         self._made = dict.fromkeys(self._made)
 
     def close(self) -> None:
-        """Close the files of all groups."""
         for counted in self._counted.values():
             counted.close()
         self._counted.clear()

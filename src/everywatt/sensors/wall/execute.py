@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Channel, Domain, Kind, Pedigree
 from everywatt.core.errors import SensorError
+from everywatt.core.units import SI_UNITS
 from everywatt.sensors.meters import CommandMeters, Meter
 
-UNITS: Mapping[str, tuple[str, float]] = {
-    "W": ("W", 1.0),
-    "mW": ("W", 1e-3),
-    "uW": ("W", 1e-6),
-    "kW": ("W", 1e3),
-    "J": ("J", 1.0),
-    "mJ": ("J", 1e-3),
-    "uJ": ("J", 1e-6),
-    "kJ": ("J", 1e3),
-    "Wh": ("J", 3600.0),
-    "kWh": ("J", 3.6e6),
-}
 _NUMBER = re.compile(r"([-+]?\d{1,18}(?:\.\d{0,18})?(?:[eE][-+]?\d{1,2})?)\s*([A-Za-z]*)")
 _LONGEST = 1 << 16
 
@@ -61,8 +49,8 @@ class Execute(CommandMeters):
     def meters(self) -> list[Meter]:
         """The one command or file."""
         unit = str(self.options.get("unit", "W"))
-        if unit not in UNITS:
-            raise SensorError(f"[sensor.exec] unit = '{unit}' is not one of {', '.join(UNITS)}.")
+        if unit not in SI_UNITS:
+            raise SensorError(f"[sensor.exec] unit = '{unit}' is not one of {', '.join(SI_UNITS)}.")
         pattern = self._pattern()
         read = self._reader()
 
@@ -77,7 +65,7 @@ class Execute(CommandMeters):
             domain = Domain(str(self.options.get("domain", "wall")))
         except ValueError:
             raise SensorError(f"[sensor.exec] domain must be one of {', '.join(Domain)}.") from None
-        si, scale = UNITS[unit]
+        si, scale = SI_UNITS[unit]
         device = str(self.options.get("device", f"{domain}.exec"))
         counter = si == "J"
         name = f"{device}.{'energy' if counter else 'power'}"

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from everywatt.core.channels import NAN, Channel, Domain, Kind
 from everywatt.core.errors import SensorError
 from everywatt.core.jsonio import number
+from everywatt.core.units import J_PER_KWH
 from everywatt.net.url import Login
 from everywatt.sensors.json_device import JsonDevice
 from everywatt.sensors.meters import Meter, SlowMeters, power_channel
@@ -57,12 +58,10 @@ class Plugs(SlowMeters):
     """Plugs of one maker, one or several addresses in `url`."""
 
     def meters(self) -> list[Meter]:
-        """One meter for each address."""
         urls, login = self.several("url"), self.login()
         return [self.plug(url, f"wall.{self.name}{f'-{n}' if n else ''}", login) for n, url in enumerate(urls)]
 
     def plug(self, url: str, device: str, login: Login | None) -> Meter:
-        """The meter at one address."""
         raise NotImplementedError
 
     def meter(self, device: str, label: str, quantum_w: float, read: Callable[[], tuple[float, float | None]]) -> Meter:
@@ -84,7 +83,6 @@ class Shelly(Plugs):
     name = "shelly"
 
     def plug(self, url: str, device: str, login: Login | None) -> Meter:
-        """One that says what it is, by its generation."""
         site = JsonDevice(url, timeout_s=self.timeout_s, login=login)
         about = site.get("/shelly")
         if not isinstance(about, Mapping):
@@ -108,9 +106,6 @@ def _one(found: Mapping[str, tuple[float, float | None]], wanted: Any, host: str
     raise SensorError(f"{host} has several channels: {listed}.", cure="[sensor.shelly] channel")
 
 
-KWH_J = 3.6e6
-
-
 def energy_of(status: Any) -> tuple[list[float], float | None]:
     """Watts of each channel and the joules counted so far, from the answer to `Status 8` (`StatusPWR` before 2019)."""
     found: Any = {}
@@ -125,7 +120,7 @@ def energy_of(status: Any) -> tuple[list[float], float | None]:
     good_ones = [value for value in watts if value is not None]
     if len(good_ones) != len(watts):
         return [], None
-    return good_ones, None if total is None else total * KWH_J
+    return good_ones, None if total is None else total * J_PER_KWH
 
 
 class Tasmota(Plugs):

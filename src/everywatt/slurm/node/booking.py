@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,9 +25,9 @@ from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 from everywatt.ledger.use.account import tape_use
 from everywatt.ledger.use.processes import LATE
 from everywatt.slurm.node.node_jobs import NodeJob
-from everywatt.slurm.node.state import Account
+from everywatt.slurm.node.state import Account, ends_uj, unseen_budget
 from everywatt.slurm.node.tapes import gpu_busy_s, gpu_memory_bytes, memory_mean_bytes, step_times
-from everywatt.slurm.schema import SUMMED, NodeHour
+from everywatt.slurm.schema import NODE_ENDS, SUMMED, NodeHour, sum_known
 from everywatt.tape.reader import Tape
 
 HOUR_S: Final = 3600
@@ -134,16 +134,19 @@ def book_unseen(
             account.observed_s += inside_s
             for device in devices:
                 account.unseen_s[device] += inside_s
-    nothing = {device: dict.fromkeys(COLUMNS, 0) for device in devices}
+    nothing = {device: _Amounts() for device in devices}
     cuts = list(_cuts(start_s, end_s, ()))
     ends = dict.fromkeys((cuts[0], cuts[-1]))
     return [row for between_s in ends for row in _hour_rows(tape, node, nothing, between_s, {})]
 
 
 def book_doubt(
-    jobs: Iterable[NodeJob], accounts: dict[str, Account], hours: Iterable[NodeHour], start_s: float, end_s: float
-) -> None:
-    """Jobs that ended in a stretch, and whose CPU time in it is unknown: what the system had may be theirs."""
+    jobs: Collection[NodeJob], accounts: dict[str, Account], hours: Sequence[NodeHour], start_s: float, end_s: float
+) -> list[NodeHour]:
+    """Jobs that ended in a stretch, and whose CPU time in it is unknown: what the system had may be theirs.
+
+    Gives the hours with that in their intervals.
+    """
     rows = [row for row in hours if not is_gpu(row.device) and row.system_uj > 0]
     for job in jobs:
         account = accounts.setdefault(job.key, Account())
@@ -151,6 +154,14 @@ def book_doubt(
         for row in rows:
             bound = Bound("cpu time", f"{row.device} at {row.from_s}", 0.0, row.system_uj / UJ)
             account.doubt(row.device, Budget((), (bound,)))
+            for step in account.steps_uj:
+                account.charge_step(step, 0, Budget((), (bound,)))
+    if not jobs:
+        return list(hours)
+    return [
+        replace(row, jobs_high_uj=(row.jobs_high_uj or 0) + row.system_uj, system_low_uj=0) if row in rows else row
+        for row in hours
+    ]
 
 
 def _again_s(jobs: Sequence[NodeJob]) -> list[float]:
@@ -176,6 +187,26 @@ def _cuts(start_s: float, end_s: float, at_s: Iterable[float]) -> Iterable[tuple
 
 
 @dataclass(slots=True)
+class _Amounts:
+    """Microjoules of a device by column, each with the budgets of what was added to it."""
+
+    uj: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COLUMNS, 0))
+    budgets: dict[str, list[Budget]] = field(default_factory=lambda: {column: [] for column in COLUMNS})
+
+    def add(self, column: str, uj: int, budget: Budget) -> None:
+        self.uj[column] += uj
+        self.budgets[column].append(budget)
+
+    def columns(self) -> dict[str, int]:
+        """The columns of a `NodeHour`: amounts and the ends of their intervals."""
+        found: dict[str, int] = {}
+        for column, uj in self.uj.items():
+            names = (f"{column}_uj", f"{column}_low_uj", f"{column}_high_uj")
+            found |= zip(names, (uj, *ends_uj(uj, Budget.sum(self.budgets[column]))), strict=True)
+        return found
+
+
+@dataclass(slots=True)
 class _Piece:
     """A stretch of UTC time within an hour, the jobs that were there in it, and what became of each device's joules."""
 
@@ -186,7 +217,7 @@ class _Piece:
     late: dict[str, Account]
     low_s: float
     high_s: float
-    totals: dict[str, dict[str, int]] = field(default_factory=dict)
+    totals: dict[str, _Amounts] = field(default_factory=dict)
 
     def book(self) -> None:
         """Charge owners of the ledger, then what follows from allocation."""
@@ -215,9 +246,10 @@ class _Piece:
             of_job = entry.owner.kind is OwnerKind.JOB and entry.owner.id != HOST_JOB
             runs = [job for job in self.jobs if job_id in (str(job.job_id), job.sluid)] if of_job else []
             column = "jobs" if runs else "idle" if entry.owner.kind is OwnerKind.IDLE else "system"
-            amounts = _by_device(entry)
+            amounts, parts = _by_device(entry), dict(entry.energy.parts)
+            budgets = {device: parts[device].budget if device in parts else Budget() for device in amounts}
             for device, uj in amounts.items():
-                self.totals.setdefault(device, dict.fromkeys(COLUMNS, 0))[column] += uj
+                self.totals.setdefault(device, _Amounts()).add(column, uj, budgets[device])
             if not of_job:
                 continue
             if runs:
@@ -226,8 +258,11 @@ class _Piece:
                 account = self.late.setdefault(job_id, Account(pedigree=self.made.total.pedigree))
                 account.charged_s = self.high_s
                 for device, uj in amounts.items():
-                    account.hours_uj[f"{int(self.low_s // HOUR_S * HOUR_S)} {device}"] += uj
-            _charge(account, entry, amounts, step, times.get(entry.owner.id, (self.low_s, self.high_s)))
+                    place = f"{int(self.low_s // HOUR_S * HOUR_S)} {device}"
+                    ends = (account.hours_uj, account.hours_low_uj, account.hours_high_uj)
+                    for kept, more_uj in zip(ends, (uj, *ends_uj(uj, budgets[device])), strict=True):
+                        kept[place] += more_uj
+            _charge(account, entry, amounts, budgets, step, times.get(entry.owner.id, (self.low_s, self.high_s)))
             if entry.owner.id in memory:
                 byte_s = memory[entry.owner.id] * (self.high_s - self.low_s)
                 account.memory_byte_s = (account.memory_byte_s or 0.0) + byte_s
@@ -244,9 +279,10 @@ class _Piece:
             weights = [*(seconds for _, seconds in holders), max(length_s - held_s, 0.0)]
             part = dict(lost.energy.parts)[device]
             for (job, _), amount in zip(holders, apportion(uj, weights)[:-1], strict=True):
-                self._account(job).charge(device, amount, part.budget.scaled(amount / uj))
-                self.totals[device]["system"] -= amount
-                self.totals[device]["jobs"] += amount
+                budget = part.budget.scaled(amount / uj)
+                self._account(job).charge(device, amount, budget)
+                self.totals[device].add("system", -amount, budget.scaled(-1.0))
+                self.totals[device].add("jobs", amount, budget)
 
     def _charge_idle(self) -> None:
         """A job's share of idle, of which it stays a part: a GPU's while the job had it, the machine's by CPUs."""
@@ -258,11 +294,14 @@ class _Piece:
                 _inside(job, self.low_s, self.high_s) * (float(device in job.devices) if gpu else (job.cpus or 0.0))
                 for job in self.jobs
             ]
-            if capacity <= 0 or sum(weights) <= 0 or of_device["idle"] <= 0:
+            idle_uj = of_device.uj["idle"]
+            if capacity <= 0 or sum(weights) <= 0 or idle_uj <= 0:
                 continue
-            amounts = apportion(of_device["idle"], [*weights, max(capacity - sum(weights), 0.0)])
+            amounts = apportion(idle_uj, [*weights, max(capacity - sum(weights), 0.0)])
+            budget = Budget.sum(of_device.budgets["idle"])
             for job, amount in zip(self.jobs, amounts[:-1], strict=True):
-                self._account(job).idle_uj[device] += amount
+                if amount:
+                    self._account(job).charge_idle(device, amount, budget.scaled(amount / idle_uj))
 
     def _note_gpus(self, job: NodeJob) -> None:
         """How busy the GPUs of a job were while it had them, and how full."""
@@ -300,12 +339,18 @@ def _by_device(entry: Entry) -> dict[str, int]:
     return amounts
 
 
-def _charge(account: Account, entry: Entry, amounts: Mapping[str, int], step: str, ran_s: tuple[float, float]) -> None:
-    parts = dict(entry.energy.parts)
+def _charge(
+    account: Account,
+    entry: Entry,
+    amounts: Mapping[str, int],
+    budgets: Mapping[str, Budget],
+    step: str,
+    ran_s: tuple[float, float],
+) -> None:
     for device, uj in amounts.items():
-        account.charge(device, uj, parts[device].budget if device in parts else Budget())
+        account.charge(device, uj, budgets[device])
     if step:
-        account.steps_uj[step] += sum(amounts.values())
+        account.charge_step(step, sum(amounts.values()), Budget.sum(budgets.values()))
         seen = account.steps_s.setdefault(step, [*ran_s])
         seen[1] = max(seen[1], ran_s[1])
     if "cpu_s" in entry.use:
@@ -321,22 +366,26 @@ def _inside(job: NodeJob, low_s: float, high_s: float) -> float:
 def _hour_rows(
     tape: Tape,
     node: str,
-    totals: Mapping[str, Mapping[str, int]],
+    totals: Mapping[str, _Amounts],
     between_s: tuple[float, float],
     parts: Mapping[str, Energy],
 ) -> Iterable[NodeHour]:
     known = {source.label: source for source in addable(splittable(sources(tape)))}
     for device, of_device in totals.items():
-        source = known.get(device)
+        source, part = known.get(device), parts.get(device)
+        total_uj = sum(of_device.uj.values())
+        total_ends_uj = ends_uj(total_uj, part.budget if part is not None else Budget())
         yield NodeHour(
             hour_s=int(between_s[0] // HOUR_S * HOUR_S),
             node=node,
             device=device,
             domain=source.domain.value if source else "",
             source=sensor_of(source) if source else "",
-            total_uj=sum(of_device.values()),
-            **{f"{column}_uj": of_device[column] for column in COLUMNS},
-            coverage=parts[device].coverage if device in parts else 0.0,
+            total_uj=total_uj,
+            total_low_uj=total_ends_uj[0],
+            total_high_uj=total_ends_uj[1],
+            **of_device.columns(),
+            coverage=part.coverage if part is not None else 0.0,
             from_s=between_s[0],
             to_s=between_s[1],
         )
@@ -346,9 +395,39 @@ def move_to_jobs(hours: Iterable[NodeHour], late: Account) -> list[NodeHour]:
     """Hours in which what a late job used is of jobs and no longer of the system."""
     moved = []
     for row in hours:
-        uj = late.hours_uj.get(f"{row.hour_s} {row.device}", 0)
-        moved.append(replace(row, jobs_uj=row.jobs_uj + uj, system_uj=row.system_uj - uj))
+        place = f"{row.hour_s} {row.device}"
+        uj = late.hours_uj.get(place, 0)
+        row = replace(row, jobs_uj=row.jobs_uj + uj, system_uj=row.system_uj - uj)
+        if None not in (row.jobs_low_uj, row.jobs_high_uj, row.system_low_uj, row.system_high_uj):
+            row = replace(
+                row,
+                jobs_low_uj=(row.jobs_low_uj or 0) + late.hours_low_uj.get(place, 0),
+                jobs_high_uj=(row.jobs_high_uj or 0) + late.hours_high_uj.get(place, 2 * uj),
+                # What is left is no surer than the whole was.
+                system_low_uj=max((row.system_low_uj or 0) - uj, 0),
+                system_high_uj=(row.system_high_uj or 0) - uj,
+            )
+        moved.append(row)
     return moved
+
+
+def with_unseen(row: NodeHour) -> NodeHour:
+    """The hour, its intervals wide enough for what no sensor saw of it; none where nothing was seen.
+
+    `merge_hours` needs them as they were: what has not been seen yet may be bridged.
+    """
+    length_s = row.to_s - row.from_s
+    seen_s = row.coverage * length_s
+    if row.coverage >= 1.0 or length_s <= 0:
+        return row
+    if seen_s <= 0:
+        return replace(row, **dict.fromkeys(NODE_ENDS))  # type: ignore[arg-type]
+    wider: dict[str, int] = {}
+    for name in SUMMED:
+        high = f"{name.removesuffix('_uj')}_high_uj"
+        if (high_uj := getattr(row, high)) is not None:
+            wider[high] = ends_uj(high_uj, unseen_budget(name, getattr(row, name), seen_s, length_s - seen_s))[1]
+    return replace(row, **wider)  # type: ignore[arg-type]
 
 
 def sensor_of(source: Source) -> str:
@@ -366,7 +445,8 @@ def merge_hours(pieces: Iterable[NodeHour]) -> list[NodeHour]:
             continue
         from_s, to_s = min(there.from_s, row.from_s), max(there.to_s, row.to_s)
         covered_s = sum(one.coverage * (one.to_s - one.from_s) for one in (there, row))
-        added = {name: getattr(there, name) + getattr(row, name) for name in SUMMED}
+        # Errors of one sensor and of one idle level do not cancel in time: ends are added as they are.
+        added = {name: sum_known(getattr(one, name) for one in (there, row)) for name in (*SUMMED, *NODE_ENDS)}
         share = min(covered_s / (to_s - from_s), 1.0) if to_s > from_s else min(there.coverage, row.coverage)
         found[row.key] = replace(there, **added, coverage=share, from_s=from_s, to_s=to_s)
     return list(found.values())

@@ -28,12 +28,13 @@ from everywatt.slurm.node.booking import (
     merge_hours,
     move_to_jobs,
     sensor_of,
+    with_unseen,
 )
 from everywatt.slurm.node.cards import CardOrder, card_order
 from everywatt.slurm.node.node_jobs import NO_START, NodeJob, NodeJobs
 from everywatt.slurm.node.spool import Event, forget, put_aside, quarantined, read_events
 from everywatt.slurm.node.state import STATE, Account, State, record
-from everywatt.slurm.node.tapes import MARGIN_NS, SETTLED_NS, bridged, gpu_uuids, looks_ns, name_processes
+from everywatt.slurm.node.tapes import bridge_end_ns, bridged, gpu_uuids, looks_ns, name_processes, same_boot
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.sacct import total_cpu_s
 from everywatt.slurm.site.store import Store
@@ -270,24 +271,29 @@ class Node:
         devices: dict[str, tuple[str, str]] = {}
         scope: dict[str, None] = {}
         told_s, before = start_s, None
-        for tape in self._tapes(start_s, now_s):
+        tapes = list(self._tapes(start_s, now_s))
+        for tape in tapes:
             for source in addable(splittable(sources(tape))):
                 devices[source.label] = (source.domain.value, sensor_of(source))
                 scope[source.family] = None
             self.state.uuids.update(gpu_uuids(tape))
             self._place_cards(known)
-            until_s = horizon_s(tape, now_s)
-            if until_s > told_s:
+            until_s, looks = horizon_s(tape, now_s), looks_ns(tape)
+            if looks and until_s > told_s:
                 if before is not None or self.state.booked_s is not None:
-                    crossed_s = self._cross_gap(before, tape, known, told_s, until_s)
+                    # A recorder that was killed at once is bridged over, if counters went on.
+                    over = tape is not tapes[-1] and before is not None and same_boot(before, tapes[-1])
+                    waits = over or (tape is tapes[-1] and not tape.sealed)
+                    crossed_s = self._cross_gap(before, tape, known, told_s, until_s, waits)
                     if crossed_s is None:
-                        break
+                        continue
                     told_s = crossed_s
                 self._find_processes(tape, until_s)
                 accounts, idle, late = self.state.accounts, self.state.idle, self.state.late
                 self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
                 told_s = until_s
-            before = tape
+            if looks and tape.to_utc_ns(looks[0]) / NS <= told_s:  # else nothing on it can be counted on from there
+                before = tape
         if told_s > start_s or told_s <= now_s:  # else nothing may be booked yet: an event could not be read
             self.state.booked_s = told_s
         self._adopt_late(known)
@@ -362,23 +368,17 @@ class Node:
         self.state.hours = merge_hours([*self.state.hours, *hours])
 
     def _cross_gap(
-        self, before: Tape | None, tape: Tape, known: Sequence[NodeJob], start_s: float, latest_s: float
+        self, before: Tape | None, tape: Tape, known: Sequence[NodeJob], start_s: float, latest_s: float, waits: bool
     ) -> float | None:
         """Charge the time from `start_s` to a look of a tape at processes, if no recorder ran before the first of them.
 
-        Gives up to when it was charged; None where the tape has to grow first. Only some time after a recorder has
-        started it is known when its first readings were published, and so how much energy is before and after them.
+        Gives up to when it was charged; None where the tape is too short, and it `waits` for more.
         """
-        looks = looks_ns(tape)
-        first_s = tape.to_utc_ns(looks[0]) / NS
+        first_s = tape.to_utc_ns(looks_ns(tape)[0]) / NS
         period_s = next((group.expected_period_s for group in tape.groups if group.info.name == PROCESSES), 0.0)
         if first_s - start_s <= period_s + SCRAP_S:
             return start_s
-        latest_ns = tape.from_utc_ns(round(latest_s * NS))
-        later = (look for look in looks if looks[0] + SETTLED_NS <= look <= latest_ns - MARGIN_NS)
-        end_ns = next(later, None)
-        if end_ns is None:  # of a tape that is whole the last look has to do
-            end_ns = max((look for look in looks if look <= latest_ns), default=None) if tape.sealed else None
+        end_ns = bridge_end_ns(tape, latest_s, waits)
         if end_ns is None:
             return None
         end_s = tape.to_utc_ns(end_ns) / NS
@@ -403,7 +403,7 @@ class Node:
                 else:
                     hours = book(bridge, self.name, known, accounts, start_s, end_s, self.state.idle, bridge=True)
                     unknown = [job for key, job in ended.items() if used_s[key] is None and (job.end_s or 0.0) <= end_s]
-                    book_doubt(unknown, accounts, hours, start_s, end_s)
+                    hours = book_doubt(unknown, accounts, hours, start_s, end_s)
         except EverywattError as error:
             self._troubles["bridge"] = f"the time without a recorder could not be charged: {error}"
             end_s = first_s
@@ -458,7 +458,8 @@ class Node:
         fresh = not past <= self._past
         self._past = past & waited_for
         self._hours_wait = self._hours_wait or bool(over) or fresh or (now and bool(self.state.hours))
-        if self._hours_wait and self._kept("hours", lambda: self.store.append_hours(self.state.hours, self.name)):
+        rows = [with_unseen(hour) for hour in self.state.hours]
+        if self._hours_wait and self._kept("hours", lambda: self.store.append_hours(rows, self.name)):
             self._hours_wait = False
             self.state.hours = [hour for hour in self.state.hours if hour not in over]
 

@@ -35,6 +35,8 @@ class Account:
     steps_uj: Counter[str] = field(default_factory=Counter)
     steps_s: dict[str, list[float]] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
+    idle_budgets: dict[str, Budget] = field(default_factory=dict)  # of its share of idle, by device
+    steps_budgets: dict[str, Budget] = field(default_factory=dict)
     observed_s: float = 0.0
     covered_s: float = 0.0
     unseen_s: defaultdict[str, float] = field(default_factory=_zeros)  # by device, of the time that the job was there
@@ -47,6 +49,8 @@ class Account:
     gpu_memory_byte_s: dict[str, list[float]] = field(default_factory=dict)  # the same by GPU, and the seconds
     pedigree: str = ""
     hours_uj: Counter[str] = field(default_factory=Counter)  # by hour and device; of a job that nothing is known of yet
+    hours_low_uj: Counter[str] = field(default_factory=Counter)
+    hours_high_uj: Counter[str] = field(default_factory=Counter)
     charged_s: float = 0.0  # up to when (UTC) that was charged
 
     def charge(self, device: str, uj: int, budget: Budget) -> None:
@@ -56,39 +60,52 @@ class Account:
 
     def doubt(self, device: str, budget: Budget) -> None:
         """Add what is not sure of what the job used of a device."""
-        self.budgets[device] = self.budgets.get(device, Budget()) + budget
+        _add(self.budgets, device, budget)
+
+    def charge_idle(self, device: str, uj: int, budget: Budget) -> None:
+        """Add the job's share of the idle energy of a device."""
+        self.idle_uj[device] += uj
+        _add(self.idle_budgets, device, budget)
+
+    def charge_step(self, step: str, uj: int, budget: Budget) -> None:
+        """Add what a step of the job used."""
+        self.steps_uj[step] += uj
+        _add(self.steps_budgets, step, budget)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the state on disk."""
-        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__ if name != "budgets"}
-        data["budgets"] = {
-            device: {
-                "terms": [[*t[:3], *([t.freedom] if t.freedom < math.inf else [])] for t in budget.terms],
-                "bounds": [[b.source, b.key, b.below, b.above] for b in budget.bounds],
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        for name in BUDGETS:
+            data[name] = {
+                key: {
+                    "terms": [[*t[:3], *([t.freedom] if t.freedom < math.inf else [])] for t in budget.terms],
+                    "bounds": [[b.source, b.key, b.below, b.above] for b in budget.bounds],
+                }
+                for key, budget in data[name].items()
             }
-            for device, budget in self.budgets.items()
-        }
         return data
 
     @classmethod
     def of_dict(cls, data: Mapping[str, Any]) -> Account:
         """Back from plain data."""
         account = cls()
-        for name in (name for name in cls.__slots__ if name in data and name != "budgets"):
+        for name in (name for name in cls.__slots__ if name in data and name not in BUDGETS):
             there = getattr(account, name)
             if isinstance(there, dict):
                 there.update(data[name])
             else:
                 setattr(account, name, data[name])
-        for device, budget in data.get("budgets", {}).items():
-            terms = tuple(Term(*term) for term in budget["terms"])
-            account.budgets[device] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
+        for name in BUDGETS:
+            for key, budget in data.get(name, {}).items():
+                terms = tuple(Term(*term) for term in budget["terms"])
+                getattr(account, name)[key] = Budget(terms, tuple(Bound(*bound) for bound in budget["bounds"]))
         return account
 
     def adopt(self, late: Account) -> None:
         """Take over what was charged before it was known whose it is."""
         self.own_uj.update(late.own_uj)
-        self.steps_uj.update(late.steps_uj)
+        for step, uj in late.steps_uj.items():
+            self.charge_step(step, uj, late.steps_budgets.get(step, Budget()))
         for step, (start_s, end_s) in late.steps_s.items():
             there = self.steps_s.get(step, [start_s, end_s])
             self.steps_s[step] = [min(there[0], start_s), max(there[1], end_s)]
@@ -98,6 +115,19 @@ class Account:
             self.cpu_s = (self.cpu_s or 0.0) + late.cpu_s
         self.memory_peak_bytes = max(self.memory_peak_bytes or 0, late.memory_peak_bytes or 0) or None
         self.pedigree = join_labels(label for label in (self.pedigree, late.pedigree) if label)
+
+
+BUDGETS: Final = ("budgets", "idle_budgets", "steps_budgets")
+
+
+def _add(budgets: dict[str, Budget], key: str, more: Budget) -> None:
+    budgets[key] = budgets.get(key, Budget()) + more
+
+
+def ends_uj(uj: int, budget: Budget) -> tuple[int, int]:
+    """The ends of the 95 % interval of an amount, in microjoules."""
+    below_j, above_j = budget.sides()
+    return max(uj - round(below_j * UJ), 0), uj + round(above_j * UJ)
 
 
 @dataclass(slots=True)
@@ -112,7 +142,7 @@ class State:
     seen_s: float = 0.0
     idle: dict[str, Idle] = field(default_factory=dict)
     uuids: dict[str, str] = field(default_factory=dict)
-    folder: str = ""  # the tapes that were booked last: of a recorder that was killed their end is still to come
+    folders: list[str] = field(default_factory=list)  # of tapes, oldest first: what is not booked yet is in them
     recorded: list[str] = field(default_factory=list)  # runs of jobs that are in the store, the last ones
     late: dict[str, Account] = field(default_factory=dict)  # of jobs (by id) that no hook has reported yet
 
@@ -129,6 +159,7 @@ class State:
                 "idle": {label: Idle(**idle) for label, idle in data["idle"].items()},
                 "accounts": {key: Account.of_dict(account) for key, account in data["accounts"].items()},
                 "late": {key: Account.of_dict(account) for key, account in data.get("late", {}).items()},
+                "folders": data.get("folders", [data.get("folder", "")]),  # an earlier version kept one
             }
             return cls(**{name: data[name] for name in cls.__slots__ if name in data} | made)
         except FileNotFoundError:
@@ -184,8 +215,9 @@ def record(
         refused = NOTHING  # what its processes were charged with is its own, also where its start was not reported
     elif not account.own_uj:
         refused = NOT_SEEN
-    budget = Budget.sum(account.budgets.values())
-    below_j, above_j = budget.sides()
+    low_uj, high_uj = ends_uj(own_uj, Budget.sum(account.budgets.values()))
+    idle_uj = sum(account.idle_uj.values())
+    idle_low_uj, idle_high_uj = ends_uj(idle_uj, Budget.sum(account.idle_budgets.values()))
     cards = job.devices
     gpus = tuple(
         _gpu(card, uuids.get(card, card), account, length_s) for card in cards if account.gpu_known_s.get(card)
@@ -196,9 +228,11 @@ def record(
         end_s=end_s,
         gpus=(*(uuids.get(card, card) for card in cards), *job.slices),
         energy_uj=None if refused else own_uj,
-        low_uj=None if refused else max(own_uj - round(below_j * UJ), 0),
-        high_uj=None if refused else own_uj + round(above_j * UJ),
-        idle_uj=sum(account.idle_uj.values()) if account.observed_s else None,
+        low_uj=None if refused else low_uj,
+        high_uj=None if refused else high_uj,
+        idle_uj=idle_uj if account.observed_s else None,
+        idle_low_uj=idle_low_uj if account.observed_s else None,
+        idle_high_uj=idle_high_uj if account.observed_s else None,
         coverage=min(account.covered_s / length_s, 1.0) if length_s else 0.0,
         pedigree=account.pedigree,
         scope=scope,
@@ -207,7 +241,7 @@ def record(
         cpu_s=account.cpu_s,
         memory_peak_bytes=account.memory_peak_bytes,
         gpu_use=gpus,
-        steps=tuple(_step(step, uj, account.steps_s[step]) for step, uj in sorted(account.steps_uj.items())),
+        steps=tuple(_step(step, uj, account) for step, uj in sorted(account.steps_uj.items())),
         waste_uj=_waste_uj(job, account, gpus, length_s) if account.observed_s else None,
         gpu_utilisation=sum(gpu.mean_utilisation for gpu in gpus) / len(gpus) if gpus else None,
         memory_mean_bytes=_mean(account.memory_byte_s, account.observed_s),
@@ -243,15 +277,15 @@ def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: 
 
 
 def _device(name: str, account: Account, devices: Mapping[str, tuple[str, str]]) -> DeviceEnergy:
-    own_uj = account.own_uj.get(name, 0)
-    below_j, above_j = account.budgets.get(name, Budget()).sides()
-    domain, source = devices.get(name, ("", ""))
-    low_uj, high_uj = max(own_uj - round(below_j * UJ), 0), own_uj + round(above_j * UJ)
-    return DeviceEnergy(name, domain, source, own_uj, low_uj, high_uj, account.idle_uj.get(name, 0))
+    own_uj, idle_uj = account.own_uj.get(name, 0), account.idle_uj.get(name, 0)
+    own = (own_uj, *ends_uj(own_uj, account.budgets.get(name, Budget())))
+    idle = (idle_uj, *ends_uj(idle_uj, account.idle_budgets.get(name, Budget())))
+    return DeviceEnergy(name, *devices.get(name, ("", "")), *own, *idle)
 
 
-def _step(step: str, own_uj: int, seen_s: list[float]) -> StepEnergy:
-    return StepEnergy(step, seen_s[0], seen_s[1], own_uj)
+def _step(step: str, own_uj: int, account: Account) -> StepEnergy:
+    start_s, end_s = account.steps_s[step]
+    return StepEnergy(step, start_s, end_s, own_uj, *ends_uj(own_uj, account.steps_budgets.get(step, Budget())))
 
 
 def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
@@ -263,14 +297,28 @@ def _gpu(name: str, uuid: str, account: Account, length_s: float) -> GpuUse:
 
 def _with_unseen(account: Account, length_s: float) -> Account:
     """The account, its interval wide enough for what no sensor saw: none of it, or at twice the power of the rest."""
-    budgets = dict(account.budgets)
-    for device, own_uj in account.own_uj.items():
-        own_j, unseen_s = own_uj / UJ, account.unseen_s.get(device, 0.0) + max(length_s - account.observed_s, 0.0)
-        seen_s = length_s - unseen_s
-        if own_j > 0 and unseen_s > 0 and seen_s > 0:
-            bound = Bound("unseen", f"{device} unseen", 0.0, MOST_POWER * own_j / seen_s * unseen_s)
-            budgets[device] = budgets.get(device, Budget()) + Budget((), (bound,))
-    return replace(account, budgets=budgets)
+    missed_s = max(length_s - account.observed_s, 0.0)
+    longest_s = max(account.unseen_s.values(), default=0.0)  # of a step it is not known which devices it used
+
+    def widened(amounts_uj: Mapping[str, int], budgets: Mapping[str, Budget], steps: bool = False) -> dict[str, Budget]:
+        found = dict(budgets)
+        for key, uj in amounts_uj.items():
+            unseen_s = (longest_s if steps else account.unseen_s.get(key, 0.0)) + missed_s
+            if uj > 0 and unseen_s > 0 and length_s > unseen_s:
+                _add(found, key, unseen_budget(key, uj, length_s - unseen_s, unseen_s))
+        return found
+
+    return replace(
+        account,
+        budgets=widened(account.own_uj, account.budgets),
+        idle_budgets=widened(account.idle_uj, account.idle_budgets),
+        steps_budgets=widened(account.steps_uj, account.steps_budgets, steps=True),
+    )
+
+
+def unseen_budget(key: str, uj: int, seen_s: float, unseen_s: float) -> Budget:
+    """What an amount of some time may have been more, if nothing is known of some more time."""
+    return Budget((), (Bound("unseen", f"{key} unseen", 0.0, MOST_POWER * uj / UJ / seen_s * unseen_s),))
 
 
 def _without_suspension(job: NodeJob, account: Account) -> Account:
@@ -279,4 +327,6 @@ def _without_suspension(job: NodeJob, account: Account) -> Account:
     if not job.suspended_s or length_s <= 0:
         return account
     share = max(1.0 - job.suspended_s / length_s, 0.0)
-    return replace(account, idle_uj=Counter({device: round(uj * share) for device, uj in account.idle_uj.items()}))
+    idle_uj = Counter({device: round(uj * share) for device, uj in account.idle_uj.items()})
+    budgets = {device: budget.scaled(share) for device, budget in account.idle_budgets.items()}
+    return replace(account, idle_uj=idle_uj, idle_budgets=budgets)

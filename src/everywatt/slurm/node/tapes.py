@@ -31,7 +31,10 @@ HOST_USE: Final = "use.host"
 MARGIN_NS: Final = 2 * NS  # readings beyond both ends, between which energy at the ends is interpolated
 FURTHER_NS: Final = 60 * NS  # readings after the end, by which it is found when those around it were published
 SETTLED_NS: Final = 2 * NS  # a recorder that has started finds in this time when cards publish their readings
+LEEWAY_S: Final = 60.0  # by how much the times of files and of tapes may differ
+MOST_FOLDERS: Final = 64  # of recorders that were killed before anything was booked, after the last that was
 SAME_BOOT_NS: Final = 60 * NS  # by how much the wall clock may be set while no recorder is running
+ROUNDING_NS: Final = 1000  # UTC seconds as floats resolve 238 ns in these years
 STRANGE_PID: Final = 1 << 23  # above every pid of Linux: a process that was never read
 
 Rows = dict[tuple[int, Any], dict[str, Any]]
@@ -45,8 +48,10 @@ def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
     opened: dict[Path, Tape] = {}
 
     def cover(start_s: float, end_s: float) -> Iterable[Tape]:
+        for path in [path for path in opened if not path.exists()]:
+            opened.pop(path).close()
         paths = [path for folder in folders for path in sorted(folder.glob("*.tape"))]
-        old = [path for path in paths if _written_s(path) < start_s - 60]
+        old = [path for path in paths if _written_s(path) < start_s - LEEWAY_S]
         for path in (path for path in paths if path not in old[:-1]):
             try:
                 tape = opened.get(path)
@@ -57,16 +62,26 @@ def tapes_in(*folders: Path) -> Callable[[float, float], Iterable[Tape]]:
                     yield tape
             except (EverywattError, FileNotFoundError):
                 opened.pop(path, None)
-        for path in [path for path in opened if not path.exists()]:
-            opened.pop(path).close()
 
     return cover
 
 
-def _written_s(path: Path) -> float:
-    """When a tape was last written to: while it is live that is in its log."""
+def not_booked(folders: Iterable[str], booked_s: float | None) -> list[str]:
+    """Those of some runs' folders, oldest first, whose tapes go beyond what was booked, and the last one before.
+
+    A recorder may be killed before anything of its tape was booked, and so may the one after it.
+    """
+    known = [(folder, _written_s(*Path(folder).glob("*.tape"))) for folder in folders if folder]
+    there = [(folder, written_s) for folder, written_s in known if written_s]
+    old = [folder for folder, written_s in there if written_s < (booked_s or 0.0) - LEEWAY_S]
+    kept = [folder for folder, _ in there if folder not in old[:-1]]
+    return kept[:1] + kept[1:][-MOST_FOLDERS:]  # from the first one counters go on
+
+
+def _written_s(*paths: Path) -> float:
+    """When tapes were last written to: while one is live that is in its log."""
     times = []
-    for file in (path, path.with_name(f"{path.name}-wal")):
+    for file in (file for path in paths for file in (path, path.with_name(f"{path.name}-wal"))):
         try:
             times.append(file.stat().st_mtime)
         except FileNotFoundError:
@@ -75,11 +90,39 @@ def _written_s(path: Path) -> float:
 
 
 def looks_ns(tape: Tape) -> list[int]:
-    """When processes were read on a tape; where they were not, its beginning."""
+    """When processes were read on a tape; its beginning where they are not read with its counters.
+
+    None where its recorder was killed before any of that was on disk.
+    """
     use = tape_use(tape).processes
-    if use is None or len(use.edges) < 2:
-        return [tape.extent_ns()[0]]
+    if use is None:
+        counts = any(channel.carries_energy for group in tape.groups for channel in group.info.channels)
+        return [tape.extent_ns()[0]] if counts else []
     return list(use.edges[1:])  # the first edge is a period before the first look
+
+
+def instant_ns(tape: Tape, at_s: float) -> int:
+    """An instant of a tape by UTC seconds: the look that they were rounded from, where there is one."""
+    at_ns = tape.from_utc_ns(round(at_s * NS))
+    return next((look_ns for look_ns in looks_ns(tape) if abs(look_ns - at_ns) <= ROUNDING_NS), at_ns)
+
+
+def bridge_end_ns(tape: Tape, latest_s: float, waits: bool) -> int | None:
+    """The look of a tape, up to a UTC time, at which a bridge to it ends: if nothing `waits` for a better, the last.
+
+    Only some time after a recorder has started it is known when its first readings were published, and so how much
+    energy is before and after them. None where there is no such look.
+    """
+    looks, latest_ns = looks_ns(tape), instant_ns(tape, latest_s)
+    settled = (look for look in looks if looks[0] + SETTLED_NS <= look <= latest_ns - MARGIN_NS)
+    last_ns = None if waits else max((look for look in looks if look <= latest_ns), default=None)
+    return next(settled, last_ns)
+
+
+def same_boot(before: Tape, after: Tape) -> bool:
+    """Whether counters went on from one tape to another."""
+    hosts = [tape.meta.get("host", {}).get("name") for tape in (before, after)]
+    return hosts[0] == hosts[1] and abs(before.to_utc_ns(0) - after.to_utc_ns(0)) <= SAME_BOOT_NS
 
 
 @contextmanager
@@ -90,9 +133,8 @@ def bridged(
 
     `ended_cpu_s` are CPU seconds that jobs used in it before they ended, by job. None where it was another boot.
     """
-    start_ns = before.from_utc_ns(round(start_s * NS))
-    hosts = [tape.meta.get("host", {}).get("name") for tape in (before, after)]
-    if hosts[0] != hosts[1] or abs(before.to_utc_ns(0) - after.to_utc_ns(0)) > SAME_BOOT_NS or end_ns <= start_ns:
+    start_ns = instant_ns(before, start_s)
+    if not same_boot(before, after) or end_ns <= start_ns:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="everywatt-") as folder:

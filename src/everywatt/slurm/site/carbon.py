@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.core.plugins import arrow
-from everywatt.footprint.carbon import J_PER_KWH, Curve, Factors
+from everywatt.core.units import J_PER_KWH
+from everywatt.footprint.carbon import Curve, Factors
 from everywatt.ledger.engine import UJ
+from everywatt.slurm.schema import IDLE_ENDS, ends_sql
 from everywatt.slurm.site.store import Store, connect, plain_rows, whole
 from everywatt.slurm.site.totals import COUNTED
 
@@ -25,6 +27,7 @@ HOUR_S: Final = 3600
 COLUMNS: Final = (
     *("cluster", "job_id", "restart", "node", '"user"', "account", "state", '"partition"', "start_s", "end_s", "cpus"),
     *("cpu_s", "nodes", "coverage", "energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj"),
+    *IDLE_ENDS,
 )
 OUTSIDE: Final = "outside_curve"
 SUMS: Final = (
@@ -32,6 +35,7 @@ SUMS: Final = (
     "low_uj",
     "high_uj",
     "idle_uj",
+    *IDLE_ENDS,
     "waste_uj",
     "wall_uj",
     "carbon_g",
@@ -148,7 +152,8 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
     the curve), `elapsed_s` (of jobs: one that ran on several nodes counts once), `coverage` (of their time). A sum of
     nothing but nulls is None.
     """
-    terms = ", ".join(f"{_whole(name)} AS {name}" for name in SUMS)
+    sums = {name: f"sum({name})" for name in SUMS} | ends_sql(IDLE_ENDS)
+    terms = ", ".join(f"{whole(term) if name.endswith('_uj') else term} AS {name}" for name, term in sums.items())
     sql = f"""
       SELECT "{by}" AS "group", {COUNTED} AS jobs, {terms},
         count(*) - count(energy_uj) AS refused,
@@ -156,12 +161,9 @@ def added_up(table: Any, by: str) -> list[dict[str, Any]]:
         sum((end_s - start_s) / greatest(nodes, 1)) AS elapsed_s,
         sum(coverage * (end_s - start_s)) / nullif(sum(end_s - start_s), 0) AS coverage
       FROM charged_table GROUP BY 1 ORDER BY energy_uj DESC NULLS LAST, 1"""
-    connection = connect()
-    try:
+    with connect() as connection:
         connection.register("charged_table", table)
         return plain_rows(connection.sql(sql).to_arrow_table())
-    finally:
-        connection.close()
 
 
 def in_all(table: Any) -> dict[str, Any]:
@@ -170,10 +172,6 @@ def in_all(table: Any) -> dict[str, Any]:
     rows = added_up(table.append_column("all", pa.array(["all"] * len(table), type=pa.string())), "all")
     nothing: dict[str, Any] = {**dict.fromkeys(SUMS), "jobs": 0, "refused": 0, "uncovered": 0, "elapsed_s": 0.0}
     return rows[0] if rows else {"group": "all", **nothing, "coverage": None}
-
-
-def _whole(name: str) -> str:
-    return whole(f"sum({name})") if name.endswith("_uj") else f"sum({name})"
 
 
 def _floats(table: Any, name: str) -> Floats:

@@ -62,11 +62,9 @@ class Flaws:
     found: Sequence[Flaw]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"findings": [asdict(flaw) for flaw in self.found], "ok": not self.found}
 
     def tables(self) -> list[Table]:
-        """One row for each finding."""
         if not self.found:
             return [Table.lines("No problems found.")]
         rows = [
@@ -124,16 +122,13 @@ class NodeChecks:
 
     @property
     def wrong(self) -> int:
-        """Number of checks that failed."""
         return sum(check.verdict == Verdict.FAIL for checks in self.found.values() for check in checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         nodes = {node: [asdict(check) for check in checks] for node, checks in self.found.items()}
         return {"nodes": nodes, "ok": not self.wrong}
 
     def tables(self) -> list[Table]:
-        """One row for each check."""
         rows = [
             [check.verdict, node, check.name, check.seen, check.cure or None]
             for node, checks in self.found.items()

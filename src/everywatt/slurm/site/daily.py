@@ -24,7 +24,8 @@ from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table
-from everywatt.footprint.carbon import J_PER_KWH, Factors
+from everywatt.core.units import J_PER_KWH
+from everywatt.footprint.carbon import Factors
 from everywatt.slurm.site.carbon import OUTSIDE, added_up, charged, in_all
 from everywatt.slurm.site.figures import nodes_of
 from everywatt.slurm.site.monthly import sums_of
@@ -49,12 +50,10 @@ class Done:
     sacct: dict[str, int] | None = None  # what Slurm's accounting added; None where it was not asked
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         names = ("compacted", "users", "without_account", "sacct")
         return {"date": self.day.isoformat(), **{name: getattr(self, name) for name in names}, "day": self.summary}
 
     def tables(self) -> list[Table]:
-        """What was done, a line each."""
         total, joined = self.summary["total"], self.sacct
         joules = total["energy_j"]
         energy = "no energy" if joules is None else format_quantity(1000 * joules / J_PER_KWH, "Wh")

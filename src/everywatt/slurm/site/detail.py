@@ -17,13 +17,13 @@ from everywatt.core.format import (
     format_rounded,
     format_watts,
 )
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import JobOnNode
-from everywatt.slurm.site.figures import COVERED, energy_of, percent, short
+from everywatt.slurm.schema import JobOnNode, sum_known
+from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, short
 from everywatt.slurm.site.store import FOREVER_S, Store
-from everywatt.slurm.site.totals import sum_known, summed
+from everywatt.slurm.site.totals import jobs_where
 
 IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
 IDLE_GPU_S: Final = 60.0
@@ -33,9 +33,10 @@ _ID = re.compile(r"(\d{1,18})(?:([_+])(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One run of a job with its records, one for each node."""
+    """One run of a job with its records, one for each node; `whole` is what `totals.jobs` makes of them."""
 
     rows: tuple[JobOnNode, ...]
+    whole: Mapping[str, Any]
 
     @property
     def first(self) -> JobOnNode:
@@ -50,7 +51,7 @@ class Detail:
     @property
     def energy_uj(self) -> int | None:
         """Own share of all nodes; None where one of them has no figure."""
-        found: int | None = sum_known(row.energy_uj for row in self.rows)
+        found: int | None = self.whole["energy_uj"]
         return found
 
     @property
@@ -80,9 +81,9 @@ class Detail:
     def parts(self) -> list[tuple[str, list[tuple[str, int]], dict[str, str]]]:
         """By node, step and device where there are several: names with microjoules, and names with what is printed.
 
-        Records have intervals of nodes and devices; a step has the digits that the interval of the job leaves it.
+        A step of a record without its interval has the digits that the interval of the job leaves it.
         """
-        several, whole = len(self.rows) > 1, summed(self.rows)
+        several, whole = len(self.rows) > 1, self.whole
         nodes = {row.node: short(row.row()) for row in self.rows}
         devices = {
             f"{row.node} {part.device}" if several else part.device: format_joules(
@@ -94,6 +95,11 @@ class Detail:
         ends_uj = whole["energy_uj"], whole["low_uj"], whole["high_uj"]
         share = 0.0 if None in ends_uj or not ends_uj[0] else (ends_uj[2] - ends_uj[1]) / 2 / ends_uj[0]
         steps = {name: format_rounded("J", share * uj / UJ, uj / UJ) for name, uj in self.by_step()}
+        for name in {step.step for row in self.rows for step in row.steps}:
+            mine = [step for row in self.rows for step in row.steps if step.step == name]
+            ends = {end: sum_known(getattr(step, end) for step in mine) for end in ("energy_uj", "low_uj", "high_uj")}
+            if None not in ends.values():
+                steps[name] = short(ends)
         found = [
             ("node", self.by_node(), nodes),
             ("step", self.by_step(), steps),
@@ -102,15 +108,11 @@ class Detail:
         return [one for one in found if len(one[1]) > 1 or (one[1] and one[0] != "node")]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         first, difference = self.first, slurm_difference(self)
         return {
-            "id": first.shown_id,
-            **{name: getattr(first, name) for name in ("job_id", "restart", "user", "account", "partition", "name")},
-            "state": first.state,
-            "exit_code": first.exit_code,
+            **declared(first, "id=shown_id job_id restart user account partition name state exit_code"),
             "elapsed_s": self.elapsed_s,
-            "energy": energy_of(summed(self.rows)),
+            "energy": energy_of(self.whole),
             "nodes": [{**row.row(), "energy": energy_of(row.row())} for row in self.rows],
             "by_node_j": {name: uj / UJ for name, uj in self.by_node()},
             "by_step_j": {name: uj / UJ for name, uj in self.by_step()},
@@ -122,7 +124,7 @@ class Detail:
 
     def lines(self) -> list[str]:
         """The job for people, one fact a line, with a bar for each of its nodes, steps and devices."""
-        first, whole = self.first, summed(self.rows)
+        first, whole = self.first, self.whole
         again = f" (run {first.restart + 1})" if first.restart else ""
         where = first.node if len(self.rows) == 1 else f"{len(self.rows)} nodes"
         lines = [
@@ -150,20 +152,23 @@ class Details(ToDict):
         if len({job.first.shown_id for job in self.jobs}) == 1:
             return [Table.lines(*job.lines()) for job in self.jobs]
         rows: list[list[Cell]] = [
-            [job.first.shown_id, job.first.state, job.elapsed_s, short(summed(job.rows))] for job in self.jobs
+            [job.first.shown_id, job.first.state, job.elapsed_s, short(job.whole)] for job in self.jobs
         ]
         known = [job for job in self.jobs if job.energy_uj is not None]
         refused = len(self.jobs) - len(known)
-        total = short(summed([row for job in known for row in job.rows])) if known else "no figure"
+        ends = {end: sum_known(job.whole[end] for job in known) for end in ("energy_uj", "low_uj", "high_uj")}
+        lengths_s = [(row.coverage, row.end_s - row.start_s) for job in known for row in job.rows]
+        observed_s, all_s = sum(share * length_s for share, length_s in lengths_s), sum(each for _, each in lengths_s)
+        total = short({**ends, "coverage": observed_s / all_s if all_s else 0.0}) if known else "no figure"
         note = f"{len(self.jobs)} jobs: {total}" + (f", {refused} without" if refused and known else "")
         return [Table.of("JOB", "STATE", Column("TIME", "s"), Column("ENERGY", "J"), rows=rows, notes=[note])]
 
 
-def _amount_lines(job: Detail, whole: dict[str, Any]) -> list[str]:
+def _amount_lines(job: Detail, whole: Mapping[str, Any]) -> list[str]:
     """What the job's energy stands beside: its share of idle, the wall, Slurm's own count."""
     lines = []
     if whole["idle_uj"] is not None:
-        lines.append(f"  idle share  {format_joules(whole['idle_uj'] / UJ)}   of the idle energy of its allocation")
+        lines.append(f"  idle share  {amount(whole, 'idle_uj')}   of the idle energy of its allocation")
     if whole["wall_uj"] is not None:
         rest_j = (whole["wall_uj"] - (whole["energy_uj"] or 0) - (whole["idle_uj"] or 0)) / UJ
         unexplained = f"{format_joules(rest_j)} of it is not explained by the chips"
@@ -176,7 +181,7 @@ def _amount_lines(job: Detail, whole: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _use_lines(job: Detail, whole: dict[str, Any]) -> list[str]:
+def _use_lines(job: Detail, whole: Mapping[str, Any]) -> list[str]:
     """What the job used of its allocation, as far as that is known."""
     lines, first = [], job.first
     if whole["cpu_s"] is not None:
@@ -216,11 +221,17 @@ def find(store: Store, text: str, since_s: float = 0.0) -> list[Detail]:
     if not times:
         return []
     bounds = max(min(times), since_s), max(times) + 1.0
+    asked = " OR ".join(wheres), values * len(wheres)
     found: dict[tuple[str, int, int], list[JobOnNode]] = {}
-    for row in store.jobs(*bounds, " OR ".join(wheres), values * len(wheres)).to_pylist():
+    for row in store.jobs(*bounds, *asked).to_pylist():
         job = JobOnNode.of_row(row)
         found.setdefault(job.key[:3], []).append(job)
-    details = [Detail(tuple(sorted(rows, key=lambda row: row.node))) for rows in found.values()]
+    wholes = jobs_where(store, *bounds, *asked)
+    details = [
+        Detail(tuple(sorted(rows, key=lambda row: row.node)), wholes[key])
+        for key, rows in found.items()
+        if key in wholes  # else the store has changed meanwhile
+    ]
     return sorted(details, key=lambda job: (_place(job.first), job.first.cluster, job.first.job_id, job.first.restart))
 
 

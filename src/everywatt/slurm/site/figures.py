@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from everywatt.core.format import format_count, format_joules, format_percent, format_watts, print_quantity
-from everywatt.core.jsonio import ToDict
+from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
-from everywatt.slurm.schema import SUMMED, JobOnNode
+from everywatt.slurm.schema import IDLE_ENDS, NODE_ENDS, SUMMED, JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 
 COVERED: Final = 0.9  # a figure of which less was observed says so wherever it is listed
@@ -35,7 +35,6 @@ def energy_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A job for JSON."""
     kept = (
         *("job_id", "restart", "user", "account", "partition", "name", "state", "exit_code", "nodes", "start_s"),
         "end_s",
@@ -46,7 +45,7 @@ def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
         "task_id": row.get("array_task_id"),
         **{name: row.get(name) for name in kept},
         "energy": energy_of(row),
-        "idle_j": joules(row, "idle_uj"),
+        **idle_of(row),
         "waste_j": joules(row, "waste_uj"),
         "wall_j": joules(row, "wall_uj"),
         "cpu_efficiency": share(row.get("cpu_s"), row.get("allocated_cpu_s")),
@@ -54,14 +53,19 @@ def job_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def group_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A sum of jobs for JSON."""
     plain = {name: row[name] for name in ("group", "jobs", "refused", "elapsed_s", "cpu_s", "gpu_s")}
-    return {**plain, "energy": energy_of(row), "idle_j": joules(row, "idle_uj"), "waste_j": joules(row, "waste_uj")}
+    return {**plain, "energy": energy_of(row), **idle_of(row), "waste_j": joules(row, "waste_uj")}
+
+
+def idle_of(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """The share of idle with the ends of its interval, for JSON."""
+    return {f"{name.removesuffix('_uj')}_j": joules(row, name) for name in ("idle_uj", *IDLE_ENDS)}
 
 
 def nodes_of(sums: Mapping[str, int]) -> dict[str, float | None]:
     """What nodes drew in all, for JSON: jobs_j + idle_j + system_j is total_j; coverage of their devices' time."""
-    joules_of = {name.removesuffix("_uj") + "_j": sums[name] / UJ for name in SUMMED if name in sums}
+    names = (name for name in (*SUMMED, *NODE_ENDS) if name in sums)
+    joules_of = {name.removesuffix("_uj") + "_j": joules(sums, name) for name in names}
     return {**joules_of, "coverage": share(sums["covered_ms"], sums["known_ms"])} if sums else {}
 
 
@@ -86,9 +90,12 @@ def short(row: Mapping[str, Any], level: str = "") -> str:
 
 
 def amount(row: Mapping[str, Any], name: str) -> str | None:
-    """Microjoules of a column for people; None where they are not known."""
-    value = joules(row, name)
-    return None if value is None else format_joules(value)
+    """Microjoules of a column for people, with the interval where there is one; None where they are not known."""
+    stem = name.removesuffix("_uj")
+    value, low, high = joules(row, name), joules(row, f"{stem}_low_uj"), joules(row, f"{stem}_high_uj")
+    if value is None or low is None or high is None:
+        return None if value is None else format_joules(value)
+    return format_joules(value, value - low, high - value)
 
 
 def percent(part: float | None, whole: float | None) -> str | None:
@@ -148,9 +155,8 @@ def _node_lines(nodes: Mapping[str, int] | None) -> list[Table]:
     """The proof that jobs, idle and system are what nodes drew; nothing where that is not known."""
     if not nodes or not nodes["total_uj"]:
         return []
-    parts = ", ".join(f"{name} {format_joules(nodes[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-    total = format_joules(nodes["total_uj"] / UJ)
-    return [Table.lines(f"nodes in these hours: {total} = {parts}{nodes_covered(nodes)}")]
+    parts = ", ".join(f"{name} {amount(nodes, f'{name}_uj')}" for name in ("jobs", "idle", "system"))
+    return [Table.lines(f"nodes in these hours: {amount(nodes, 'total_uj')} = {parts}{nodes_covered(nodes)}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +170,10 @@ class JobList:
     waste: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         beside = {"from": self.url} if self.nodes is None else {"nodes": nodes_of(self.nodes)}
         return {"jobs": [job_of(row) for row in self.rows], **beside}
 
     def tables(self) -> list[Table]:
-        """The jobs, their names last."""
         if not self.rows:
             names = ("user", "account", "state", "partition", "node")
             given = ", ".join(f"{n} {value}" for n in names if (value := getattr(self.wanted, n)) is not None)
@@ -193,11 +197,9 @@ class JobSums:
     waste: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"by": self.by, "groups": [group_of(row) for row in self.rows], "nodes": nodes_of(self.nodes)}
 
     def tables(self) -> list[Table]:
-        """One row for each group."""
         heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if self.waste else []))
         return [sums_table(self.by, heads, self.rows), *_node_lines(self.nodes)]
 
@@ -230,13 +232,10 @@ class RunningJobs(ToDict):
 def running_row(job: JobOnNode, now_s: float) -> dict[str, Any]:
     """A job that runs on this node, as `running_in_series` gives it; power is its mean since it started."""
     seconds = (job.end_s - job.start_s) * job.coverage
-    row = {"energy_uj": job.energy_uj, "idle_uj": job.idle_uj, "waste_uj": job.waste_uj}
+    row = declared(job, "energy_uj idle_uj waste_uj")
     energy_j = joules(row, "energy_uj")
     return {
-        "job_id": job.shown_id,
-        "user": job.user,
-        "account": job.account,
-        "partition": job.partition,
+        **declared(job, "job_id=shown_id user account partition"),
         "nodes": [job.node],
         "elapsed_s": now_s - job.start_s,
         "power_w": None if energy_j is None or seconds <= 0 else energy_j / seconds,

@@ -21,7 +21,8 @@ from everywatt.core.format import (
 )
 from everywatt.core.plugins import arrow
 from everywatt.core.tables import Table, csv_text
-from everywatt.footprint.carbon import J_PER_KWH, Factors
+from everywatt.core.units import J_PER_KWH
+from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import added_up, charged, in_all
 from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table
@@ -33,7 +34,7 @@ MOST_JOBS: Final = 20  # the costliest that are listed
 GROUPS: Final = ("user", "account", "state", "partition", "day")
 HEADS: Final = (
     *("month", "by", "group", "jobs", "refused", "elapsed_s", "energy_j", "low_j", "high_j", "idle_j", "waste_j"),
-    *("wall_j", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage"),
+    *("wall_j", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage", "idle_low_j", "idle_high_j"),
 )
 
 
@@ -67,7 +68,6 @@ class Month:
     days: tuple[date, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "month": self.month,
             **sums_of(self.total, self.groups),
@@ -96,7 +96,7 @@ def sums_of(total: Mapping[str, Any], groups: Mapping[str, Sequence[Mapping[str,
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of sums in joules, grams and money; None is not known."""
     kept = ("jobs", "refused", "elapsed_s", "carbon_g", "carbon_varying_g", "uncovered", "cost", "coverage")
-    names = ("energy", "low", "high", "idle", "waste", "wall")
+    names = ("energy", "low", "high", "idle", "waste", "wall", "idle_low", "idle_high")
     joules = {f"{name}_j": None if row[f"{name}_uj"] is None else row[f"{name}_uj"] / UJ for name in names}
     return {**{name: row[name] for name in kept}, **joules}
 
@@ -145,7 +145,6 @@ class UserMonth:
     currency: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         last = [job_of(row) for row in self.recent]
         return {"user": self.user, "month": self.month, **plain(self.total), "last": last}
 

@@ -18,10 +18,13 @@ from everywatt.core.format import format_count, format_percent
 from everywatt.core.jsonio import ToDict, as_data
 from everywatt.core.tables import Cell, Column, Quantity, Table
 from everywatt.ledger.engine import UJ
+from everywatt.meters.wall import COVERED, MeterLine
+from everywatt.net.api import ApiClient
+from everywatt.slurm.schema import sum_known
 from everywatt.slurm.site.carbon import HOUR_S
 from everywatt.slurm.site.from_series import energy_lines
 from everywatt.slurm.site.store import Store, day_of
-from everywatt.slurm.site.wall import COVERED, ORDER, MeterLine, Sensor
+from everywatt.slurm.site.wall import ORDER, Sensor
 
 CHIPS: Final = "chips"
 SLURM: Final = "slurm"
@@ -91,7 +94,6 @@ class NodeDay:
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         slurm = None if self.slurm is None or self.ours is None else {**self.slurm.to_dict(), "jobs": self.jobs}
         return {
             "node": self.node,
@@ -117,7 +119,6 @@ class Reconciled(ToDict):
 
     @property
     def ok(self) -> bool:
-        """Whether there are none."""
         return not self.alerts
 
     def tables(self) -> list[Table]:
@@ -226,16 +227,12 @@ def _figures(
     )
     figures = {CHIPS: _figure(chips_j, below, above, _scope(hours))}
     for sensor, joules in seen:
-        total = float(joules[common].sum())
+        one = _figure(float(joules[common].sum()), sensor.relative, sensor.relative, sensor.domain)
         there = figures.get(sensor.domain)
         if there is not None:  # two supplies, two plugs
-            more = _figure(total, sensor.relative, sensor.relative, sensor.domain)
-            low_j, high_j = (
-                None if a is None or b is None else a + b for a, b in ((there.low, more.low), (there.high, more.high))
-            )
-            figures[sensor.domain] = Figure(there.joules + total, low_j, high_j, sensor.domain)
-        else:
-            figures[sensor.domain] = _figure(total, sensor.relative, sensor.relative, sensor.domain)
+            low_j, high_j = sum_known((there.low, one.low)), sum_known((there.high, one.high))
+            one = Figure(there.joules + one.joules, low_j, high_j, sensor.domain)
+        figures[sensor.domain] = one
     return figures, int(common.sum())
 
 
@@ -292,10 +289,10 @@ def _unsure(figures: Mapping[str, Figure], *names: str) -> str:
     return f" (interval of the {' and the '.join(unknown)} unknown)" if unknown else ""
 
 
-def sensors_in_series(url: str, since_s: float, until_s: float) -> dict[str, list[Sensor]]:
+def sensors_in_series(client: ApiClient, since_s: float, until_s: float) -> dict[str, list[Sensor]]:
     """Sensors of whole nodes that agents send to a Prometheus or VictoriaMetrics, by node."""
     found: dict[str, list[Sensor]] = {}
-    for (node, domain), (at_s, joules) in energy_lines(url, ORDER, since_s, until_s).items():
+    for (node, domain), (at_s, joules) in energy_lines(client, ORDER, since_s, until_s).items():
         times = np.array(at_s)
         steps = np.diff(np.array(joules))
         lengths = np.diff(times)

@@ -44,7 +44,6 @@ class Whose:
     before_s: float
 
     def has(self, user: object, end_s: object) -> bool:
-        """Whether a record is meant."""
         return (self.user is None or user == self.user) and isinstance(end_s, (int, float)) and end_s < self.before_s
 
     def __str__(self) -> str:
@@ -67,17 +66,14 @@ class Forgotten:
 
     @property
     def nothing(self) -> bool:
-        """Whether there is nothing to delete."""
         return not (self.records or self.events or self.folders)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         names = ("records", "files", "events", "folders", "left")
         facts = {"user": self.whose.user, "before_s": self.whose.before_s, "deleted": self.deleted}
         return {**facts, "jobs": len(self.jobs), **{name: getattr(self, name) for name in names}}
 
     def tables(self) -> list[Table]:
-        """What was found, in a sentence."""
         if self.nothing:
             return [Table.lines(f"There are no records of {self.whose}.")]
         return [Table.lines(f"{self}{': deleted' if self.deleted else ''}.")]

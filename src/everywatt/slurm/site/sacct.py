@@ -11,17 +11,17 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.foreign import text_lines
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Table
-from everywatt.footprint.carbon import J_PER_KWH
+from everywatt.core.units import J_PER_KWH
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.lists import duration_s, expand, size_bytes
-from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.schema import ID_PARTS, JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.slurm.site.totals import Wanted, jobs, shown_id
 
@@ -34,45 +34,19 @@ CPU_TIME_COLUMNS: Final = ("JobIDRaw", "State", "Start", "End", "TotalCPU")
 CPU_TIME_S: Final = 5.0  # longest time for sacct to answer about one job: the node's other jobs wait for it
 SLACK_S: Final = 120.0  # a run is looked for so long before and after the times that its node knows
 NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
+TOLD: Final = (
+    *("user", "account", "partition", "name", "state", "exit_code", "nodes", "submit_s", "slurm_energy_j"),
+    *ID_PARTS,
+)
+"""What a record takes over from sacct, where that knows it."""
 _NEVER: Final = 2**32 - 10  # what Slurm stores where there is no number
 
 
-@dataclass(frozen=True, slots=True)
-class Accounted:
-    """One run of a job, as sacct reports it; `energy_j` is ConsumedEnergyRaw, `cpu_s` TotalCPU."""
+class Accounted(NamedTuple):
+    """One run of a job, as sacct reports it: a record without node and energy, of all the nodes that it ran on."""
 
-    job_id: int
-    shown_id: str
-    cluster: str
-    user: str
-    uid: int | None
-    account: str
-    partition: str
-    name: str
-    state: str
-    exit_code: str
-    submit_s: float | None
-    start_s: float
-    end_s: float
-    cpus: float | None
-    memory_bytes: int | None
-    gpus: int
+    record: JobOnNode
     nodes: tuple[str, ...]
-    energy_j: float | None
-    cpu_s: float | None
-    restart: int = 0
-
-    @property
-    def array(self) -> tuple[int, int] | None:
-        """The array and the task of `123_4`."""
-        match = re.fullmatch(r"(\d+)_(\d+)", self.shown_id)
-        return (int(match[1]), int(match[2])) if match else None
-
-    @property
-    def het(self) -> tuple[int, int] | None:
-        """The job and the component of `123+0`."""
-        match = re.fullmatch(r"(\d+)\+(\d+)", self.shown_id)
-        return (int(match[1]), int(match[2])) if match else None
 
 
 def ask(since_s: float, until_s: float, *, conf: str = "") -> str:
@@ -88,7 +62,7 @@ def total_cpu_s(job_id: int, start_s: float, end_s: float, conf: str = "") -> fl
         runs = parse(accounting(CPU_TIME_COLUMNS, *between_s, *wanted, conf=conf, timeout_s=CPU_TIME_S))
     except EverywattError:
         return None
-    own = [run for run in runs if run.job_id == job_id]  # an array's id is that of one of its tasks, too
+    own = [run.record for run in runs if run.record.job_id == job_id]  # an array's id is that of one of its tasks, too
     return max(own, key=lambda run: _overlap_s(run, start_s, end_s)).cpu_s if own else None
 
 
@@ -161,12 +135,13 @@ def parse(text: str) -> list[Accounted]:
             found.setdefault(key, []).append(job)
     jobs = []
     for key, runs in found.items():
-        runs.sort(key=lambda job: job.start_s)
-        for restart, job in enumerate(runs):
+        runs.sort(key=lambda job: job.record.start_s)
+        for restart, (run, nodes) in enumerate(runs):
             # A job without `srun` has its energy with its batch step only; each run of a requeued job has one.
-            of_steps = sum(joules for at_s, joules in energies.get(key, ()) if job.start_s <= at_s <= job.end_s)
-            jobs.append(replace(job, restart=restart, energy_j=job.energy_j or of_steps or None))
-    return sorted(jobs, key=lambda job: (job.end_s, job.job_id))
+            of_steps = sum(joules for at_s, joules in energies.get(key, ()) if run.start_s <= at_s <= run.end_s)
+            energy_j = run.slurm_energy_j or of_steps or None
+            jobs.append(Accounted(replace(run, restart=restart, slurm_energy_j=energy_j), nodes))
+    return sorted(jobs, key=lambda job: (job.record.end_s, job.record.job_id))
 
 
 def join(recorded: Iterable[JobOnNode], accounted: Iterable[Accounted]) -> list[JobOnNode]:
@@ -179,13 +154,13 @@ def join(recorded: Iterable[JobOnNode], accounted: Iterable[Accounted]) -> list[
         by_job.setdefault(row.job_id, []).append(row)
     runs: dict[int, list[Accounted]] = {}
     for job in accounted:
-        runs.setdefault(job.job_id, []).append(job)
+        runs.setdefault(job.record.job_id, []).append(job)
     changed: list[JobOnNode] = []
     for job_id, of_job in runs.items():
         rows_of: dict[int, list[JobOnNode]] = {}
         for row in by_job.get(job_id, []):
-            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(of_job[at], row.start_s, row.end_s))
-            if _same_run(row, of_job[nearest]):
+            nearest = max(range(len(of_job)), key=lambda at: _overlap_s(of_job[at].record, row.start_s, row.end_s))
+            if _same_run(row, of_job[nearest].record):
                 rows_of.setdefault(nearest, []).append(row)
         for at, job in enumerate(of_job):
             changed += _updated(rows_of.get(at, []), job)
@@ -197,9 +172,8 @@ def _updated(rows: Iterable[JobOnNode], job: Accounted) -> Iterator[JobOnNode]:
     there = set()
     for row in rows:
         there.add(row.node)
-        better = replace(row, **_facts(job))
-        if row.slurm_energy_j is not None and better.slurm_energy_j is None:
-            better = replace(better, slurm_energy_j=row.slurm_energy_j)
+        facts: dict[str, Any] = {name: value for name in TOLD if (value := getattr(job.record, name)) not in (None, "")}
+        better = replace(row, **facts)
         if better != row:
             yield replace(better, written_s=0.0)
     yield from (_missing(job, node) for node in job.nodes if node not in there)
@@ -210,7 +184,8 @@ def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
     jobs = list(accounted)
     if not jobs:
         return 0, 0
-    since_s, until_s = min(job.end_s for job in jobs) - 3600, max(job.end_s for job in jobs) + 3600
+    ends_s = [job.record.end_s for job in jobs]
+    since_s, until_s = min(ends_s) - 3600, max(ends_s) + 3600
     recorded = [JobOnNode.of_row(row) for row in store.jobs(since_s, until_s).to_pylist()]
     rows = join(recorded, jobs)
     known = {row.key for row in recorded}
@@ -220,48 +195,26 @@ def fill(store: Store, accounted: Iterable[Accounted]) -> tuple[int, int]:
     return sum(row.key in known for row in rows), len(added)
 
 
-def _overlap_s(run: Accounted, start_s: float, end_s: float) -> float:
+def _overlap_s(run: JobOnNode, start_s: float, end_s: float) -> float:
     """For how much of a time a run was there; below zero how far they are apart."""
     return min(run.end_s, end_s) - max(run.start_s, start_s)
 
 
-def _same_run(row: JobOnNode, job: Accounted) -> bool:
+def _same_run(row: JobOnNode, job: JobOnNode) -> bool:
     """Whether a record is of this run of the job: a requeued one has several, which differ by their times."""
     if row.cluster and job.cluster and row.cluster != job.cluster:
         return False
     return _overlap_s(job, row.start_s, row.end_s) > -SLACK_S
 
 
-def _facts(job: Accounted) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "user": job.user,
-        "account": job.account,
-        "partition": job.partition,
-        "name": job.name,
-        "state": job.state,
-        "exit_code": job.exit_code,
-        "nodes": max(len(job.nodes), 1),
-    }
-    facts = {name: value for name, value in facts.items() if value}
-    if job.submit_s is not None:
-        facts["submit_s"] = job.submit_s
-    if job.energy_j is not None:
-        facts["slurm_energy_j"] = job.energy_j
-    if job.array:
-        facts["array_job_id"], facts["array_task_id"] = job.array
-    if job.het:
-        facts["het_job_id"], facts["het_offset"] = job.het
-    return facts
-
-
 def _missing(job: Accounted, node: str) -> JobOnNode:
-    row = JobOnNode(job.job_id, node, job.start_s, job.end_s, cluster=job.cluster, restart=job.restart, uid=job.uid)
-    share = max(len(job.nodes), 1)
+    record, share = job.record, job.record.nodes
     return replace(
-        row,
-        **_facts(job),
-        cpus=None if job.cpus is None else job.cpus / share,
-        memory_bytes=None if job.memory_bytes is None else job.memory_bytes // share,
+        record,
+        node=node,
+        cpus=None if record.cpus is None else record.cpus / share,
+        cpu_s=None,
+        memory_bytes=None if record.memory_bytes is None else record.memory_bytes // share,
         refused=NOT_RECORDED,
         complete=False,
         note="from sacct",
@@ -283,28 +236,31 @@ def _job(row: Mapping[str, str], job_id: int, joules: float | None) -> Accounted
     if start_s is None or end_s is None or state in ("RUNNING", "PENDING", "SUSPENDED"):
         return None
     tres = dict(part.partition("=")[::2] for part in (row.get("alloctres") or "").split(",") if part)
-    nodes = row.get("nodelist") or ""
-    return Accounted(
-        job_id=job_id,
-        shown_id=row.get("jobid") or str(job_id),
-        cluster=row.get("cluster") or "",
-        user=row.get("user") or "",
-        uid=int(row["uid"]) if (row.get("uid") or "").isdecimal() else None,
-        account=row.get("account") or "",
-        partition=row.get("partition") or "",
+    listed = row.get("nodelist") or ""
+    nodes = () if listed == "None assigned" else tuple(expand(listed))
+    # `123_4` is task 4 of array 123, `123+0` component 0 of job 123.
+    parts = re.fullmatch(r"(\d+)([_+])(\d+)", row.get("jobid") or "")
+    ids = ID_PARTS[:2] if parts and parts[2] == "_" else ID_PARTS[2:]
+    facts: dict[str, Any] = {name: row.get(name) or "" for name in ("cluster", "user", "account", "partition")}
+    facts |= dict(zip(ids, (int(parts[1]), int(parts[3])), strict=True)) if parts else {}
+    record = JobOnNode(
+        job_id,
+        "",
+        start_s,
+        end_s,
+        **facts,
         name=row.get("jobname") or "",
+        exit_code=row.get("exitcode") or None,
+        uid=int(row["uid"]) if (row.get("uid") or "").isdecimal() else None,
         state=state,
-        exit_code=row.get("exitcode") or "",
         submit_s=_time(row.get("submit")),
-        start_s=start_s,
-        end_s=end_s,
         cpus=_count(row.get("alloccpus")) or _count(tres.get("cpu")),
         memory_bytes=size_bytes(tres.get("mem", "")),
-        gpus=int(_count(tres.get("gres/gpu")) or 0),
-        nodes=() if nodes in ("", "None assigned") else tuple(expand(nodes)),
-        energy_j=joules or None,
+        nodes=max(len(nodes), 1),
+        slurm_energy_j=joules or None,
         cpu_s=duration_s(row.get("totalcpu") or ""),
     )
+    return Accounted(record, nodes)
 
 
 def _time(text: str | None) -> float | None:
@@ -355,7 +311,6 @@ class Annotated(ToDict):
     failed: dict[str, str] = field(default_factory=dict)
 
     def tables(self) -> list[Table]:
-        """What was written, in a sentence."""
         jobs = f"{format_count(self.written, 'job')} {'would get' if self.dry else 'got'} a comment"
         return [Table.lines(f"{jobs}, {self.same} had it, {len(self.failed)} failed.")]
 

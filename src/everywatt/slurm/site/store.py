@@ -26,7 +26,7 @@ from everywatt.core.files import replace_text, replacing
 from everywatt.core.foreign import text_lines
 from everywatt.core.plugins import arrow, library
 from everywatt.slurm.locks import exclusive
-from everywatt.slurm.schema import KINDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour
+from everywatt.slurm.schema import KINDS, NODE_ENDS, SUMMED, TIMES, JobOnNode, Kind, NodeHour, ends_sql
 
 FOREVER_S: Final = 253_370_764_800.0  # 9999-01-01, unix seconds: after the end of every job
 QUARANTINE: Final = "quarantine"
@@ -68,7 +68,6 @@ class Store:
         return self._append("jobs", [(day_of(row.end_s).isoformat(), row.row()) for row in rows], node)
 
     def append_hours(self, rows: Sequence[NodeHour], node: str) -> list[Path]:
-        """Add hours of one node."""
         return self._append("nodes", [(day_of(row.hour_s).isoformat(), row.row()) for row in rows], node)
 
     def name_quarantined(self, node: str, names: Sequence[str]) -> None:
@@ -123,16 +122,13 @@ class Store:
         raise AssertionError
 
     def _query(self, sql: str, values: Sequence[Any], since_s: float, until_s: float, without: Collection[date]) -> Any:
-        connection = connect()
-        try:
+        with connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for kind in KINDS:
                 if re.search(rf"\b(FROM|JOIN)\s+{kind}\b", sql, re.IGNORECASE):  # a view opens all of its files
                     days = [day for day in self._between(kind, since_s, until_s) if day not in without]
                     self._view(connection, kind, days)
             return connection.sql(sql, params=list(values)).to_arrow_table()
-        finally:
-            connection.close()
 
     def days(self, kind: str = "jobs") -> list[date]:
         """The days that have records, oldest first."""
@@ -140,7 +136,7 @@ class Store:
         found = (_DAY.fullmatch(entry.name) for entry in folder.iterdir()) if folder.is_dir() else iter(())
         return sorted(date.fromisoformat(match[1]) for match in found if match)
 
-    def day_sums(self, since_s: float, until_s: float) -> dict[date, dict[str, int]]:
+    def day_sums(self, since_s: float, until_s: float) -> dict[date, dict[str, Any]]:
         """Microjoules and times of all nodes of days that are compact and whole within a time, by their heads."""
         found = {}
         for day in self._between("nodes", since_s, until_s):
@@ -205,13 +201,14 @@ def whole(sum_: str) -> str:
 
 # Records of earlier versions do not say which part of the hour they are of.
 _LENGTH_MS: Final = "1000 * CASE WHEN to_s > from_s THEN to_s - from_s ELSE 3600 END"
-SUM_TERMS: Final = ", ".join(
+SUM_TERMS = ", ".join(
     f"{whole(f'coalesce(sum({term}), 0)')} AS {name}"
     for name, term in (
         *((name, name) for name in SUMMED),
         *zip(TIMES, (f"coverage * {_LENGTH_MS}", _LENGTH_MS), strict=True),
     )
 )
+SUM_TERMS += "".join(f", {whole(term)} AS {name}" for name, term in ends_sql(NODE_ENDS).items())
 
 
 def plain_rows(table: Any) -> list[dict[str, Any]]:
@@ -280,15 +277,12 @@ def _join(folder: Path, kind: str, into: Path) -> int:
         if not parts:
             return 0
         files = [*parts, *([into] if into.exists() else [])]
-        connection = connect()
-        try:
+        with connect() as connection:
             connection.register("nothing", schema.empty_table())
             rows = _latest(_read(connection, files, schema), KINDS[kind])
             union = f"({rows}) UNION ALL BY NAME SELECT * FROM nothing"
             sql = f"SELECT {_names(schema)} FROM ({union}) ORDER BY {KINDS[kind].order}"
             table = connection.sql(sql).to_arrow_table().cast(schema)
-        finally:
-            connection.close()
         replace_parquet(into, with_sums(table) if kind == "nodes" else table)
         for part in parts:
             part.unlink(missing_ok=True)
@@ -297,24 +291,23 @@ def _join(folder: Path, kind: str, into: Path) -> int:
 
 def with_sums(table: Any) -> Any:
     """Hours of nodes with their sums in the head of the table: a year of them need not be read for its total."""
-    connection = connect()
-    try:
+    with connect() as connection:
         connection.register("hours", table)
         (sums,) = plain_rows(connection.sql(f"SELECT {SUM_TERMS} FROM hours").to_arrow_table())
-    finally:
-        connection.close()
     return table.replace_schema_metadata({_SUMS: json.dumps(sums)})
 
 
-def _stored_sums(path: Path) -> dict[str, int] | None:
+def _stored_sums(path: Path) -> dict[str, Any] | None:
     """The sums in the head of a file; None where it has none: it is of an earlier version, or broken.
 
-    The first versions that wrote sums wrote no times: those count as 0, and so for no coverage.
+    The first versions that wrote sums wrote no times (those count as 0, and so for no coverage) and no intervals.
     """
     pa, pq = arrow()
     try:
         kept = json.loads((pq.read_metadata(path).metadata or {})[_SUMS.encode()])
-        return {name: int(kept[name]) for name in SUMMED} | {name: int(kept.get(name, 0)) for name in TIMES}
+        sums = {name: int(kept[name]) for name in SUMMED}
+        ends = {name: kept.get(name) for name in NODE_ENDS}
+        return sums | ends | {name: int(kept.get(name, 0)) for name in TIMES}
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         return None
 

@@ -5,12 +5,12 @@ Errors of sensors of one kind are the same on all nodes, so intervals of a sum a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from everywatt.core.errors import UsageError
-from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.schema import IDLE_ENDS, ends_sql, sum_known
 from everywatt.slurm.schema import shown_id as shown_id
 from everywatt.slurm.site.store import SUM_TERMS, Store, day_of, days_of, plain_rows, whole
 
@@ -36,9 +36,11 @@ COUNTED: Final = """count(*) FILTER (nodes <= 1)
 _ON_NODE: Final = "SELECT *, end_s - start_s AS elapsed_s FROM jobs WHERE end_s >= ? AND end_s < ? AND ({where})"
 
 # Of a job these are known where all of its nodes know them.
+_ENERGIES: Final = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj", *IDLE_ENDS)
 _WHOLE: Final = ", ".join(
-    f"CAST(CASE WHEN count({name}) = count(*) THEN sum({name}) END AS BIGINT) AS {name}"
-    for name in ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj", "wall_uj")
+    f"CAST(CASE WHEN count({name}) = count(*) THEN sum({name}) END AS {kind}) AS {name}"
+    for kind, names in (("BIGINT", _ENERGIES), ("DOUBLE", ("cpus", "cpu_s")))
+    for name in names
 )
 
 _JOBS: Final = f"""
@@ -49,12 +51,13 @@ SELECT cluster, job_id, restart,
   arg_max(state, complete) AS state, first(exit_code) AS exit_code,
   list(node ORDER BY node) AS nodes, max(nodes) AS nodes_asked,
   min(start_s) AS start_s, max(end_s) AS end_s, max(end_s) - min(start_s) AS elapsed_s,
-  sum(cpus) AS cpus, CAST(sum(len(gpus)) AS INTEGER) AS gpus,
+  CAST(sum(len(gpus)) AS INTEGER) AS gpus,
   {_WHOLE},
-  sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage,
-  string_agg(DISTINCT pedigree, '+') AS pedigree, first(scope) AS scope, first(refused) AS refused,
-  sum(cpu_s) AS cpu_s, sum(cpus * elapsed_s) AS allocated_cpu_s, max(memory_peak_bytes) AS memory_peak_bytes,
-  avg(gpu_utilisation) AS gpu_utilisation, max(slurm_energy_j) AS slurm_energy_j,
+  coalesce(sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0), 0.0) AS coverage,
+  array_to_string(list_sort(list_distinct(list(nullif(pedigree, '')))), '+') AS pedigree,
+  first(scope) AS scope, min(refused) AS refused, sum(cpus * elapsed_s) AS allocated_cpu_s,
+  max(memory_peak_bytes) AS memory_peak_bytes, avg(gpu_utilisation) AS gpu_utilisation,
+  max(slurm_energy_j) AS slurm_energy_j,
   bool_and(complete) AND count(*) >= max(nodes) AS complete, string_agg(DISTINCT nullif(note, ''), '; ') AS note
 FROM ({_ON_NODE}) GROUP BY cluster, job_id, restart
 """
@@ -122,6 +125,14 @@ def jobs(store: Store, wanted: Wanted, sort: str = "end", limit: int | None = No
     return [row for row in rows if (row["cluster"], row["job_id"], row["restart"]) in chosen]
 
 
+def jobs_where(
+    store: Store, since_s: float, until_s: float, where: str, values: Sequence[Any]
+) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """Jobs that ended in [since, until) as `jobs` gives them, by cluster, id and restart. `where` is SQL with `?`."""
+    found = plain_rows(store.query(_JOBS.format(where=where), [since_s, until_s, *values], since_s, until_s))
+    return {(row["cluster"], row["job_id"], row["restart"]): row for row in found}
+
+
 def _first(store: Store, wanted: Wanted, sort: str, limit: int) -> list[dict[str, Any]]:
     """The first jobs of an order: key, start and end of each. Of a year that is all that is read of the others.
 
@@ -162,13 +173,13 @@ def sums(store: Store, wanted: Wanted, by: str) -> list[dict[str, Any]]:
     if by not in GROUPS:
         raise UsageError(f"Jobs cannot be added up by '{by}'.", cure=f"one of: {', '.join(GROUPS)}")
     where, values = wanted.sql()
-    sums_of = ("energy_uj", "low_uj", "high_uj", "idle_uj", "waste_uj")
+    sums_of = {name: f"sum({name})" for name in _ENERGIES if name != "wall_uj"} | ends_sql(IDLE_ENDS)
     group = _PERIODS.get(by, f'"{by}"')
     order = "1 DESC" if by in _PERIODS else "energy_uj DESC NULLS LAST, 1"
     sql = f"""
       SELECT {group} AS "group", {COUNTED} AS jobs,
         count(*) - count(energy_uj) AS refused,
-        {", ".join(f"{whole(f'sum({name})')} AS {name}" for name in sums_of)},
+        {", ".join(f"{whole(term)} AS {name}" for name, term in sums_of.items())},
         sum(elapsed_s / greatest(nodes, 1)) AS elapsed_s, sum(cpu_s) AS cpu_s,
         sum(cpus * elapsed_s) FILTER (cpu_s IS NOT NULL) AS allocated_cpu_s, sum(len(gpus) * elapsed_s) AS gpu_s,
         sum(coverage * elapsed_s) / nullif(sum(elapsed_s), 0) AS coverage
@@ -190,38 +201,7 @@ def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
     known = store.day_sums(since_s, until_s)
     sql = f"SELECT {SUM_TERMS} FROM nodes WHERE hour_s > ? AND hour_s < ?"
     (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s, known.keys()))
-    return {name: value + sum(sums[name] for sums in known.values()) for name, value in rest.items()}
-
-
-def summed(rows: Sequence[JobOnNode]) -> dict[str, Any]:
-    """One job of its records, as `jobs` gives it: a sum is None where one of them does not know."""
-    first = rows[0]
-    lengths_s = [row.end_s - row.start_s for row in rows]
-    observed_s = sum(row.coverage * length_s for row, length_s in zip(rows, lengths_s, strict=True))
-    whole = all(row.energy_uj is not None for row in rows)
-    energies = {name: sum_known(getattr(row, name) for row in rows) for name in ("energy_uj", "low_uj", "high_uj")}
-    busy = [row.gpu_utilisation for row in rows if row.gpu_utilisation is not None]
-    return {
-        **(energies if whole else dict.fromkeys(energies)),
-        "idle_uj": sum_known(row.idle_uj for row in rows),
-        "waste_uj": sum_known(row.waste_uj for row in rows),
-        "wall_uj": sum_known(row.wall_uj for row in rows),
-        "coverage": observed_s / sum(lengths_s) if sum(lengths_s) else 0.0,
-        "scope": first.scope,
-        "pedigree": "+".join(sorted({row.pedigree for row in rows if row.pedigree})),
-        "refused": next((row.refused for row in rows if row.refused), None),
-        "note": "; ".join(sorted({row.note for row in rows if row.note})),
-        "cpus": sum_known(row.cpus for row in rows),
-        "cpu_s": sum_known(row.cpu_s for row in rows),
-        "allocated_cpu_s": sum((row.cpus or 0.0) * length_s for row, length_s in zip(rows, lengths_s, strict=True)),
-        "gpu_utilisation": sum(busy) / len(busy) if busy else None,
-    }
-
-
-def sum_known(values: Iterable[Any]) -> Any:
-    """The sum; None where one of the values is not known."""
-    known = list(values)
-    return None if any(value is None for value in known) else sum(known)
+    return {name: sum_known([value, *(sums[name] for sums in known.values())]) for name, value in rest.items()}
 
 
 def _rows(store: Store, sql: str, values: Sequence[Any], wanted: Wanted) -> list[dict[str, Any]]:

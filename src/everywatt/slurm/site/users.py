@@ -45,7 +45,6 @@ class Person:
 
 
 def folder_of(store: Path, user: str) -> Path:
-    """Where a user's own jobs lie."""
     return store / USERS / user
 
 
@@ -133,12 +132,10 @@ class Pseudonyms:
         return [{**row, "group": self.of(by, row["group"] or "")} if by in NAMED else dict(row) for row in rows]
 
     def job(self, job: JobOnNode) -> JobOnNode:
-        """A record with its names replaced."""
         user, account, name = (self.of(kind, getattr(job, kind)) for kind in NAMED)
         return replace(job, uid=None, user=user, account=account, name=name)
 
     def month(self, month: Month) -> Month:
-        """A month with its names replaced."""
         groups = {by: self.groups(by, rows) for by, rows in month.groups.items()}
         return replace(month, groups=groups, costliest=[self.row(row) for row in month.costliest])
 

@@ -8,7 +8,7 @@ system add up to the node's, and a job's wall is Σ over its hours of (own + idl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,16 +24,15 @@ from everywatt.core.tables import Column, Table
 from everywatt.energy.sources import sources
 from everywatt.ledger.engine import UJ
 from everywatt.meters.archive import read_archive
-from everywatt.meters.block import Block, Oddities, held
+from everywatt.meters.block import Block, Oddities
 from everywatt.meters.importing import GAIN_PCT, blocks_of
 from everywatt.meters.plugmap import load_map
-from everywatt.meters.wall import meter_sources, single
+from everywatt.meters.wall import COVERED, meter_line, meter_sources, single
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.carbon import HOUR_S, over_hours
 from everywatt.slurm.site.store import Store
 
 Floats = npt.NDArray[np.float64]
-COVERED: Final = 0.9
 MARGIN_S: Final = 31 * 86_400.0  # a job may have begun that long before the time that is asked for
 # From the inside out; each contains those before it.
 ORDER: Final = ("node", "psu", "wall")
@@ -45,46 +44,6 @@ class Wall(Protocol):
 
     def seen(self, low_s: Floats, high_s: Floats) -> tuple[Floats, Floats]:
         """Joules of stretches of UTC time, and the share of each that was observed."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeterLine:
-    """A meter's rows as joules and seconds that had gathered."""
-
-    t_s: Floats
-    joules: Floats
-    observed_s: Floats
-
-    def seen(self, low_s: Floats, high_s: Floats) -> tuple[Floats, Floats]:
-        """Joules of stretches, scaled to their whole length, and the share that was observed."""
-        joules, observed = (
-            np.interp(high_s, self.t_s, rising) - np.interp(low_s, self.t_s, rising)
-            for rising in (self.joules, self.observed_s)
-        )
-        share = observed / np.maximum(high_s - low_s, 1e-9)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(share > 0, joules / share, np.nan), share
-
-
-def meter_line(blocks: Iterable[Block]) -> MeterLine | None:
-    """The line of all plugs of blocks together; None where there is no reading."""
-    times, joules, seconds = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
-    gathered_j = gathered_s = 0.0
-    for _, covered in held(blocks):
-        if not len(covered.end_ns):
-            continue
-        lengths = (covered.end_ns - covered.start_ns) / NS
-        for target, steps, base in (
-            (joules, lengths * covered.watts.sum(axis=1), gathered_j),
-            (seconds, lengths, gathered_s),
-        ):
-            risen = base + np.cumsum(steps)
-            target.append(np.column_stack((risen - steps, risen)).ravel())
-        times.append(np.column_stack((covered.start_ns, covered.end_ns)).ravel() / NS)
-        gathered_j, gathered_s = float(joules[-1][-1]), float(seconds[-1][-1])
-    if len(times) == 1:
-        return None
-    return MeterLine(np.concatenate(times), np.concatenate(joules), np.concatenate(seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +65,6 @@ class NodeWall:
         return 1 - self.chips_j / self.wall_j if self.wall_j > 0 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {**asdict(self), "unexplained": self.unexplained, "rule": RULE}
 
 
@@ -119,7 +77,6 @@ class JoinedWall:
     dry: bool = False  # nothing was written
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"nodes": [node.to_dict() for node in self.nodes], "changed": len(self.changed), "dry": self.dry}
 
     def tables(self) -> list[Table]:

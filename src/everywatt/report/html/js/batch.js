@@ -1,4 +1,4 @@
-// The section of a batch: who did how much, when GPUs were busy, what they drew for it, what went wrong.
+// The section of a batch: who did how much, what went wrong, every item, when GPUs were busy and what they drew for it.
 "use strict";
 
 // Utilisation in equal steps of time: one row a GPU, the fuller the busier; a step without a reading stays empty.
@@ -39,16 +39,18 @@ everywatt.batchSection = function (batch, page) {
   const { element, table } = everywatt;
   if (!batch) return null;
   const numbers = (heads) => heads.map((_, i) => i).slice(1);
-  const list = (title, rows, more) => rows.length ? [element("h3", {}, title), table(title, batch.item_heads, rows, [2, 4, 5]), ...(more ? [element("p.about", {}, "and " + more + " more")] : [])] : [];
+  const { warnings } = page.report.runs[page.run], notes = batch.notes.filter((note) => !warnings.includes(note));
+  const cockpit = new everywatt.Cockpit(batch, page);
+  const causes = batch.causes.map(([cause, ...rest]) => [element("button.link", { type: "button", title: "Search for these items", onclick: () => cockpit.search(cause) }, cause), ...rest]);
   return everywatt.section("batch", "Batch", batch.headline,
     table("By device", batch.heads, batch.devices, numbers(batch.heads)),
     element("p.about", {}, "Energy of an item: what it used of the card and the item's share of the processors, idle power included; of a device: that of the items that ran there."),
+    ...(causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], causes, [1])] : []),
+    cockpit.show(),
+    ...(batch.stragglers.length ? [element("h3", {}, "Stragglers"), table("Stragglers", batch.item_heads, batch.stragglers, [2, 4, 5])] : []),
     ...(batch.heat ? [element("h3", {}, "Utilisation over time"), everywatt.heatMap(batch.heat)] : []),
     batch.points.length > 1 ? element("div.scatter", {}, page.themed(() => everywatt.useAgainstPower(batch.points))) : null,
-    ...(batch.causes.length ? [element("h3", {}, "Not finished, by cause"), table("Not finished, by cause", ["Cause", "Items", "Which"], batch.causes, [1])] : []),
-    ...list("Not finished", batch.failures, batch.more_failures), ...list("Stragglers", batch.stragglers, 0),
-    new everywatt.Cockpit(batch, page).show(),
-    batch.notes.length ? element("ul.notes", {}, batch.notes.map((note) => element("li", {}, note))) : null);
+    notes.length ? element("ul.notes", {}, notes.map((note) => element("li", {}, note))) : null);
 };
 
 everywatt.scalingSection = function (page, scaling) {

@@ -174,7 +174,7 @@ everywatt.Chart = class {
       legend: { show: false },
       cursor: {
         sync: { key: "everywatt", setSeries: false }, drag: { x: true, y: false, setScale: false },
-        points: { size: 6 }, focus: { prox: -1 },
+        points: { show: false }, focus: { prox: -1 }, // they would lie at the ticks beside the crosshair
       },
       scales: { x: { time: false, range: () => [this.view.a, this.view.b] }, y: { range: () => this.range() } },
       axes: [
@@ -275,20 +275,22 @@ everywatt.Chart = class {
     this.timeLabel.style.right = right ? u.over.clientWidth - left + 6 + "px" : "";
   }
 
-  // Spans without any inside them lie behind the curve.
+  // Spans without any inside them lie behind the curve, unless many are too thin: grey would come of it, and of the rest
+  // it would look as if nothing ran between them.
   drawBands(u, theme) {
     if (!this.bands) return;
     const { ctx, bbox } = u, deepest = this.deepest();
+    const drawn = this.bands.bands.filter(([, start, end, depth]) => depth === deepest && end >= this.view.a && start <= this.view.b)
+      .map(([name, start, end]) => [name, u.valToPos(start, "x", true), u.valToPos(end, "x", true)]);
+    const wide = drawn.filter(([, x, x2]) => x2 - x >= 3);
+    if (wide.length < 0.9 * drawn.length) return;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    for (const [name, start, end, depth] of this.bands.bands) {
-      if (depth !== deepest || end < this.view.a || start > this.view.b) continue;
-      const x = u.valToPos(start, "x", true), x2 = u.valToPos(end, "x", true);
-      if (x2 - x < 3) continue; // nothing but grey would come of it
+    for (const [name, x, x2] of wide) {
       ctx.fillStyle = everywatt.faint(theme.palette[(name + 3) % theme.palette.length], 0.09);
-      ctx.fillRect(x, bbox.top, Math.max(1, x2 - x), bbox.height);
+      ctx.fillRect(x, bbox.top, x2 - x, bbox.height);
     }
     ctx.restore();
   }
@@ -305,17 +307,22 @@ everywatt.Chart = class {
       const i = this.visible()[k], colour = this.colour(i, theme);
       const place = (t) => Math.round(u.valToPos(t, "x", true)), x = slice.t.map(place), start = place(this.lines[i].first);
       const edges = { low: new Path2D(), high: new Path2D() }, shade = new Path2D();
-      let any = false;
+      let any = false, joined = false, last = 0; // an edge goes on only where there was one just before
       for (let j = 0; j < x.length; j++) {
-        if (slice.mean[j] === null || slice.low[j] === slice.high[j]) continue;
+        if (slice.mean[j] === null || slice.low[j] === slice.high[j]) {
+          if (joined) edges.high.lineTo(x[j - 1], last);
+          joined = false;
+          continue;
+        }
         const left = j ? x[j - 1] : start, top = u.valToPos(slice.high[j], "y", true), bottom = u.valToPos(slice.low[j], "y", true);
-        const joined = any && j && slice.mean[j - 1] !== null;
         shade.rect(left, top, Math.max(x[j] - left, 1), bottom - top);
         for (const [edge, y] of [[edges.high, top], [edges.low, bottom]]) {
-          if (joined) edge.lineTo(left, y); else edge.moveTo(left, y);
+          if (!joined) edge.moveTo(left, bottom);
+          edge.lineTo(left, y);
           edge.lineTo(x[j], y);
         }
-        any = true;
+        any = joined = true;
+        last = bottom;
       }
       if (!any) return;
       ctx.fillStyle = everywatt.faint(colour, Math.max(0.04, Math.min(0.22, 0.4 / this.slices.length)));

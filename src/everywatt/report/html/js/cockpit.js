@@ -14,16 +14,25 @@ everywatt.Cockpit = class {
     this.table = element("div");
     this.detail = element("div.item-detail", { "aria-live": "polite" });
     this.count = element("p.about", { role: "status" });
-    const search = element("input", { type: "search", "aria-label": "Search items", placeholder: "Search items: name, status, device, reason", oninput: (event) => { this.words = event.target.value.toLowerCase(); this.drawTable(); } });
+    this.input = element("input", { type: "search", "aria-label": "Search items", placeholder: "Search items: name, status, device, reason", oninput: () => this.search(this.input.value, false) });
     this.drawTable();
     this.drawDetail();
     return element("div.cockpit", {}, element("h3", {}, "Lanes over time"), this.page.themed(() => this.lanes()), this.page.themed(() => this.sizes()), element("h3", {}, "Items"),
-      element("div.toolbar-row", {}, search, this.count), this.table, this.detail);
+      element("div.toolbar-row", {}, this.input, this.count), this.table, this.detail);
   }
 
-  colour(status) {
-    return this.page.colour({ done: 0, failed: 1, interrupted: 4, running: 2 }[status] ?? 7);
+  // Show the items with these words, and go there unless they are being typed.
+  search(words, go = true) {
+    this.words = words.toLowerCase();
+    this.drawTable();
+    if (!go) return;
+    this.input.value = words;
+    this.input.focus();
+    this.input.scrollIntoView({ block: "start" });
   }
+
+  // Colours of the style that no device has.
+  colour(status) { return "var(--" + ({ done: "done", failed: "failed", interrupted: "warn", running: "accent" }[status] ?? "quiet") + ")"; }
 
   // One row for each lane of a device, one bar for each attempt.
   lanes() {
@@ -81,7 +90,7 @@ everywatt.Cockpit = class {
     this.table.replaceChildren(element("div.scroll.items", { tabindex: "0", role: "region", "aria-label": "Items" }, element("table", {}, element("caption.hidden", {}, "Items"), element("thead", {}, element("tr", {}, columns.map(head))), element("tbody", {}, items.slice(0, this.most).map(row)))));
     if (focused) [...this.table.querySelectorAll("button")].find((one) => one.textContent.replace(/ [▾▴]$/, "") === focused.replace(/ [▾▴]$/, ""))?.focus();
     const more = this.batch.more_items ? "; " + this.batch.more_items + " further items are in the JSON of everywatt batch summary" : "";
-    this.count.textContent = items.length + " of " + this.batch.items.length + " items" + (items.length > this.most ? ", the first " + this.most + " shown" : "") + more;
+    this.count.textContent = items.length.toLocaleString("en") + " of " + this.batch.items.length.toLocaleString("en") + " items" + (items.length > this.most ? ", the first " + this.most + " shown" : "") + more;
   }
 
   choose(id) {

@@ -13,10 +13,12 @@ everywatt.place = function (values, x) {
 };
 
 everywatt.Line = class {
+  // about.origin_s: the instant from which its time is counted, 0 unless given.
   constructor(about, columns) {
+    const seconds = (us) => us / 1e6 - (about.origin_s || 0);
     this.about = about;
     this.held = about.held;
-    this.t = columns.t.map((us) => us / 1e6);
+    this.t = columns.t.map(seconds);
     this.exact = about.exact;
     if (this.exact) {
       this.low = this.high = this.mean = columns.v;
@@ -25,9 +27,9 @@ everywatt.Line = class {
       this.low = columns.low;
       this.high = columns.high;
       this.mean = columns.mean;
-      this.first = about.first_us / 1e6;
+      this.first = seconds(about.first_us);
       this.parts = new Map();
-      this.pt = columns.pt.map((us) => us / 1e6);
+      this.pt = columns.pt.map(seconds);
       this.pv = columns.pv;
       let at = 0;
       columns.parts.forEach((bucket, i) => { this.parts.set(bucket, [at, at + columns.pn[i]]); at += columns.pn[i]; });

@@ -40,8 +40,6 @@ everywatt.modelsSection = function (page, models) {
   const known = models.rows.filter((row) => row.accuracy.value !== null && row.joules.value !== null);
   const runs = page.report.runs.map((run) => run.name); // a model has the colour of its run in the comparison above
   const make = () => known.length ? [everywatt.scatter("Accuracy against joules per request", known.map((row) => ({ name: row.name, colour: page.colour(runs.indexOf(row.run)), x: row.joules.value, xLow: row.joules.low, xHigh: row.joules.high, y: row.accuracy.value, yLow: row.accuracy.low, yHigh: row.accuracy.high })), { xLabel: "J per request", yLabel: "accuracy", named: true })] : [];
-  const share = (one) => one.value === null ? "–" : everywatt.percent(one.value) + " (" + everywatt.percent(one.low) + " … " + everywatt.percent(one.high) + ")";
-  const spread = (one) => one.value === null ? "–" : everywatt.number(one.value, "J") + " (" + everywatt.number(one.low) + " … " + everywatt.number(one.high) + ")";
   return section("models", "Models", models.dataset + " · joules: scope " + models.scope + ", boundary " + models.boundary, page.themed(() => element("div.small-plots", {}, make()), true),
-    table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Provenance", "Run"], models.rows.map((row) => [row.name, share(row.accuracy), row.per_joule, row.per_token, spread(row.joules), row.pedigree, row.run]), [1, 2, 3, 4]));
+    table("Models, best first", ["Model and load", "Accuracy", "Correct/J", "J/token", "J per request", "Provenance", "Run"], models.rows.map((row) => [row.name, row.accuracy_shown, row.per_joule, row.per_token, row.joules_shown, row.pedigree, row.run]), [1, 2, 3, 4]));
 };

@@ -70,6 +70,7 @@ everywatt.Page = class {
 
   async showRun(index) {
     const run = this.report.runs[index];
+    if (run.batch && run.batch.items.deflate) run.batch.items = await everywatt.unpackJson(run.batch.items);
     this.run = index;
     if (this.buttons) this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
     this.charts = this.charts.filter((chart) => chart.kept);
@@ -83,11 +84,12 @@ everywatt.Page = class {
     await this.fillCharts(run);
   }
 
-  // The same device has the same colour in every chart.
+  // The same device has the same colour in every chart of every run.
   colours(run) {
-    const lines = run.charts.flatMap((chart) => chart.lines), logged = lines.filter((line) => !line.device).map((line) => line.label);
-    const places = everywatt.devicePlaces(lines.filter((line) => line.device).map((line) => line.device));
+    const linesOf = (one) => one.charts.flatMap((chart) => chart.lines), logged = linesOf(run).filter((line) => !line.device).map((line) => line.label);
+    const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).map((line) => line.device));
     this.placeOf = (device) => places.get(device);
+    this.freePlace = places.size;
     return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
   }
 
@@ -113,8 +115,8 @@ everywatt.Page = class {
     const carbon = run.carbon ? run.carbon.rows.filter((row) => row.name !== "energy") : [];
     for (const row of carbon) figures.append(element("div", {}, element("dt", {}, row.label), element("dd", {}, everywatt.withSpread(row.shown), element("span.about", {}, "apart from joules; see below"))));
     const parts = run.devices.filter((device) => device.in_total && device.share !== null)
-      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, colour: this.colour(this.colourOf(device)) }));
-    const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
+      .map((device) => ({ name: device.name, share: device.share, shown: device.energy.shown, place: this.colourOf(device), colour: this.colour(this.colourOf(device)) }));
+    const named = element("ul.key", {}, parts.map((part) => element("li", {}, swatch(part.colour, part.place >= everywatt.palettes.light.length), part.name, element("span.about", {}, part.shown + " · " + everywatt.percent(part.share)))));
     const warnings = run.warnings.length ? element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, run.warnings.map((text) => element("li", {}, text)))) : null;
     return element("section.card.summary", { id: "summary", "aria-labelledby": "summary-title" },
       element("h2", { id: "summary-title" }, this.report.runs.length > 1 ? "Energy of " + run.name : run.llm ? "Energy of the whole machine" : "Energy"),
@@ -230,11 +232,12 @@ everywatt.Page = class {
     const { element } = everywatt;
     const words = [element("b", {}, everywatt.seconds(a, span) + " – " + everywatt.seconds(b, span))];
     const known = this.view.atHome() && run.energy.joules !== null ? run.energy.shown : null;
-    const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " of idle" : "";
+    const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " between its parts" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
     const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
-    if (counted.length) words.push("mean " + (means.length ? everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy) : "–"), figure);
-    if (counted.length && !known) this.exactly(run, a, b, figure);
+    if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure);
+    else if (counted.length) words.push("nothing was read");
+    if (means.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
     this.readout.replaceChildren(...words.flatMap((word, i) => i ? [" · ", word] : [word]), " ", everywatt.copyButton("Copy the command for this window", () => command));
     const exact = this.made.every((chart) => chart.exact());
@@ -265,8 +268,11 @@ everywatt.Page = class {
     const { element, section, bars } = everywatt, found = run.wall;
     if (!found) return null;
     const rows = [["At the wall", found.devices.join(", "), found.wall], ["Chips", found.chips.scope, found.chips], ["Not explained by the chips", everywatt.percent(found.share) + " of the wall", found.unexplained]];
+    // The meter has the colour of its curve; so has a chip that is alone.
+    const chips = run.devices.filter((device) => device.in_total), free = this.freePlace;
+    const places = [this.placeOf(found.devices[0]) ?? free + 2, chips.length === 1 ? this.colourOf(chips[0]) : free + 1, free];
     const make = () => bars("Wall and chips", rows.map(([name, about, energy], i) => ({
-      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(i),
+      name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(places[i]),
     })));
     return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
       everywatt.pairs([["Clock of the chips minus clock of the meter", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
@@ -277,7 +283,7 @@ everywatt.Page = class {
     if (!ledger || ledger.refused) return section("owners", "Owners", null, element("p.about", {}, "No ledger: " + (ledger ? ledger.refused : "not requested") + "."));
     const special = new Set(["idle", "other", "meter", "unattributed"]);
     const owners = ledger.owners.filter((entry) => !special.has(entry.owner.kind));
-    if (ledger.rest) owners.push({ ...ledger.rest, owner: { kind: "rest", id: "", label: ledger.rest.owners + " more" }, method: "" });
+    if (ledger.rest) owners.push({ ...ledger.rest, owner: { kind: "rest", id: "", label: ledger.rest.owners + (owners.length ? " more" : " owners") }, method: "" });
     owners.push(...ledger.owners.filter((entry) => special.has(entry.owner.kind)));
     const share = (entry) => ledger.total.joules ? entry.energy.joules / ledger.total.joules : null;
     const about = ({ kind, id }) => kind === "process" ? "process " + id.split(":")[0] : special.has(kind) || kind === "rest" ? null : kind;
@@ -311,8 +317,7 @@ everywatt.Page = class {
   quality(run) {
     const { element, section, table } = everywatt, quality = run.quality;
     const every = (seconds) => seconds === null || seconds === undefined ? "–" : everywatt.number(seconds * 1000, "ms");
-    const meter = quality.meter.map((cost) => "everywatt itself used " + cost.cpu_shown + " of CPU time").join("; ");
-    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " in total" : "no gaps", quality.sealed ? "the tape is complete" : "the tape was not sealed"].concat(meter ? [meter] : []);
+    const facts = [quality.gap_count ? quality.gap_count + (quality.gap_count === 1 ? " gap, " : " gaps, ") + everywatt.number(quality.gap_s, "s") + " in total" : everywatt.partly(run.energy) || (run.devices.some((device) => device.power.samples) ? "no gaps" : "nothing was read during the run")].concat(quality.sealed ? [] : ["the tape was not sealed"], quality.meter ? [quality.meter] : []);
     const titled = (title, heads, rows, right) => rows.length ? [element("h3", {}, title), table(title, heads, rows, right)] : [];
     return section("quality", "Quality", facts.join(" · "),
       ...titled("Devices", ["Device", "Sensor", "Energy", "Mean", "Min", "Median", "Max", "Ticks", "In the total"],
@@ -325,9 +330,9 @@ everywatt.Page = class {
   carbon(run) {
     const { element, section, table } = everywatt;
     if (!run.carbon) return section("carbon", "Carbon and cost", null, element("p.about", {}, "Not configured. They depend on factors that no sensor measures: everywatt report " + run.name + " --country FR --pue 1.2 --price 0.25"));
-    const rows = run.carbon.rows.map((row) => [row.label, row.shown, row.how]);
+    const rows = run.carbon.rows.map((row) => [[row.label, element("span.about", {}, row.how)], row.shown]);
     return section("carbon", "Carbon and cost", "Computed from configured factors, separate from joules. The interval is that of the energy; factors are taken as exact.",
-      table("Carbon and cost", ["", "Amount", "How"], rows, [1]),
+      table("Carbon and cost", ["", "Amount"], rows, [1]),
       run.carbon.equivalents.length ? element("p.about", {}, "Equivalent to " + run.carbon.equivalents.join(", or ") + ".") : null);
   }
 
@@ -342,7 +347,7 @@ everywatt.Page = class {
   comparison() {
     const { element, section, bars, table } = everywatt, found = this.report.comparison;
     const make = () => bars("Energy by run", found.rows.map((entry, i) => ({
-      name: entry.name, about: entry.energy.scope + " · " + entry.energy.pedigree, value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
+      name: entry.name, about: [entry.energy.scope, entry.energy.pedigree, everywatt.partly(entry.energy)].filter(Boolean).join(" · "), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
       shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: this.colour(i),
     })));
     this.overlayBox = element("div.charts");
@@ -361,9 +366,10 @@ everywatt.Page = class {
       return power ? power.lines.find((line) => line.label === "total") || power.lines.find((line) => line.in_total) : null;
     };
     const abouts = this.report.runs.map((run) => ({ run, line: pick(run) })).filter((one) => one.line)
-      .map(({ run, line }) => ({ ...line, label: run.name, shown: true, in_total: false }));
+      .map(({ run, line }) => ({ ...line, label: run.name, shown: true, in_total: false, origin_s: run.run_s[0] }));
     if (!abouts.length) return;
-    const view = new everywatt.Window(0, Math.max(...this.report.runs.map((run) => run.extent_s[1])));
+    const spans = this.report.runs.map(({ run_s: [start, end], extent_s: [first, last] }) => [first - start, end - start, last - start]);
+    const view = new everywatt.Window(Math.min(...spans.map(([first]) => first)), Math.max(...spans.map(([, , last]) => last)), [0, Math.max(...spans.map(([, end]) => end))]);
     const lines = await Promise.all(abouts.map((about) => everywatt.Line.of(about)));
     const about = { id: "power", title: "Power of each run, from its start", table: "power", unit: "W", lines: abouts };
     const chart = this.chart(about, lines, view, (line) => abouts.indexOf(line), { keys: ". Arrow keys move and zoom.", name: "overlay" });

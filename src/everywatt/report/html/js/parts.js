@@ -30,7 +30,10 @@ everywatt.section = function (id, title, about, ...children) {
     element("div.head", {}, element("h2", { id: id + "-title" }, title), about ? element("p.about", {}, about) : null), children);
 };
 
-everywatt.percent = (share) => share === null || share === undefined ? "–" : (100 * share).toFixed(share >= 0.0995 ? 1 : 2) + " %";
+everywatt.percent = (share) => share === null || share === undefined ? "–" : (100 * share).toFixed(Math.abs(share) >= 0.0995 ? 1 : 2).replace("-", "−") + " %";
+
+// What the figure of an energy does not cover, "" where it covers all.
+everywatt.partly = (energy) => energy.joules !== null && energy.coverage < 0.9995 ? "coverage " + energy.coverage_shown : "";
 
 everywatt.copyButton = function (label, text) {
   const button = everywatt.element("button.plain", {

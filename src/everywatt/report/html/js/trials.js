@@ -12,9 +12,10 @@ everywatt.ratios = function (label, rows) {
     one.style.left = place(1);
     point.style.left = place(row.value);
     point.style.background = row.colour;
-    if (row.low !== null && row.high !== null) {
+    if (row.low !== null) { // without an end it reaches the end of the track
       whisker.style.left = place(row.low);
-      whisker.style.width = 100 * (row.high - row.low) / wide + "%";
+      if (row.high === null) whisker.style.right = "0";
+      else whisker.style.width = 100 * (row.high - row.low) / wide + "%";
     } else whisker.hidden = true;
     return element("li", {},
       element("span.name", {}, element("span.what", { title: row.name }, row.name), element("span.about", {}, row.about)),
@@ -77,7 +78,7 @@ everywatt.TrialsPage = class extends everywatt.Page {
     return section("ratios", "Ratios to " + this.report.first, "From paired trials. The line at 1 means no difference. The gain of a sensor cancels in ratios of energy, its offset does not; its offset cancels above idle.",
       this.themed(make),
       everywatt.element("details", {}, everywatt.element("summary", {}, "Table of ratios"),
-        table("Ratios", ["", "Of", "Ratio", "95 % interval", "Pairs", "Verdict"], found.map((one) => [one.label, one.what, one.value.toFixed(4), one.low === null || one.high === null ? "too few trials" : one.low.toFixed(4) + " … " + one.high.toFixed(4), String(one.trials), one.verdict]), [2, 3, 4])));
+        table("Ratios", ["", "Of", "Ratio", "95 % interval", "Pairs", "Verdict"], found.map((one) => [one.label, one.what, one.value.toFixed(4), one.low === null ? "too few trials" : one.low.toFixed(4) + " … " + (one.high === null ? "∞" : one.high.toFixed(4)), String(one.trials), one.verdict]), [2, 3, 4])));
   }
 
   // Trials in the order in which they ran: who came when, and what each took.

@@ -1,4 +1,4 @@
-// Deflated typed arrays become arrays of numbers. The other half is report/html/packing.py, which says how they are written.
+// Deflated typed arrays become arrays of numbers. The other half is report/html/pyramid.py, which says how they are written.
 "use strict";
 
 const everywatt = {};
@@ -8,6 +8,9 @@ everywatt.inflate = async function (base64) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 };
+
+// {deflate: base64} as the plain data that it was.
+everywatt.unpackJson = async (packed) => JSON.parse(new TextDecoder().decode(await everywatt.inflate(packed.deflate)));
 
 // {columns: [[name, type, n]…], deflate: base64} as {name: array}. Whole numbers are stored as differences.
 everywatt.unpack = async function (packed) {

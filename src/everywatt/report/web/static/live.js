@@ -220,12 +220,12 @@ everywatt.Board = class extends everywatt.Page {
     this.figures.replaceChildren(
       element("div", {}, element("p.figure", {}, element("span.value", { "data-power": "" }, value), element("span.unit", {}, unit)),
         element("p.about", {}, now.host.name + " · mean of the last " + number(this.interval || 1, "s")),
-        element("dl.chips", {}, this.chip("Scope", energy.scope || "–", "what the watts cover"), energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
+        element("dl.chips", {}, energy.scope ? this.chip("Scope", energy.scope, "what the watts cover") : null, energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
         figure("Averages", everywatt.alike(["1s", "5s", "15s"].map((name) => averages[name])) + " W", "over 1, 5 and 15 s"),
-        figure("CPU", now.host.cpu_pct === null ? "–" : everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
-        figure("Memory", now.host.memory_bytes === null ? "–" : everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
+        now.host.cpu_pct === null ? null : figure("CPU", everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
+        now.host.memory_bytes === null ? null : figure("Memory", everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
     this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
   }
 
@@ -300,7 +300,7 @@ everywatt.Board = class extends everywatt.Page {
     const percent = (value) => everywatt.percent(value === null ? null : value / 100);
     const body = owners.refused ? element("p.about", {}, "No owners: " + owners.refused + ".")
       : !owners.entries.length ? element("p.about", {}, "No owners yet.")
-      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, number(entry.power_w, "W"), entry.shown,
+      : table("Owners", ["Owner", "Kind", "Power", "Energy", "CPU", "GPU", "Memory"], owners.entries.map((entry) => [entry.owner.label, entry.owner.kind, everywatt.scaled(entry.power_w, "W").join(" "), entry.shown,
         percent(entry.cpu_pct), percent(entry.gpu_pct), entry.memory_bytes === null ? "–" : everywatt.bytesOf(entry.memory_bytes)]), [2, 3, 4, 5, 6]);
     const more = owners.count > owners.entries.length ? "The first " + owners.entries.length + " of " + owners.count + ". " : "";
     const until = owners.age_s >= 2 ? ", until " + Math.round(owners.age_s) + " s ago" : "";

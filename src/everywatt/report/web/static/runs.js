@@ -156,7 +156,7 @@ everywatt.RunList = class {
     return element("tr", { "data-key": row.key }, element("td.pick", {}, pick), head,
       element("td.when", { title: row.started }, everywatt.when(row.started)),
       element("td.number", { "data-label": "Time" }, row.duration),
-      element("td.number.energy", { "data-label": "Energy" }, row.joules === null ? element("span.quiet", { title: row.refused }, "no energy") : everywatt.withSpread(row.shown), element("span.about", {}, [row.scope, row.pedigree].filter(Boolean).join(" · "))),
+      element("td.number.energy", { "data-label": "Energy" }, row.joules === null ? element("span.quiet", { title: row.refused }, "no energy") : everywatt.withSpread(row.shown), element("span.about", {}, [row.scope, row.pedigree, row.joules !== null && row.coverage < 0.9995 ? "coverage " + everywatt.percent(row.coverage) : ""].filter(Boolean).join(" · "))),
       element("td.spark", {}, everywatt.sparkline(row.spark)),
       element("td.tags", {}, row.pairs.map((pair) => element("button.tag", { type: "button", "aria-pressed": String(this.tags.has(pair)), "data-focus": "tag-" + row.key + pair, onclick: () => this.turnTag(pair) }, pair))),
       element("td.command", { title: row.command }, row.command ? element("code", {}, row.command) : ""));

@@ -10,7 +10,7 @@ everywatt.shell.top = function (here, title) {
   document.title = title + " · everywatt";
   return element("header.top.served", {},
     element("a.brand", { href: "/" }, element("span.mark", { "aria-hidden": "true" }), "everywatt"),
-    element("nav.places", { "aria-label": "Pages" }, link("/", "Runs"), link("/live", "This machine"),
+    element("nav.places", { "aria-label": "Pages" }, link("/", "Runs"), link("/live", "Live"),
       "slurm" in document.documentElement.dataset ? link("/slurm", "Slurm jobs") : null),
     element("div.tools", {}, theme, here === "/run" ? element("button.plain", { type: "button", onclick: () => print() }, "Print") : null),
     element("h1", {}, title));

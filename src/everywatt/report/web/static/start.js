@@ -12,7 +12,7 @@ everywatt.open = function () {
   if (path === "/compare") return everywatt.showRuns(root, [...new Set(new URLSearchParams(location.search).getAll("run"))]);
   if (path === "/live") {
     const box = everywatt.element("div.run"), { shell } = everywatt;
-    root.replaceChildren(shell.top("/live", "This machine, now"), everywatt.element("main", { id: "main" }, box));
+    root.replaceChildren(shell.top("/live", "Live power"), everywatt.element("main", { id: "main" }, box));
     everywatt.board = new everywatt.Board("/api/live", box, { title: "Power now", since: "since", waiting: "Starting the sensors …" });
     return everywatt.board.show();
   }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from everywatt.core.budget import Budget
 from everywatt.core.energy import Energy
-from everywatt.core.format import format_watts, shared_unit
+from everywatt.core.format import format_count, format_watts, shared_unit
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ, apportion
 from everywatt.ledger.idle import WORDS as IDLE_WORDS
@@ -18,12 +18,13 @@ from everywatt.ledger.owners import Entry, Ledger, OwnerKind
 LABEL_CHARACTERS = 48
 # An amount of fewer steps of the last digit has a unit of its own: 0.0003 MJ is 312 J.
 LEGIBLE = 10
+MOST_OF_UNIT = 10_000  # and has it no longer where its interval would be more of them: 1 µJ (0 … 423303570 µJ)
 SPECIAL = (OwnerKind.IDLE, OwnerKind.METER, OwnerKind.OTHER, OwnerKind.UNATTRIBUTED)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """The ledger of a run; `top` owners are printed one by one."""
+    """The ledger of a run, whose name may be empty; `top` owners are printed one by one."""
 
     name: str
     ledger: Ledger
@@ -35,9 +36,25 @@ class LedgerReport:
 
     def tables(self) -> list[Table]:
         """The total, a row for each owner, and how idle power was found."""
-        notes = [*_idle_lines(self.ledger), *(f"! {note}" for note in self.ledger.notes)]
+        grouped = by_reason(self.ledger.notes, self.ledger.idle)
+        notes = [*_idle_lines(self.ledger), *(f"! {note}" for note in grouped)]
         table = ledger_table(self.ledger, self.top, notes)
-        return [Table.lines(f"{self.name}   {self.ledger.total}"), table]
+        return [Table.lines(f"{self.name}   {self.ledger.total}".lstrip()), table]
+
+
+def shown_name(name: str) -> str:
+    """A name that was given by others, on one line; one of nothing but spaces can be seen."""
+    return " ".join(name.split()) or "(blank)"
+
+
+def by_reason(lines: Iterable[str], devices: Container[str]) -> list[str]:
+    """Lines `device: reason`; those with the same reason as one, which names its devices."""
+    found: dict[tuple[str, bool], list[str]] = {}
+    for line in lines:
+        device, _, reason = line.partition(": ")
+        known = device in devices
+        found.setdefault((reason if known else line, known), []).append(device)
+    return [f"{', '.join(of)}: {reason}" if known else reason for (reason, known), of in found.items()]
 
 
 def _idle_lines(ledger: Ledger) -> list[str]:
@@ -76,13 +93,13 @@ def fold(entries: Sequence[Entry], top: int | None) -> list[tuple[str, list[Entr
     rest = ordinary[len(shown) :]
     folded = [(short_label(entry), [entry]) for entry in shown]
     if rest:
-        folded.append((f"{len(rest)} more", rest))
+        folded.append((f"{len(rest)} more" if shown else format_count(len(rest), "owner"), rest))
     return folded + [(short_label(entry), [entry]) for entry in special]
 
 
 def short_label(entry: Entry) -> str:
     """The owner's label on one line, cut where it is long, with the pid of a process."""
-    label = " ".join(entry.owner.label.split())
+    label = shown_name(entry.owner.label)
     pid = entry.details.get("pid")
     end = f" [{pid}]" if entry.owner.kind is OwnerKind.PROCESS and pid else ""
     room = LABEL_CHARACTERS - len(end)
@@ -101,23 +118,24 @@ def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[_Amount]
     """The amount of each group and, last, of all: in one unit with one number of decimals, so that they add up.
 
     They have one digit more than the interval of their sum leaves it. An amount of which less than two digits would be
-    left has a unit of its own, with the digits of its own interval.
+    left has a unit of its own, with the digits of its own interval, unless that reaches far beyond that unit.
     """
-    amounts_uj = [_microjoules(group) for group in groups]
+    amounts_uj, energies = [_microjoules(group) for group in groups], [_energy(group) for group in groups]
     whole_uj = sum(amounts_uj)
-    scale = _scale(whole_uj, budget, 3)
+    whole = Energy(whole_uj / UJ, budget)
+    scale = _scale(whole, 3)
     own = {
         place: found
-        for place, (group, uj) in enumerate(zip(groups, amounts_uj, strict=True))
-        if 0 < uj / scale.step_uj < LEGIBLE and (found := _scale(uj, _budget(group), 2)).unit != scale.unit
+        for place, (energy, uj) in enumerate(zip(energies, amounts_uj, strict=True))
+        if 0 < uj / scale.step_uj < LEGIBLE and (found := _own_scale(energy, scale)) is not None
     }
     steps = iter(_steps([uj for place, uj in enumerate(amounts_uj) if place not in own], scale))
     amounts = []
-    for place, (group, uj) in enumerate(zip(groups, amounts_uj, strict=True)):
+    for place, (energy, uj) in enumerate(zip(energies, amounts_uj, strict=True)):
         mine = own.get(place, scale)
-        amount = mine.amount(round(uj / mine.step_uj) if place in own else next(steps), uj, _budget(group))
+        amount = mine.amount(round(uj / mine.step_uj) if place in own else next(steps), energy)
         amounts.append(amount._replace(ends=f"{amount.ends} {mine.unit}") if place in own and amount.ends else amount)
-    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole_uj, budget)]
+    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole)]
 
 
 class _Scale(NamedTuple):
@@ -131,9 +149,8 @@ class _Scale(NamedTuple):
     def step_uj(self) -> float:
         return self.factor * UJ / 10.0**self.decimals
 
-    def amount(self, steps: int, amount_uj: int, budget: Budget) -> _Amount:
+    def amount(self, steps: int, energy: Energy) -> _Amount:
         """So many steps of the last digit, with the interval of the amount, rounded outwards."""
-        energy = Energy(amount_uj / UJ, budget)
         low, high = ((end or 0.0) * UJ / self.step_uj for end in (energy.low, energy.high))
         ends = f"{self._text(math.floor(max(low, 0.0)))} … {self._text(math.ceil(high))}" if high > low else ""
         return _Amount(self._text(steps), self.unit, ends)
@@ -142,14 +159,20 @@ class _Scale(NamedTuple):
         return f"{steps / 10**self.decimals:.{self.decimals}f}"
 
 
-def _scale(amount_uj: int, budget: Budget, digits: int) -> _Scale:
+def _scale(energy: Energy, digits: int) -> _Scale:
     """Five significant digits of an amount at most, and so many of its half-width."""
-    factor, unit = shared_unit(amount_uj / UJ, "J")
-    size, half = abs(amount_uj) / UJ / factor, max(budget.sides()) / factor
+    factor, unit = shared_unit(energy.value, "J")
+    size, half = abs(energy.value) / factor, max(energy.budget.sides()) / factor
     decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 and unit != "µJ" else 0
     if half > 0:
         decimals = min(decimals, max(0, digits - 1 - math.floor(math.log10(half))))
     return _Scale(factor, unit, decimals)
+
+
+def _own_scale(energy: Energy, common: _Scale) -> _Scale | None:
+    """The unit of one amount alone; None where that is the common one, or too small for the amount's interval."""
+    own = _scale(energy, 2)
+    return own if own.unit != common.unit and (energy.high or 0.0) < MOST_OF_UNIT * own.factor else None
 
 
 def _steps(amounts_uj: Sequence[int], scale: _Scale) -> list[int]:
@@ -160,15 +183,19 @@ def _steps(amounts_uj: Sequence[int], scale: _Scale) -> list[int]:
 
 
 def _percents(amounts_uj: Sequence[int]) -> list[str]:
-    if sum(amounts_uj) <= 0 or min(amounts_uj) < 0:
+    """Shares that add up, but for those too small to be printed as a number."""
+    whole_uj = sum(amounts_uj)
+    if whole_uj <= 0 or min(amounts_uj) < 0:
         return ["-"] * len(amounts_uj)
-    return [f"{amount / 10:.1f} %" for amount in apportion(1000, amounts_uj)]
+    large = [amount for amount in amounts_uj if not 0 < 2000 * amount < whole_uj]
+    shares = iter(apportion(round(1000 * sum(large) / whole_uj), large))
+    return ["< 0.1 %" if 0 < 2000 * amount < whole_uj else f"{next(shares) / 10:.1f} %" for amount in amounts_uj]
 
 
 def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
     """Label and amount with its 95 % interval, `4.170 J (1.020 … 9.580)`, of the `top` owners and the special ones."""
     folded = fold(entries, top)
-    amounts = _amounts([group for _, group in folded], _budget(entries))[:-1]
+    amounts = _amounts([group for _, group in folded], _energy(entries).budget)[:-1]
     numbers, units = (max(len(one[part]) for one in amounts) for part in (0, 1))
     return [
         (label, f"{number:>{numbers}} {unit:<{units}}{f' ({ends})' if ends else ''}".rstrip())
@@ -176,8 +203,9 @@ def owner_amounts(entries: Sequence[Entry], top: int) -> list[tuple[str, str]]:
     ]
 
 
-def _budget(group: Sequence[Entry]) -> Budget:
-    return Budget.sum(entry.energy.budget for entry in group)
+def _energy(group: Sequence[Entry]) -> Energy:
+    budget = Budget.sum(entry.energy.budget for entry in group)
+    return Energy(_microjoules(group) / UJ, budget, most_j=sum(entry.energy.most_j for entry in group))
 
 
 def _microjoules(group: Sequence[Entry]) -> int:
