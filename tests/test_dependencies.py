@@ -50,7 +50,7 @@ DECLARED = requirements(PROJECT["project"]["dependencies"]).union(
 
 def imported(path: Path) -> set[str]:
     """Top-level names of everything that a module imports, also by `import_module`, `find_spec` and our
-    `library`."""
+    `library` and `check_installed`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -59,7 +59,7 @@ def imported(path: Path) -> set[str]:
             found.add(node.module)
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if called in ("import_module", "find_spec", "__import__", "library"):
+            if called in ("import_module", "find_spec", "__import__", "library", "check_installed"):
                 found.add(node.args[0].value)
     return {name.split(".")[0] for name in found}
 

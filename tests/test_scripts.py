@@ -1,5 +1,6 @@
 """The scripts behind make: what they say on a machine that lacks something."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -114,3 +115,27 @@ def test_actions_of_workflows_are_pinned_by_commit():
     assert len(found) > 8
     pinned = re.compile(r"(- )?uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     assert [entry for entry in found if not pinned.fullmatch(entry[1])] == []
+
+
+def test_long_results_keep_the_commit_at_which_each_was_obtained():
+    spec = importlib.util.spec_from_file_location("long_tests", SCRIPTS / "long_tests.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def result(outcome, commit, date):
+        return {"outcome": outcome, "seconds": 60.0, "commit": commit, "date": date}
+
+    plans = "tests/recorder/test_fault_plans.py::test_thousands_of_plans"
+    shown = module.table(
+        {
+            f"{plans}[0]": result("passed", "aaaaaaa", "2026-11-01"),
+            f"{plans}[1]": result("passed", "bbbbbbb", "2026-11-02"),
+            f"{plans}[2]": result("failed", "bbbbbbb", "2026-11-02"),
+        }
+    )
+    rows = [line.split()[-6:] for line in shown.split("\n") if "plans of faults" in line]
+    assert rows == [
+        ["1", "1", "120", "s", "bbbbbbb", "2026-11-02"],
+        ["1", "0", "60", "s", "aaaaaaa", "2026-11-01"],
+    ]
+    assert re.search("1,000 kills of the recorder +no result", shown)

@@ -4,10 +4,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.api import Meter, span
 from everywatt.api.cuda_edges import REFERENCE_EVERY_NS, CudaClock, CudaSpans, unavailable
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 
 MS = NS // 1000
 US = NS // 1_000_000

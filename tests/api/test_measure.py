@@ -77,7 +77,7 @@ def test_a_block(here) -> None:
     exactly(m.energy, m.run.duration_s)
     assert 0.2 <= m.duration_s < 0.6 and m.run.name.endswith("-train")
     assert str(m).startswith("train: ") and "95 %" in str(m) and m.to_dict()["energy"]["joules"] == m.energy.joules
-    assert "<table>" in m._repr_html_() and m.run.name in m.run._repr_html_()
+    assert "<b>train</b> in " in m._repr_html_() and m.run.name in m.run._repr_html_()
     assert m.run.path.parent.name == "everywatt-runs"
 
 

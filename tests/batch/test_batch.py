@@ -12,8 +12,8 @@ from truths import holds
 from waiting import until
 
 import everywatt
-from everywatt.api.run import union
 from everywatt.batch.journal import read_journal
+from everywatt.core.clocks import union
 
 NAP = 'echo "$1 $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER" >> seen; sleep 0.2'
 
@@ -106,6 +106,13 @@ def test_a_failed_item_stops_nobody_and_counts_are_right(place):
     assert [float(row["energy_j"]) for row in rows] == [item["energy"]["joules"] for item in found["items"]]
     again = here.found("--resume", found["run"], "--max-retries", "0", code=1)
     assert {i["id"]: i["attempts"] for i in again["items"]} == {"a": 1, "bad": 4, "flaky": 2, "z": 1}
+
+
+def test_a_long_last_line_of_a_failed_item_is_cut_with_a_mark(place):
+    here = place(gpus=["constant:100W"])
+    script = here.script(f"echo {'n' * 80} >&2; exit 3")
+    found = here.found("--max-retries", "0", here.items("a"), "--", script, code=1)
+    assert f"exit code 3: {'n' * 59}…" in here.batch("summary", found["run"], code=1).stdout
 
 
 def test_a_command_that_is_not_there_is_not_tried_again(place):

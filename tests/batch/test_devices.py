@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from everywatt.batch.devices import parse_listing, take_inventory
+from everywatt.batch.devices import take_inventory
+from everywatt.sensors.nvidia.gpu_select import parse_listing
 
 PRINT = """
 import json, os, sys
@@ -60,7 +61,7 @@ def test_a_mask_of_indices_is_not_widened(sim_machine):
 def test_a_mask_of_uuids_stays_one(sim_machine):
     lab = sim_machine(gpus=["constant:50W"], replicate=3)
     listing = subprocess.run(["nvidia-smi", "-L"], env=lab.environment(), capture_output=True, text=True).stdout
-    gpus = parse_listing(listing)
+    gpus = parse_listing(listing.split("\n"))
     assert len(gpus) == 3
     found = lanes(lab.environment(), mask={"CUDA_VISIBLE_DEVICES": gpus[1].uuid})
     assert found["lanes"] == [["gpu.1", gpus[1].uuid]]

@@ -168,3 +168,24 @@ def test_an_item_that_always_takes_its_worker_along_fails_at_last(place):
     found = here.found(here.items("evil", "good"), "--", script, "{input}", code=1)
     evil, good = found["items"]
     assert (evil["status"], evil["attempts"], good["status"]) == ("failed", 5, "done")
+
+
+def test_a_batch_killed_while_its_items_were_listed_does_not_pass_for_a_smaller_one(place):
+    here = place()
+
+    def batch(*words):
+        return subprocess.run(here.words(*words), env=here.environ, cwd=here.folder, capture_output=True, text=True)
+
+    assert batch(here.items("a", "b", "c"), "--", "true", "{input}").returncode == 0
+    (journal,) = (here.folder / "runs").glob("*/batch.jsonl")
+    lines = journal.read_text().splitlines(keepends=True)
+    assert [json.loads(line)["kind"] for line in lines[:4]] == ["item", "item", "item", "batch"]
+    for listed in range(4):
+        journal.write_text("".join(lines[:listed]))
+        resumed = batch("--resume", "last")
+        assert resumed.returncode == 2 and "none has run" in resumed.stderr, resumed
+    journal.write_text("".join(lines[:4]))
+    assert batch("--resume", "last").returncode == 0
+    assert {key: state.status for key, state in read_journal(journal.parent).states.items()} == dict.fromkeys(
+        "abc", DONE
+    )

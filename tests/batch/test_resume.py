@@ -112,3 +112,25 @@ def _read(pid, name):
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
         return b""
+
+
+def test_an_item_of_a_killed_batch_is_not_running(place):
+    here = place(gpus=["constant:100W"])
+    child = started(here, here.items("a", "b"), "--", here.script(WAIT), "{input}")
+    summary = [*here.words("summary", "last")]
+    until(
+        lambda: b"running" in subprocess.run(summary, env=here.environ, cwd=here.folder, capture_output=True).stdout,
+        "a recording of the item",
+    )
+    end(child)
+    done = here.batch("summary", "last", code=1).stdout
+    assert "interrupted" in done and "running" not in done and "1 item was not started" in done
+
+
+def test_many_failures_of_one_cause_are_one_row(place):
+    here = place(gpus=["constant:100W"])
+    items = here.items(*(f"x{n}" for n in range(8)), "y")
+    work = here.script('echo "no such model" >&2; [ "$1" = y ] && exit 4; exit 3')
+    done = here.batch("--max-retries", "0", items, "--", work, "{input}", code=1).stdout
+    assert "exit code 3: no such model" in done and "x0, x1, x2, x3, x4 …" in done
+    assert "exit code 4: no such model" in done and "x7" not in done

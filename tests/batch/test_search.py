@@ -4,7 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everywatt.batch.probe import cheapest, largest
+from everywatt.batch.probe import Largest, Result, SizeFigures, cheapest, largest
+from everywatt.core.budget import Budget, Term
+from everywatt.core.device import Device
+from everywatt.core.energy import Energy
+from everywatt.core.format import format_energy
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000))
@@ -56,3 +60,10 @@ def test_the_cheapest_is_in_the_middle(bottom):
 def test_sizes_without_a_figure_do_not_count():
     assert cheapest(lambda size: None, {}, 1, 8) is None
     assert cheapest(lambda size: None, {4: 1.0, 8: 2.0}, 1, 8) == 4
+
+
+def test_joules_per_unit_are_printed_with_their_interval():
+    energy = Energy(4.3, Budget((Term("model", "m", 1.5),)), "machine", "modelled")
+    size = SizeFigures(10, True, "", 1, 0.1, None, energy)
+    (table,) = Result("run", Device("cpu", 0), Largest(10, None), 10, (), (size,)).tables()
+    assert format_energy(energy / 10) in table.text() and "0.4300" not in table.text()

@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 from trial_lab import TrialLab
@@ -12,7 +13,7 @@ from everywatt.bench import experiment
 from everywatt.bench.comparing import Comparing, Plan
 from everywatt.bench.experiment import COOL_MOST_S, COOL_WITHIN, LOOK_S, RECENT_S, Experiment, interleaved
 from everywatt.bench.trials import Candidate
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 
 IDLE_S = 5.0
 

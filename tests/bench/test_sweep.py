@@ -93,6 +93,14 @@ def test_the_first_setting_may_be_the_best():
     assert choose(noisy[:1]).why == "the only setting with an energy"
 
 
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_a_choice_that_no_count_of_trials_decides_is_said_in_a_sentence(places):
+    noisy = measured([((100, 1.0), (99.95, 1.1))[place] for place in places])
+    open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=None))
+    other = "s0" if places[0] == 0 else "s1"
+    assert choose([noisy[0], open_]).why.startswith(f"lowest mean, but not distinguished from {other}")
+
+
 @pytest.fixture(scope="module")
 def machine():
     sensor = ["power_limit=300W,power_limit_min=100W,power_limit_max=300W"]

@@ -56,19 +56,12 @@ def test_what_all_trials_share_widens_the_interval_for_good():
     assert wide.high - wide.low > 0.09
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 2])
 def test_too_few_trials_say_so(count):
     found = compare([1.0] * count, [1.1] * count)
     assert found.answer is Verdict.UNDECIDED
     assert math.isinf(found.floor)
     assert found.to_dict()["ratio"]["high"] is None
-
-
-def test_wrong_trials_are_refused():
-    with pytest.raises(ValueError, match="pairs"):
-        compare([1.0], [])
-    with pytest.raises(ValueError, match="positive"):
-        compare([1.0], [0.0])
 
 
 def test_outliers_are_told():

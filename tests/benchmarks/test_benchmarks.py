@@ -133,6 +133,33 @@ def test_attribution_of_a_folder_of_recordings(tmp_path):
     assert "intervals hold 100.0%" in done.stdout and "wakes from 14 to 27 W" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("alone", "columns", "rows", "said"),
+    [
+        pytest.param(range(1, 7), "a,a_threads,b,b_threads,package_w", ["one,1,two,3,59"], "hold 100", id="few"),
+        pytest.param(
+            range(1, 13), "a,a_threads,b,b_threads,c,c_threads,package_w",
+            ["one,1,two,3,one,4,91", "one,2,two,2,,,59"], "hold 100", id="three programs",
+        ),
+        pytest.param([4], "a,a_threads,b,b_threads,package_w", ["one,4,two,4,91"], "hold 100", id="one thread count"),
+        pytest.param(
+            range(1, 7), "a,a_threads,b,b_threads,package_w,a_cycles,b_cycles",
+            ["one,1,two,3,,1,3", "one,2,two,2,59,,"], "hold 100", id="blanks",
+        ),
+        pytest.param(range(1, 7), "a,a_threads,b,b_threads,package_w", ["x,1,two,3,59"], "no programs", id="unknown"),
+    ],
+)  # fmt: skip
+def test_attribution_of_other_layouts(tmp_path, alone, columns, rows, said):
+    folder = tmp_path / "other_machine"
+    folder.mkdir()
+    watts = [f"{name},{threads},{27 + 8 * threads}" for name in ("one", "two") for threads in alone]
+    (folder / "alone.csv").write_text("\n".join(["program,threads,package_w", "idle,0,14", "two,1,", *watts]) + "\n")
+    (folder / "together.csv").write_text("\n".join([columns, *rows]) + "\n")
+    done = _bench("attribution", "--data", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert said in done.stdout + done.stderr, done.stdout
+
+
 def test_built_tapes_are_what_recording_would_leave(tmp_path, monkeypatch):
     """Every checksum holds, and windows agree with the sum of the counter's steps."""
     monkeypatch.syspath_prepend(str(ROOT))

@@ -8,6 +8,7 @@ from everywatt.cli.main import main
 def test_a_model_of_power_goes_to_every_task_by_its_whole_path(own_home, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "items.txt").write_text("a\nb\n")
+    (tmp_path / "my model.json").touch()
     options = ["--model", "my model.json", "--tag", "who=me", "--no-estimate"]
     words = ["batch", "items.txt", "--executor", "slurm", "--print-script", *options, "--", "echo", "{input}"]
     assert main(words) == 0

@@ -147,8 +147,26 @@ def test_an_interrupt_keeps_what_there_is_and_resume_goes_on(place, tmp_path, nu
     compare(place, "--resume", first["run"], "true", "false", code=2)
 
 
+def test_the_command_that_resumes_works_as_printed(place, tmp_path):
+    started = subprocess.Popen(
+        words("--trials", "4", "--warmup", "0", A, B), env=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    until(lambda: list((tmp_path / "runs").glob("*/*.tape")))
+    time.sleep(1.5)  # in the middle of the trials
+    os.kill(started.pid, signal.SIGTERM)
+    _, err = started.communicate(timeout=240)
+    (printed,) = re.findall(r"Resume with: .*everywatt compare (--resume .*)", err)
+    done = compare(place, *printed.split(), "--json")
+    found = json.loads(done.stdout)
+    assert found["ended"] == "trials" and [one["command"] for one in found["candidates"]] == [A, B]
+    assert len(found["order"]) == 8, "the number of trials is that of the first call"
+    more = json.loads(compare(place, "=".join(printed.split()), "--json", "--trials", "5").stdout)
+    assert len(more["order"]) == 10, "an option beside it counts more"
+
+
 def test_finished_runs_are_compared_by_their_budgets(place, tmp_path):
-    for length in ("0.3", "0.9"):
+    for length in ("0.4", "0.8"):
         subprocess.run(
             [sys.executable, "-m", "everywatt", "run", "--quiet", "--", "sleep", length], env=place, check=True
         )
@@ -216,6 +234,12 @@ def test_one_command_runs_ten_times_at_most(place):
 def test_a_command_without_quotes_is_explained_before_anything_runs(place):
     done = compare(place, "--", "python3", "-c", "print(1)", code=2)
     assert "'-c' is not a command" in done.stderr and "compare 'python3 -c …'" in done.stderr
+
+
+def test_a_word_after_a_program_may_lack_quotes(place):
+    done = compare(place, "--", "sleep", "0.3", code=2)
+    assert "'0.3' is neither a run nor a program" in done.stderr
+    assert "everywatt compare 'sleep 0.3'" in done.stderr
 
 
 def test_no_verdict_is_not_called_modelled(place):

@@ -42,6 +42,14 @@ def test_no_command_is_a_usage_error(capsys):
     assert out == "" and "Usage: everywatt" in err
 
 
+@pytest.mark.parametrize("group", ["bench", "slurm", "meter", "model", "config"])
+def test_a_group_without_a_member_prints_its_help(group, capsys):
+    assert main([group, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert main([group]) == 2
+    assert capsys.readouterr() == ("", text)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -30,8 +30,8 @@ def verb(*, interspersed=True):
     @click.argument("words", nargs=-1)
     @output_options
     @settings_options
-    def command(words, output, settings, note):
-        seen.update(words=words, json=output.json_to, settings=settings, note=note, output=output)
+    def command(words, output, settings):
+        seen.update(words=words, json=output.json_to, settings=settings, output=output)
 
     return command, seen
 
@@ -78,7 +78,7 @@ def test_flags_become_settings():
     assert settings.tags == {"project": "a", "name": "night"}
     assert {origin.source for name, origin in settings.origins.items() if name in ("period", "sensors")} == {"flag"}
     assert settings.origins["estimate"].where == "--no-estimate"
-    assert (seen["note"], seen["output"].quiet, seen["output"].verbose) == ("a b", True, False)
+    assert (seen["settings"].note, seen["output"].quiet, seen["output"].verbose) == ("a b", True, False)
 
 
 def test_flags_that_are_not_given_leave_the_environment_in_charge(monkeypatch):

@@ -349,6 +349,25 @@ def test_coverage_and_options_stay_with_their_number():
         assert not screen.getvalue().split("\n")[0].endswith(("coverage", "--idle"))
 
 
+def test_cards_have_every_column(monkeypatch):
+    columns = ("run", *(Column(f"a rather long column {n}", "J", spare=max(0, n - 3)) for n in range(8)))
+    shown = on_screen(Table.of(*columns, rows=[["first", *[1.5] * 8]]), columns=40, monkeypatch=monkeypatch)
+    assert sum("1.500 J" in line for line in shown) == 8 and "No room" not in "".join(shown)
+
+
+@pytest.mark.parametrize(("length", "cards"), [(30, False), (50, True)])
+def test_a_name_to_copy_stays_whole(length, cards, monkeypatch):
+    columns = (Column("RUN", whole=True), Column("STARTED", spare=1), Column("ENERGY", "J"))
+    name = "r" * length
+    shown = on_screen(
+        Table.of(*columns, rows=[[name, "2026-11-18 14:26", 1.5], ["short", "2026-11-18 14:27", 2.5]]),
+        columns=52,
+        monkeypatch=monkeypatch,
+    )
+    assert sum(name in line for line in shown) == 1
+    assert any(line == name for line in shown) == cards
+
+
 @pytest.mark.parametrize(("rows", "heads"), [(12, 0), (13, 2)])
 def test_a_short_table_that_does_not_fit_a_wide_terminal_becomes_cards(rows, heads, monkeypatch):
     names = [f"a rather long column {n}" for n in range(6)]
@@ -366,3 +385,10 @@ def test_a_document_is_printed_as_it_is(monkeypatch):
     assert screen.getvalue() == script + "\n"
     out.text("Next: everywatt show last, or python -m everywatt show last")
     assert screen.getvalue().endswith("Next: /opt/elsewhere/everywatt show last, or python -m everywatt show last\n")
+
+
+def test_a_line_after_a_long_name_is_not_one_word_wide():
+    screen = Screen()
+    line = "a-name-that-is-quite-long-" * 3 + "   412.3 J (95 %, sampling only) · cpu+gpu · counter · coverage 100 %"
+    Output(stdout=screen, environ={"TERM": "xterm", "COLUMNS": "80"}).text(line)
+    assert screen.getvalue().count("\n") <= 3

@@ -185,3 +185,19 @@ def test_the_format_of_an_export_is_that_of_its_file(two_runs, capsys):
     assert main(["export", "last", "-o", "out.csv"]) == 0 and (two_runs / "out.csv").exists()
     assert main(["export", "last", "-o", "out.xyz"]) == 2 and main(["export", "last"]) == 2
     assert "--to KIND" in capsys.readouterr().err
+
+
+def test_show_gives_the_sci_score(two_runs, capsys):
+    words = ("show", "20260101-000001-x", "--intensity", "360", "--embodied", "20")
+    sci = run_json(capsys, *words, "--per", "2", "query")["carbon"]["sci"]
+    assert sci["value"] == pytest.approx((100 / 3.6e6 * 360 + 20) / 2) and sci["unit"] == "g CO2e/query"
+    folder = two_runs / "everywatt-runs" / "20260101-000001-x"
+    items = [{"kind": "batch", "command": ["true"]}]
+    items += [
+        {"kind": "item", "id": name, "index": place, "input": name, "row": {}} for place, name in enumerate("abc")
+    ]
+    for name in "ab":
+        items.append({"kind": "start", "id": name, "attempt": 1, "device": "cpu", "lane": 0})
+        items.append({"kind": "end", "id": name, "attempt": 1, "status": "done", "final": True})
+    (folder / "batch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in items))
+    assert run_json(capsys, *words)["carbon"]["sci"]["unit"] == "g CO2e/item"

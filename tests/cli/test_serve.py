@@ -17,7 +17,6 @@ import pytest
 from sites import tree, write_home
 from waiting import until
 
-from everywatt.cli import serve
 from everywatt.cli.main import main
 
 pytest.importorskip("starlette")
@@ -101,7 +100,7 @@ def test_a_port_in_use_is_said(own_home, capsys):
 
 
 def test_without_the_extra_the_cure_is_named(own_home, capsys, monkeypatch):
-    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["serve"]) == 2
     assert "pip install 'everywatt[serve]'" in capsys.readouterr().err
 

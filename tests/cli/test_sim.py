@@ -33,6 +33,15 @@ def test_the_exit_code_is_the_commands_own(command, code):
     assert call("--gpu", "constant:100W", "--", *command)[0] == code
 
 
+def test_a_verb_without_its_program_is_explained():
+    code, out, err = call("--gpu", "constant:1W", "--", "compare", "true")
+    assert (code, out) == (127, "")
+    assert err.splitlines() == [
+        "Error: compare: No such file or directory",
+        "Try:   everywatt sim … -- everywatt compare true",
+    ]
+
+
 def test_stdio_is_the_commands_own():
     assert call("--gpu", "constant:1W", "--", "cat", input="hello") == (0, "hello", "")
 

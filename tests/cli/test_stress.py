@@ -14,7 +14,7 @@ from loads import gone, workers_below
 from waiting import until
 
 from everywatt.api.run import load
-from everywatt.cli.stress import duty, duty_line
+from everywatt.cli.stress import Duty
 from everywatt.core.errors import TapeError
 from everywatt.sim.machine import SimMachine
 from everywatt.stress.program import Cpu, Step
@@ -78,9 +78,9 @@ class Place:
 def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     done = place.run(*SHORT, "--sensors", "use,modelled")
     head, first, second, *notes, duty_told = done.stdout.splitlines()
-    assert head.split() == ["step", "start", "duration", "cpu", "%", "reached", "power"]
-    assert first.split()[:6] == ["1", "0", "s", "500", "ms", "10.00"] and len(first.split()) == 9
-    assert second.split()[:6] == ["2", "500", "ms", "500", "ms", "40.00"]
+    assert head.replace("%", "").split() == ["step", "start", "duration", "cpu", "reached", "power"]
+    assert first.split()[:5] == ["1", "0", "s", "500", "ms"] and float(first.split()[5]) == 10
+    assert second.split()[:5] == ["2", "500", "ms", "500", "ms"] and float(second.split()[5]) == 40
     assert all(note.startswith("step ") and "of" in note for note in notes), "only what fell short is told"
     assert duty_told.startswith("CPU: ")
     (folder,) = place.runs()
@@ -121,6 +121,11 @@ def test_a_file_is_the_same_program_as_its_options(place):
     assert plan["kind"] == "stress-plan" and plan["duration_s"] == pytest.approx(8.0) and len(plan["steps"]) == 9
     assert plan != place.json(*words, "--plan", "--seed", "6")
     assert "ram" in place.run("p.toml", "--plan").stdout.splitlines()[0]
+
+
+def test_loads_are_percentages(place):
+    rows = place.run("--cpu", "1", "--shape", "steps:0,50,100", "--time", "3", "--plan").stdout.splitlines()
+    assert [row.split()[-2:] for row in rows[1:]] == [["0.0", "%"], ["50.0", "%"], ["100", "%"]]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +254,7 @@ def result_of(asked, reached, waited_s=0.0):
     ],
 )
 def test_the_last_line_tells_a_busy_machine_from_a_duty_cycle_that_is_off(results, says):
-    assert duty_line(duty([result_of(*one) for one in results])) == says
+    assert str(Duty.of([result_of(*one) for one in results])) == says
 
 
 def test_the_line_is_printed_and_in_the_json(place):

@@ -93,3 +93,10 @@ def test_a_folder_without_runs_is_said(home, monkeypatch, capsys):
 def test_a_word_that_is_no_process_is_called_so(home, capsys):
     assert main(["attach", "x"]) == 2
     assert "'x' is not a valid process id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["run", "--model", "no.json", "--"], ["batch", "--model", "no.json", "items", "--"]])
+def test_a_model_that_does_not_exist_is_refused_first(home, words, capsys):
+    (home / "items").write_text("one\n", encoding="utf-8")
+    assert main([*words, "touch", "made"]) == 2
+    assert "'no.json' does not exist" in capsys.readouterr().err and not (home / "made").exists()

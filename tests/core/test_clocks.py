@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from everywatt.core.clocks import NS, FakeClock, SystemClock, take_anchor
+from fake_clock import FakeClock
+
+from everywatt.core.clocks import NS, SystemClock, take_anchor
 
 
 def test_the_fake_clock_moves_only_when_told():

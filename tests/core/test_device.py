@@ -35,7 +35,7 @@ def test_parts_of_a_name(text, kind, name, host, index):
 
 
 def test_kinds():
-    assert Device.gpu(3) == Device.parse("gpu.3") and Device.gpu(3).is_gpu
+    assert Device.parse("gpu.3") == Device("gpu", "3") and Device.parse("gpu.3").is_gpu
     assert is_gpu("node1/gpu.0")
     assert not any(is_gpu(name) for name in ("gpu", "gpus.0", "cpu.0", "host", "hwmon.gpu.0", ""))
     assert Device.parse("cpu.0").is_cpu and not Device.parse("cpus").is_cpu

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,13 +31,13 @@ def test_gain_cancels_in_a_ratio(one, other, gain):
     assert ratio.high - ratio.low == pytest.approx(0.0, abs=1e-9 * ratio.value)
 
 
-@given(amounts, amounts, st.floats(0.1, 100.0))
-def test_offset_does_not_cancel_in_a_ratio_of_unequal_runs(one, other, offset_j):
-    """The same offset weighs more in the smaller run."""
+@given(amounts, amounts, st.floats(0.01, 0.9))
+def test_offset_does_not_cancel_in_a_ratio_of_unequal_runs(one, other, share):
+    """The same offset weighs more in the smaller run: the ends are the ratios at its own two ends."""
+    offset_j = share * min(one, other)
     ratio = figure(one, Term("offset", "card", offset_j)).ratio(figure(other, Term("offset", "card", offset_j)))
-    half = abs(offset_j / other * (1 - one / other))
-    assert ratio.high - ratio.value == pytest.approx(half, rel=1e-6, abs=1e-12)
-    assert ratio.low == pytest.approx(max(ratio.value - half, 0.0), rel=1e-6, abs=1e-9)
+    ends = sorted([(one + offset_j) / (other + offset_j), (one - offset_j) / (other - offset_j)])
+    assert (ratio.low, ratio.high) == pytest.approx(ends, rel=1e-6)
 
 
 @given(st.floats(100.0, 1e5), st.floats(1.0, 99.0), st.floats(0.1, 50.0), st.floats(0.0, 0.2))
@@ -47,6 +48,46 @@ def test_net_is_gross_less_idle_and_the_offset_is_gone(gross, idle, offset_j, ga
     net = run - rest
     assert net.joules == pytest.approx(gross - idle)
     assert net.half_width == pytest.approx((gross - idle) * gain, abs=1e-9 * gross)
+
+
+WIDE = [(0.3, 0.3), (0.5, 0.5), (0.7, 0.7), (0.1, 0.6), (0.6, 0.1)]  # 95 % half-widths as shares, above and below
+
+
+@pytest.mark.parametrize(("source", "shared"), [("offset", 0.0), ("offset", 0.5), ("model", 0.5)])
+def test_a_ratio_of_wide_figures_holds_the_truth(source, shared):
+    """Errors drawn as the budgets say that they are; one of both figures is added to them, or is a factor of them."""
+    z = np.random.default_rng(3).standard_normal((3, 200_000)) / 1.96
+    own = np.sqrt(1 - shared**2)
+    for widths in WIDE:
+        top, bottom = (
+            figure(
+                joules, Term("edges", f"{joules}", joules * width * own), Term(source, "both", joules * width * shared)
+            )
+            for joules, width in zip((200.0, 100.0), widths, strict=True)
+        )
+        above, below = (
+            1 + width * (own * one + shared * z[2])
+            if source == "offset"
+            else (1 + width * own * one) * (1 + width * shared * z[2])
+            for width, one in zip(widths, z[:2], strict=True)
+        )
+        ratio, truth = top.ratio(bottom), 2 * above / below
+        outside = float(np.mean(truth < ratio.low)), float(np.mean(truth > ratio.high))
+        assert sum(outside) < 0.055, widths
+        assert max(outside) < 0.04, widths
+
+
+def test_a_ratio_to_what_may_be_zero_has_no_upper_end():
+    ratio = figure(20.0).ratio(figure(10.0, Term("model", "m", 11.0)))
+    assert (round(ratio.low, 3), ratio.high) == (0.952, float("inf"))
+    assert str(ratio) == "2.0 (0.9 … ∞)"
+    assert ratio.to_dict()["high"] is None
+
+
+def test_an_energy_divided_by_an_energy_is_their_ratio():
+    assert figure(20.0) / figure(10.0) == figure(20.0).ratio(figure(10.0))
+    with pytest.raises(ScopeError):
+        figure(1.0) / figure(1.0, scope="wall")
 
 
 @pytest.mark.parametrize("joules", [0.0, -5.0])

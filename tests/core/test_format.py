@@ -133,7 +133,6 @@ def test_rates_and_plain_numbers():
     assert fmt.format_number(2.5, "points", 1.0, 1.0, signed=True) == "+2.5 points ± 1.0"
     assert fmt.format_number(-0.2, "points", 1.7, 1.6, signed=True) == "≈ −0.2 points (−1.9 … +1.4 points)"
     assert (fmt.format_count(1, "item"), fmt.format_count(3, "item")) == ("1 item", "3 items")
-    assert fmt.format_count(2, "query", "queries") == "2 queries"
     assert fmt.shared_unit(12_345.0, "J") == (1e3, "kJ")
 
 
@@ -210,8 +209,12 @@ def test_ratios_hold_their_interval(value, below, above):
 def test_ratio_examples():
     assert fmt.format_ratio(0.8231, 0.79, 0.856) == "0.823 (0.790 … 0.856)"
     assert fmt.format_ratio(2.0, 2.0, 3.0) == "2.00 (2.00 … 3.00)"
-    assert fmt.format_ratio(0.823, 0.0, math.inf) == "0.8230"
     assert fmt.format_ratio(1.0, 1.0, 1.0) == "1.000 (1.000 … 1.000)"
+    assert fmt.format_ratio(0.823, -math.inf, math.inf) == "0.8230"
+
+
+def test_ratio_without_an_upper_end():
+    assert fmt.format_ratio(0.823, 0.0, math.inf) == "0.82 (0.00 … ∞)"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import subprocess
 import sys
@@ -114,14 +113,6 @@ def test_csv_has_plain_numbers():
     assert lines[3][-1] == "=1+1"
 
 
-def test_json_keeps_intervals():
-    data = json.loads(json.dumps(TABLE.to_dict()))
-    assert data["rows"][0]["ENERGY"]["high"] == pytest.approx(14040.827079)
-    assert data["rows"][2]["BUSY"] == {"value": 1.23, "low": 1.189, "high": 1.271, "unit": "s"}
-    assert data["columns"][1] == {"name": "ENERGY", "unit": "J"}
-    assert data["notes"] == ["one note"]
-
-
 def test_a_row_of_the_wrong_length_is_an_error():
     with pytest.raises(ValueError, match="2 cells in a table of 1 columns"):
         Table.of("A", rows=[["x", "y"]])
@@ -198,7 +189,6 @@ def test_lines_are_a_table_without_columns() -> None:
     assert lines.cards(40) == "12 jobs.\n2 refused."
     assert lines.markdown() == "12 jobs.\n\n2 refused.\n"
     assert lines.csv() == ""
-    assert lines.to_dict()["notes"] == ["12 jobs.", "2 refused."]
 
 
 JOBS = Table(

@@ -21,31 +21,31 @@ DATA = Path(__file__).parents[1] / "energy" / "data"
 
 
 def by_sensor(found):
-    return {entry["sensor"]: entry for entry in found}
+    return {entry.sensor: entry for entry in found}
 
 
 @pytest.mark.parametrize(("card", "period_s"), [("A100", 0.1), ("V100", 0.02)])
 def test_the_period_of_a_real_card(card, period_s) -> None:
     (entry,) = characterise_log(DATA / "update_period" / f"{card}_nvidia_smi.csv.gz", column="power.draw")
-    assert entry["period_s"] == pytest.approx(period_s, rel=0.02)
-    assert entry["window_s"] is None and entry["observed"] is None
-    assert any("no load marks" in note for note in entry["notes"])
+    assert entry.period_s == pytest.approx(period_s, rel=0.02)
+    assert entry.window_s is None and entry.observed is None
+    assert any("no load marks" in note for note in entry.notes)
 
 
 def test_the_a100_looks_a_quarter_of_the_time() -> None:
     folder = DATA / "A100_square"
     (entry,) = characterise_log(folder / "nvidia_smi.csv.gz", folder / "load_marks.csv", "power.draw")
-    assert entry["period_s"] == pytest.approx(0.1, rel=0.02)
-    assert entry["window_low_s"] <= 0.025 <= entry["window_high_s"] and 0.02 <= entry["window_s"] <= 0.03
-    assert entry["observed"] == pytest.approx(0.25, abs=0.05)
+    assert entry.period_s == pytest.approx(0.1, rel=0.02)
+    assert entry.window_low_s <= 0.025 <= entry.window_high_s and 0.02 <= entry.window_s <= 0.03
+    assert entry.observed == pytest.approx(0.25, abs=0.05)
 
 
 def test_the_3090_averages_a_second_and_its_instant_reading_a_period() -> None:
     folder = DATA / "RTX3090_square"
     found = by_sensor(characterise_log(folder / "nvidia_smi.csv.gz", folder / "load_marks.csv"))
-    assert found["power.draw"]["window_s"] == pytest.approx(1.0, abs=0.15)
-    assert found["power.draw.instant"]["window_s"] == pytest.approx(0.1, abs=0.01)
-    assert all(entry["period_s"] == pytest.approx(0.1, rel=0.01) for entry in found.values())
+    assert found["power.draw"].window_s == pytest.approx(1.0, abs=0.15)
+    assert found["power.draw.instant"].window_s == pytest.approx(0.1, abs=0.01)
+    assert all(entry.period_s == pytest.approx(0.1, rel=0.01) for entry in found.values())
 
 
 def test_cards_of_one_log_are_told_apart(tmp_path) -> None:
@@ -57,9 +57,9 @@ def test_cards_of_one_log_are_told_apart(tmp_path) -> None:
     log = tmp_path / "log.csv.gz"
     log.write_bytes(gzip.compress("\n".join(lines).encode()))
     found = by_sensor(characterise_log(log))
-    assert found["gpu 0 power.draw"]["period_s"] == pytest.approx(0.1, rel=0.01)
-    assert found["gpu 1 power.draw"]["period_s"] == pytest.approx(0.05, rel=0.01)
-    assert found["gpu 1 power.draw"]["quantum"] == 1.0
+    assert found["gpu 0 power.draw"].period_s == pytest.approx(0.1, rel=0.01)
+    assert found["gpu 1 power.draw"].period_s == pytest.approx(0.05, rel=0.01)
+    assert found["gpu 1 power.draw"].quantum == 1.0
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_the_period_found_is_the_one_that_was_set(tmp_path) -> None:
     with VirtualWorld(tmp_path, cpu="constant:40W", gpu="sine:200W,100W,1.7s", board="sine:200W,100W,1.7s") as world:
         world.machine.card_ns, world.machine.board_ns = 20_000_000, 50_000_000
         found = characterised(world, 2.0)
-    assert found["gpu.1.power"]["period_s"] == pytest.approx(0.05, rel=0.03)
-    assert found["gpu.0.energy"]["period_s"] == pytest.approx(0.02, rel=0.03)
-    assert found["cpu.0.package.energy"]["period_s"] == pytest.approx(0.001, rel=0.05)
-    assert found["gpu.1.power"]["window_s"] is None
-    assert all(entry["read_s"] == pytest.approx(20e-6, abs=2e-6) for entry in found.values())
+    assert found["gpu.1.power"].period_s == pytest.approx(0.05, rel=0.03)
+    assert found["gpu.0.energy"].period_s == pytest.approx(0.02, rel=0.03)
+    assert found["cpu.0.package.energy"].period_s == pytest.approx(0.001, rel=0.05)
+    assert found["gpu.1.power"].window_s is None
+    assert all(entry.read_s == pytest.approx(20e-6, abs=2e-6) for entry in found.values())
 
 
 class Lamp:
@@ -140,7 +140,7 @@ def test_a_switched_load_shows_the_window(tmp_path, window_s: float) -> None:
         lamp = world.machine.curves["board"] = Lamp(world)
         world.machine.window_ns = round(window_s * 1e9)
         found = characterised(world, 5.0, load=lambda index: lamp)
-    assert found["gpu.1.power"]["window_s"] == pytest.approx(window_s, abs=0.008, rel=0.15 if window_s == 1.0 else None)
+    assert found["gpu.1.power"].window_s == pytest.approx(window_s, abs=0.008, rel=0.15 if window_s == 1.0 else None)
 
 
 @pytest.mark.serial
@@ -150,7 +150,7 @@ def test_the_command_characterises_a_simulated_machine(sim_machine) -> None:
     command = [sys.executable, "-m", "everywatt", "doctor", "--characterise", "--json", "--time", "1s"]
     done = subprocess.run(command, env=lab.environment(), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    found = by_sensor(json.loads(done.stdout)["sensors"])
+    found = {entry["sensor"]: entry for entry in json.loads(done.stdout)["sensors"]}
     # A machine that is held up sees some publications late.
     assert found["gpu.0.power"]["period_s"] == pytest.approx(0.05, rel=0.5)
     assert found["gpu.0.power"]["quantum"] == pytest.approx(0.001)

@@ -80,3 +80,13 @@ def test_a_running_recorder_is_seen(tmp_path) -> None:
         child.communicate("\n", timeout=240)
     assert check.verdict is Verdict.PASS and check.seen.startswith("running")
     assert Path(tmp_path / "rt").is_dir()
+
+
+def test_a_shared_folder_that_is_closed_to_the_user_is_named(tmp_path, monkeypatch) -> None:
+    """/tmp without write permission for others: there is no place for the recorder's socket."""
+    closed = tmp_path / "tmp"
+    closed.mkdir()
+    monkeypatch.setattr("everywatt.doctor.diagnose.os.access", lambda path, mode: Path(path) != closed)
+    check = check_recorder({"EVERYWATT_RUNTIME_DIR": str(closed / "everywatt-1000")})
+    assert check.verdict is Verdict.FAIL and "EVERYWATT_RUNTIME_DIR" in check.cure
+    assert f"{closed} is not writable" in check.seen

@@ -246,10 +246,10 @@ def test_a_clock_that_is_not_known_to_be_right_is_never_a_pass(place, state, ver
 
 def test_what_gpus_do_not_say_is_a_warning() -> None:
     report = Report("nvml", State.USABLE, samples={"gpu.0.power": 70.0})
-    found = {check.name: check.verdict for check in module._gpus_now(report, None)}
+    found = {check.name: check.verdict for check in (module._tenants(None), *module._throttling(report))}
     assert found == {"other GPU users": Verdict.WARN, "GPU throttling": Verdict.WARN}
     hot = replace(report, samples={"gpu.0.throttle": float(0x40 + 1), "gpu.1.throttle": 4.0})
-    throttling = module._gpus_now(hot, [])[1]
+    (throttling,) = module._throttling(hot)
     assert throttling.verdict is Verdict.WARN and throttling.seen == "gpu.0: thermal throttling (hardware)"
 
 

@@ -100,6 +100,13 @@ def test_spans_of_a_ledger_hold_as_those_that_are_asked_alone(product, tmp_path,
         assert together.holds() >= HONEST_FEW, (load, together)
 
 
+def test_spans_of_a_ledger_have_the_rounding_of_a_counter_at_their_own_ends(product, tmp_path):
+    sensor = product.Sensor(counter=True, period_s=0.0731, quantum=1.0)
+    for recorded, _ in simulated(product, tmp_path, "idle", sensor, spans=product.spans_of(0.5, 2.23), root=True):
+        assert product.by_spans(recorded).holds() >= HONEST_FEW
+        assert product.by_ledger(recorded).holds() >= HONEST_FEW
+
+
 @pytest.mark.parametrize("column", ["power.draw", "power.draw.instant"])
 def test_a_log_whose_power_draw_depends_on_a_driver_that_it_does_not_name(product, tmp_path, column):
     """With driver 530 `power.draw` is what later drivers call instant; later it is the mean of a second."""

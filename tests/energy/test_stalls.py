@@ -7,8 +7,8 @@ import pytest
 
 from everywatt.core.channels import Channel, Domain, Facts, Kind, Pedigree
 from everywatt.core.clocks import NS
-from everywatt.energy import building
-from everywatt.energy.building import BY_CHANCE, CATCH_UP, FEW_REPEATS, FEWEST_PAIRS, SAME_LEVEL, SELDOM
+from everywatt.energy import building, stalls
+from everywatt.energy.stalls import BY_CHANCE, CATCH_UP, FEW_REPEATS, FEWEST_PAIRS, SAME_LEVEL, SELDOM
 
 GAUGE = Channel("gpu.0.power", "W", Kind.GAUGE, "gpu.0", Domain.GPU, pedigree=Pedigree.INTEGRATED,
                 facts=Facts(period_s=0.1, window_s=0.1))  # fmt: skip
@@ -20,7 +20,7 @@ def runs(still: np.ndarray) -> list[tuple[int, int]]:
 
 
 def old_readings(value: np.ndarray, longest: int) -> np.ndarray:
-    """The rule, one run after another: how often other readings of that level are the very same."""
+    """The rule, one run after another: how often other readings of that level are the very same, or of lower ones."""
     step, size = np.abs(np.diff(value)), np.abs(value[1:])
     found = np.zeros(len(value), dtype=bool)
     for first, end in runs(step == 0):
@@ -28,8 +28,12 @@ def old_readings(value: np.ndarray, longest: int) -> np.ndarray:
             continue
         others = (step <= SAME_LEVEL * size) & (np.abs(value[1:] - value[end]) <= SAME_LEVEL * size)
         others[first:end] = False
-        pairs = int(others.sum())
-        alike = max(((step == 0) & others).sum(), ((value[1:] == value[end]) & others).sum())
+        pairs, same = int(others.sum()), ((value[1:] == value[end]) & others).sum()
+        if pairs < FEWEST_PAIRS:  # lower levels are no noisier
+            others = (step <= SAME_LEVEL * size) & (value[1:] - value[end] <= SAME_LEVEL * size)
+            others[first:end] = False
+            pairs, same = int(others.sum()), 0
+        alike = max(((step == 0) & others).sum(), same)
         chance = (alike + 1) / (pairs + 2)
         found[first + 1 : end + 1] = pairs >= FEWEST_PAIRS and chance < SELDOM and chance ** (end - first) < BY_CHANCE
     return found
@@ -61,8 +65,8 @@ def test_a_gauge_that_repeats_itself(seed):
     value = readings(random, 600)
     at = np.arange(600) * NS // 10
     raw = building.Raw(at, np.zeros(600), value, np.cumsum(value * 1e8), at.astype(np.float64))
-    kept = building._without_stalls(raw, GAUGE)
-    assert np.array_equal(kept.at, at[~old_readings(value, building.LONGEST_STILL)])
+    kept = building._without_stalls(raw, GAUGE, None)
+    assert np.array_equal(kept.at, at[~old_readings(value, stalls.LONGEST_STILL)])
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -75,4 +79,4 @@ def test_a_counter_that_stands_still(seed):
         steps[first + length] = random.choice([5.0, 18.0, 40.0, 200.0, 200.0])
     counts = np.cumsum(steps)
     counts[random.integers(0, 400, 3)] = np.nan
-    assert np.array_equal(building.stalled(counts), old_counts(counts))
+    assert np.array_equal(stalls.stalled(counts), old_counts(counts))

@@ -56,6 +56,75 @@ def test_a_load_in_step_with_a_sensor_whose_publications_stray(product, tmp_path
     assert not hold(asked(product, tmp_path, make, sensor, seeds=range(12), count=10))
 
 
+@pytest.mark.parametrize(
+    ("period_s", "every_s", "low_w", "busy"), [(0.05, 0.0603, 150.0, True), (0.02, 0.033, 46.0, False)]
+)
+def test_averages_over_the_whole_period_whose_publications_stray(product, tmp_path, period_s, every_s, low_w, busy):
+    """By up to 15 % of the period: averages of a fixed length overlap, or leave something out."""
+    make = product.pulses(0.4 * every_s, every_s, low_w, 340.0, always_busy=busy)
+    sensor = product.Sensor(period_s=period_s, window_s=period_s, jitter_s=0.15 * period_s)
+    assert not hold(asked(product, tmp_path, make, sensor, count=20))
+
+
+def test_the_noise_of_a_part_time_sensor_of_an_idle_device(product, tmp_path):
+    sensor = product.Sensor(period_s=0.2, window_s=0.15, noise_w=0.5)
+    assert not hold(asked(product, tmp_path, product.idle, sensor))
+
+
+@pytest.mark.parametrize(("beat_s", "jitter_s"), [(20.0, 0.0), (33.0, 0.0), (33.0, 0.015), (50.0, 0.015)])
+def test_a_load_that_beats_slowly_with_the_readings(product, tmp_path, beat_s, jitter_s):
+    """For seconds readings show one level of the load, or something between the two."""
+    every_s = 1 / (10.0 + 1 / beat_s)
+    make = product.pulses(every_s / 2, every_s, 90.0, 330.0)
+    sensor = product.Sensor(window_s=0.02, jitter_s=jitter_s)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(8), count=12))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "beat_s", "times", "busy", "noise_w"),
+    [
+        (0.023, 40.0, 1, 0.44, 2.0),  # readings turn around within 10 s of many windows
+        (0.0135, 20.0, 2, 0.24, 0.0),  # pulses of half a look
+        (0.013, 30.0, 2, 0.78, 2.0),  # pauses of half a look
+        (0.0245, 40.0, 1, 0.21, 0.0),
+    ],
+)
+def test_short_pulses_and_pauses_that_beat_slowly_with_the_readings(
+    product, tmp_path, window_s, beat_s, times, busy, noise_w
+):
+    every_s = 1 / (times / 0.05 + 1 / beat_s)
+    make = product.pulses(busy * every_s, every_s, 64.0, 300.0)
+    sensor = product.Sensor(period_s=0.05, window_s=window_s, noise_w=noise_w)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(4), count=12))
+
+
+@pytest.mark.parametrize(("period_s", "window_s"), [(0.1, 0.02), (0.02, 0.01)])
+@pytest.mark.parametrize("noise_w", [5.0, 10.0])
+def test_a_load_in_step_with_a_noisy_sensor(product, tmp_path, period_s, window_s, noise_w):
+    """All readings see the same part of the load's cycle, and differ by the sensor's noise alone."""
+    make = product.pulses(period_s / 2, period_s, 90.0, 330.0)
+    sensor = product.Sensor(period_s=period_s, window_s=window_s, noise_w=noise_w)
+    assert not hold(asked(product, tmp_path, make, sensor, seeds=range(12), count=8))
+
+
+@pytest.mark.parametrize("load", ["square 0.7 s", "telegraph 400 ms"])
+@pytest.mark.parametrize("stall_s", [0.5, 2.0, 5.0])
+def test_a_counter_of_a_part_time_sensor_that_stalls(product, tmp_path, load, stall_s):
+    """After a stall it adds what one look at a part of a period says, times all that it has missed."""
+    facts = Facts(period_s=0.1, window_s=0.025, max_w=500.0, gain_pct=0.01, offset_w=0.01, cards="A100")
+    sensor = product.Sensor(counter=True, facts=facts, seen_s=0.025, stall_s=stall_s)
+    found = {}
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        recorded = product.record(product.LOADS[load](rng), sensor, tmp_path / f"{seed}.tape", rng)
+        for length in LENGTHS_S:
+            begins = rng.uniform(20.0 - length, 20.0 + stall_s, 10) + recorded.span_s[0] - 1.0
+            figures = [recorded.run.energy(between=(float(a), float(a + length))) for a in begins]
+            answers = product.Answers.of(recorded.truth(begins, begins + length), figures)
+            found[length] = found[length] + answers if length in found else answers
+    assert not hold(found)
+
+
 def test_bursts_of_an_unknown_card_that_fall_between_its_readings(product, tmp_path):
     make = product.pulses(0.003, 0.15, 90.0, 330.0)
     assert not hold(asked(product, tmp_path, make, product.Sensor(window_s=0.025, known=False)))

@@ -1,10 +1,12 @@
 """Idle watts as the agent goes along."""
 
+from dataclasses import replace
+
 import pytest
+from fake_clock import FakeClock
 from tapes import at, counter_group
 
 from everywatt.core.channels import Domain, Row
-from everywatt.core.clocks import FakeClock
 from everywatt.fleet import device_counters as idle
 from everywatt.fleet.jobs import Places
 from everywatt.fleet.watch import Watcher
@@ -54,6 +56,16 @@ def test_a_card_with_a_holder_draws_more():
         finder.add(30.0 if second < 60 else 55.0, 1.0, 0.0, second >= 60)
     assert finder.level().idle_w == pytest.approx(30, abs=0.5)
     assert finder.level().held_w == pytest.approx(25, abs=0.5)
+
+
+def test_a_card_that_draws_most_of_its_limit_without_utilisation_is_not_idle():
+    """As in ledgers: 200 W of 300 W is a load that utilisation does not show."""
+    info = counter_group("gpu.0", Domain.GPU)
+    channel = replace(info.channels[0], facts=replace(info.channels[0].facts, max_w=300.0))
+    (line,) = idle.Lines.of([(replace(info, channels=(channel,)), 1.0)]).all
+    for _ in range(60):
+        line.idle.add(200.0, 1.0, 0.0)
+    assert line.idle.level().method == "lowest"
 
 
 def test_memory_is_bounded():

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import virtual_llm
 from agents import Receiver
+from fake_clock import FakeClock
 from virtual_llm import Endpoint, Tenants, VirtualServer
 from virtual_world import RunningAgent, VirtualWorld
 
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.fleet.llm_energy import Join
 from everywatt.fleet.llm_servers import (
@@ -239,6 +240,15 @@ def test_models_add_up_to_the_active_energy_and_each_is_within_its_interval(tmp_
         assert sum(by_model) + other_j == pytest.approx(active_j, rel=0.005)
         assert other_j < 0.02 * active_j
         for model in server.models:
+            labels, true_j = f'{{{SERVED},model="{model}"}}', server.truth_j(model, 0, 1e5)
+            low_j, high_j = (values[f"everywatt_llm_energy_{end}_joules_total{labels}"][0] for end in ("low", "high"))
+            assert low_j <= true_j <= high_j, "of all tokens since the start"
+        for kind in ("other", "held"):
+            low_j, value_j, high_j = (
+                values[f"everywatt_llm_{kind}_energy_{end}joules_total{{{SERVED}}}"][0] for end in ("low_", "", "high_")
+            )
+            assert 0 <= low_j <= value_j <= high_j
+        for model in server.models:
             for phase, what in (("prefill", "prompt"), ("decode", "generated")):
                 key = f'everywatt_llm_tokens_total{{{SERVED},model="{model}",phase="{phase}"}}'
                 assert values[key][0] == server.at(1e5)[0][model, what]
@@ -318,8 +328,8 @@ def test_names_of_models_cannot_fill_a_store() -> None:
     join = Join(Server(parse_target("http://127.0.0.1:1"), Client("http://127.0.0.1:1")), 1)
     for n in range(1000):
         join._charge(float(n + 1), {f"m{n}": Tokens(0, 1)})
-    assert len(join.tokens) == len(join.joules) == 33
-    assert sum(join.joules.values()) == pytest.approx(1000)
+    assert len(join.tokens) == len(join.counted) == 33
+    assert sum(one.joules for one in join.counted.values()) == pytest.approx(1000)
     assert sum(tokens.generated for tokens in join.tokens.values()) == 1000
 
 

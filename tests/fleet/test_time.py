@@ -6,14 +6,16 @@ import os
 import re
 import shutil
 import sqlite3
+from collections import deque
 
 import pytest
 from agents import told_on
+from fake_clock import FakeClock
 
 from everywatt.api.power import power_line
 from everywatt.api.run import load
-from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
+from everywatt.core.clocks import NS
 from everywatt.core.machine import Machine
 from everywatt.energy.sources import sources
 from everywatt.energy.window import source_energy
@@ -60,6 +62,22 @@ class VagueCard(Meter):
         return [row._replace(early_ns=row.late_ns - (NS if self._reads % 3 == 1 else NS // 50))]
 
 
+class Model(Meter):
+    """A power model beside a sensor; from the ninth read on it no longer fits."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        watts = Channel("host.power", "W", Kind.GAUGE, "host", Domain.NODE, pedigree=Pedigree.MODELLED)
+        beside = (Channel(f"model.{word}", "", Kind.GAUGE, "host") for word in ("ratio", "drift"))
+        self.info = GroupInfo("model.power", "model", "host", (watts, *beside))
+        self._reads = 0
+
+    def read(self):
+        self._reads += 1
+        at_ns = self._clock.now_ns
+        return [Row(at_ns, at_ns, at_ns, (WATTS, 1.25, float(self._reads > 8)))]
+
+
 class Processes:
     """200 processes that all work, and new ones every second."""
 
@@ -92,10 +110,50 @@ class Processes:
         pass
 
 
+class ShortLived(Processes):
+    """Fifty processes a second that are gone the next, each of a user and in a container of its own."""
+
+    def read_table(self):
+        at_ns, rows = super().read_table()
+        for n in range(50):
+            born = 100_000 + 50 * self._tick + n
+            cgroup = f"/system.slice/docker-{born:064x}.scope"
+            row = {"pid": born, "start": at_ns * 100 // NS - 20, "ppid": 1, "name": "short", "cpu_s": 0.01}
+            rows.append({**row, "uid": born, "user": f"u{born}", "cgroup": cgroup})
+            rows.append({"pid": born - 50, "start": (at_ns - NS) * 100 // NS - 20, "gone": True})
+        return at_ns, rows
+
+
+def entries(thing: object) -> dict[str, int]:
+    """How many entries each dictionary, list and set has that an object of the agent keeps, and those below it."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+
+    def look(one: object, path: str, depth: int) -> None:
+        if id(one) in seen or depth > 8:
+            return
+        seen.add(id(one))
+        if isinstance(one, dict | list | set | deque):
+            found[path] = len(one)
+            for inner in list(one.values()) if isinstance(one, dict) else list(one):
+                if not isinstance(inner, str | bytes | int | float | tuple):
+                    look(inner, f"{path}[]", depth + 1)
+        elif type(one).__module__.startswith("everywatt."):
+            names = [
+                *getattr(one, "__dict__", ()),
+                *(n for kind in type(one).__mro__ for n in kind.__dict__.get("__slots__", ())),
+            ]
+            for name in names:
+                look(getattr(one, name, None), f"{path}.{name}", depth + 1)
+
+    look(thing, type(thing).__name__, 0)
+    return found
+
+
 class Lab:
     """An agent whose loop is driven by hand, a second at a time."""
 
-    def __init__(self, folder, *more, **options) -> None:
+    def __init__(self, folder, *more, processes=Processes, **options) -> None:
         self.clock = FakeClock()
         options = {"state": folder, "rotate_s": 3600.0, "retention_s": 6 * 3600.0, **options}
         self.said: list[str] = []
@@ -104,7 +162,7 @@ class Lab:
         )
         from everywatt.recorder.source import Source
 
-        groups = [Meter(self.clock), *(make(self.clock) for make in more), Processes(self.clock)]
+        groups = [Meter(self.clock), *(make(self.clock) for make in more), processes(self.clock)]
         sources = [Source(group, self.clock) for group in groups]
         self.agent._reports = [Report("meter", State.USABLE)]
         self.agent._open_sensors = lambda: sources
@@ -155,6 +213,16 @@ def test_a_sample_is_told_at_the_instant_that_its_joules_are_of(tmp_path):
     assert len(later) > 10
     for at_ms, joules in later:
         assert joules - first_j == pytest.approx(WATTS * (at_ms - first_ms) / 1000, abs=0.02 * WATTS)
+
+
+def test_a_model_that_drifts_is_exported(tmp_path):
+    lab = Lab(tmp_path, Model)
+    for drift in (0, 1):
+        for _ in range(5):
+            lab.tick()
+        assert f'everywatt_model_drift{{device="host"}} {drift} ' in lab.agent.text()
+    assert 'everywatt_model_ratio{device="host"} 1.25 ' in lab.agent.text()
+    lab.agent.finish()
 
 
 def test_ten_minutes_at_once_keep_the_law(tmp_path):
@@ -239,6 +307,22 @@ def test_owners_are_capped_and_the_rest_keeps_the_law(tmp_path):
     assert lab.owned_uj() == lab.energy_uj
     text = lab.agent.text()
     assert 'kind="rest",owner="rest"' in text
+    lab.agent.finish()
+
+
+def test_thousands_of_owners_that_come_and_go_leave_nothing_behind(tmp_path):
+    lab = Lab(tmp_path, processes=ShortLived, rotate_s=60.0)
+    for _ in range(90):
+        lab.tick()
+    gc.collect()
+    early = entries(lab.agent)
+    for _ in range(180):
+        lab.tick()
+    gc.collect()
+    late = entries(lab.agent)
+    grown = {path: (early.get(path, 0), size) for path, size in late.items() if size > 1.1 * early.get(path, 0) + 60}
+    assert len(early) > 60 and not grown, "9,000 owners and processes, of which all but some have ended"
+    assert lab.owned_uj() == lab.energy_uj
     lab.agent.finish()
 
 

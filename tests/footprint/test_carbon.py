@@ -1,6 +1,7 @@
 """Hand calculations: every figure here can be checked with a pencil."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,3 +156,9 @@ def test_the_sci_score_is_energy_times_intensity_plus_embodied_per_unit():
     assert "44 g embodied" in found.sci.how and any("SCI" in line for line in carbon_lines(found))
     assert account(energy(), Factors(intensity=Intensity(56.0, "given"))).sci is None, "not without embodied carbon"
     assert account(energy(), Factors(pue=1.2, embodied_g=44.0)).sci is None, "nor without an intensity"
+
+
+def test_a_modelled_energy_is_not_called_measured():
+    modelled = replace(energy(), pedigree="modelled")
+    assert account(modelled, Factors(pue=1.2)).energy.how == "modelled energy × 1.2 (PUE)"
+    assert account(energy(), Factors(pue=1.2)).energy.how == "measured energy × 1.2 (PUE)"

@@ -11,8 +11,10 @@ import known_site
 import pytest
 from known_site import T0
 
+from everywatt.api.run import load
 from everywatt.core.errors import UsageError
-from everywatt.formats.labia import HEADS, Grams, add_rows, read_tree, spoken, table_row, write_job
+from everywatt.formats.labia import HEADS, add_rows, read_tree, spoken, table_row, write_job
+from everywatt.tape.importing import import_files
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,7 @@ def test_the_old_columns() -> None:
 
 
 def test_the_columns_with_emissions() -> None:
-    row = table_row(known_site.jobs()[0], "co2", Grams(40.0, 52.0)) or []
+    row = table_row(known_site.jobs()[0], "co2", (40.0, 52.0)) or []
     named = dict(zip(HEADS["co2"], row, strict=True))
     assert (named["Total Duration"], named["CPU Consumption (WH)"]) == ("1h0min0s", f"{4e6 / 3600:.6f}")
     assert named["CPU Emission RTE (gCO2eq)"] == f"{4 / 3.6 * 40:.4f}"
@@ -174,3 +176,23 @@ def test_a_hole_in_a_log_is_not_charged(tmp_path: Path) -> None:
     (job,) = read_tree(tmp_path).jobs
     assert (job.energy_uj, job.low_uj, job.high_uj) == (2_200_000_000, 0, 4_400_000_000)
     assert job.coverage == pytest.approx(22 / 620)
+
+
+def test_a_record_has_the_joules_that_a_run_of_the_same_readings_has(tmp_path: Path) -> None:
+    """Powers that vary, written at uneven times: what `import csv` and `Run.energy` make of them is the figure."""
+    seconds = (0.0, 2.0, 4.0, 7.5, 9.5, 11.5, 13.6, 15.6, 17.6, 21.0)
+    watts = [80.0 + 37 * (place % 4) for place in range(len(seconds))]
+    stamps = [f"2026-11-15 10:00:{second:09.6f}" for second in seconds]
+    folder = tmp_path / "2026_11" / "ada" / "7"
+    folder.mkdir(parents=True)
+    (folder / "meta_data.json").write_text(json.dumps({"jobid": "7", "node_id": "n1"}))
+    metrics = [{"cpu": {"intel_power": 2 * power, "rel_intel_power": {"1": power}}} for power in watts]
+    lines = [json.dumps({"date": at, "metrics": one}) for at, one in zip(stamps, metrics, strict=True)]
+    (folder / "power_metrics.json").write_text("\n".join(lines) + "\n")
+    table = tmp_path / "power.csv"
+    table.write_text("time,watts\n" + "".join(f"{at},{w}\n" for at, w in zip(stamps, watts, strict=True)))
+    described = {"time": "time", "values": "watts", "unit": "W", "device": "cpu.0", "domain": "package"}
+    energy = load(import_files("csv", [table], tmp_path / "power.tape", described)).energy()
+    (job,) = read_tree(tmp_path).jobs
+    assert job.energy_uj == pytest.approx(energy.value * 1e6, abs=1)
+    assert job.high_uj == pytest.approx(2 * energy.value * 1e6, abs=2)

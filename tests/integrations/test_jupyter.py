@@ -1,6 +1,10 @@
 """%%energy measures a cell and leaves the cell as it was: its value, its names, its errors."""
 
+import re
+
 import pytest
+
+import everywatt
 
 pytest.importorskip("IPython")
 
@@ -86,3 +90,25 @@ def test_a_cell_shows_its_name_and_duration_in_html(shell):
     kept = shell.user_ns["kept"]
     html = kept._repr_html_()
     assert "a &lt;b&gt;" in html and " in " in html.split("<table>")[0]
+
+
+def test_a_name_may_be_several_words(shell, capsys):
+    shell.run_cell("%%energy one training step\npass")
+    assert capsys.readouterr().out.startswith("one training step: ")
+
+
+def test_where_energy_is_modelled_cpu_time_comes_first(modelled):
+    assert re.fullmatch(r"work: \S+ m?s of CPU time in \S+ m?s, ≈ .* modelled .*", str(modelled))
+    assert "of CPU time" in modelled._repr_html_().partition("≈")[0]
+
+
+def test_a_device_that_is_the_whole_is_not_said_again(modelled):
+    assert modelled._repr_html_().count("≈") == 1
+
+
+@pytest.fixture
+def modelled(own_home, monkeypatch):
+    monkeypatch.setenv("EVERYWATT_SENSORS", "modelled")
+    with everywatt.measure("work", save=False) as found:
+        sum(range(1_000_000))
+    return found

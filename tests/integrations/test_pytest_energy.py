@@ -1,6 +1,7 @@
 """The pytest plug-in in a machine of exactly 50 W: a test that sleeps for 0.2 s takes 10 J."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -46,10 +47,10 @@ def suite(simulated_package, tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     environ = simulated_package.environment() | {"HOME": str(tmp_path)}
 
-    def run(*more, nap="0.3"):
+    def run(*more, nap="0.3", **extra):
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin(), *more]
         return subprocess.run(
-            words, env=environ | {"NAP": nap}, cwd=tmp_path, capture_output=True, text=True, timeout=240
+            words, env=environ | {"NAP": nap} | extra, cwd=tmp_path, capture_output=True, text=True, timeout=240
         ).stdout
 
     run.folder = tmp_path
@@ -125,7 +126,74 @@ def test_where_energy_is_modelled_cpu_time_decides(tmp_path):
     assert verdict("+10%", 2.1, energy=Energy.refuse("no sensor")) is False
 
 
+def test_a_limit_that_cpu_time_decides_is_reported_as_such(suite):
+    (suite.folder / "test_it.py").write_text("""
+import pytest
+@pytest.mark.max_energy("5 J", cpu="10 ms")
+def test_x(): sum(range(3_000_000))
+@pytest.mark.max_energy()
+def test_y(): pass
+""")
+    out = suite(EVERYWATT_SENSORS="modelled")
+    assert re.search(r"too much CPU time: \S+ ms exceeds the limit of 10 ms; energy is only modelled here", out)
+    assert re.search(r"test_x: \S+ ms of CPU time, ≈ ", out), "what is certain comes first"
+    assert "write @pytest.mark.max_energy" in out and "pytest_energy.py" not in out
+
+
+def test_a_baseline_is_printed_as_every_energy(tmp_path):
+    file = Baselines(tmp_path / "b.json", update=False)
+    file.put("t", figure(12345.6, 100, 0))
+    _, text = over_baseline(figure(12345.6, 100, 0), file.get("t"), 0.1)
+    assert "against a baseline of 12.35 kJ +10% = 13.58 kJ" in text and "(here ± " in text
+
+
 def test_an_undecided_limit_is_shown_and_fails_when_strict(suite):
     out = suite("-k", "stored")
     assert "1 passed" in out and "1 limit undecided" in out and "--energy-strict" in out
     assert "1 failed" in suite("-k", "stored", "--energy-strict")
+
+
+def test_blocks_of_the_fixture_are_in_the_summary_with_what_is_undecided(suite):
+    (suite.folder / "test_it.py").write_text("""
+import time
+def test_block(energy):
+    with energy.measure("one") as block:
+        time.sleep(0.3)
+    energy.at_most(block, f"{block.energy.joules} J")
+    with energy.measure("two") as block:
+        time.sleep(0.1)
+    energy.at_most(block, "4 kJ")
+""")
+    out = suite("-p", "no:warnings")
+    assert "1 passed" in out and "1 limit undecided" in out
+    assert "test_it.py::test_block: " in out and "undecided: " in out
+
+
+def test_a_limit_on_cpu_time_holds_beside_a_percentage(tmp_path):
+    file = Baselines(tmp_path / "b.json", update=False)
+
+    def verdict(cpu_s, energy=MODELLED):
+        return pytest_energy.decide(energy, "+10%", "t", file, cpu_s=cpu_s, cpu="0.5 s")[0]
+
+    assert verdict(1.0) is True, "no baseline is stored, and CPU time is above its limit"
+    assert verdict(0.2) is None, "no baseline is stored"
+    file.put("t", MODELLED, 0.3)
+    assert verdict(0.6) is True and verdict(0.4) is True and verdict(0.31) is False
+    file.put("t", figure(10, 0.1, 0), 0.3)
+    assert verdict(1.0, figure(10, 0.1, 0)) is False, "where it is measured, energy decides"
+
+
+def test_a_baseline_that_is_too_uncertain_does_not_pass(tmp_path):
+    file = Baselines(tmp_path / "b.json", update=False)
+    file.put("t", figure(10, 3, 0))
+    assert over_baseline(figure(10, 0.1, 0), file.get("t"), 0.1)[0] is None
+    assert over_baseline(figure(5, 0.1, 0), file.get("t"), 0.1)[0] is False
+
+
+@pytest.mark.parametrize("mark", ['"5 parsecs"', '"5 J", cpu="many"', '"ten%"'])
+def test_a_limit_that_cannot_be_read_is_one_line(suite, mark):
+    text = f"import pytest\n@pytest.mark.max_energy({mark})\ndef test_x(): pass\n"
+    (suite.folder / "test_it.py").write_text(text)
+    out = suite()
+    assert "1 failed" in out and "is not a" in out
+    assert "pytest_energy.py" not in out and "units.py" not in out

@@ -14,7 +14,7 @@ from everywatt.core.budget import Budget
 from everywatt.core.errors import UsageError
 from everywatt.ledger.counters import OwnerKey
 from everywatt.ledger.engine import microjoules
-from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, Part
+from everywatt.ledger.owners import IDLE, OTHER, UNATTRIBUTED, OwnerKind, Part
 from everywatt.ledger.use.owner_use import OwnerUse
 from everywatt.tape.reader import Tape
 
@@ -108,6 +108,20 @@ def test_twice_the_power_is_twice_for_every_owner_of_a_machine(machine):
     small = {entry.owner: entry.microjoules for entry in once.entries}
     for entry in twice.entries:
         assert entry.microjoules == pytest.approx(2 * small.get(entry.owner, 0), rel=1e-6, abs=10)
+
+
+def test_a_process_on_a_card_that_used_nothing_may_have_used_what_counts_as_idle(tmp_path):
+    """Each card was never seen without its process, so half of its idle power may be that process's."""
+    rows = [
+        {"gpu": gpu, "uuid": "u", "pid": 100 + gpu, "type": "C", "memory_bytes": 1 << 20, "sm": None} for gpu in (0, 1)
+    ]
+    devices = {"gpu.0": flat(1.0), "gpu.1": flat(1.0)}
+    processes, path = [Process(100, flat(0.0))], tmp_path / "box-0001.tape"
+    write_machine(path, devices, processes, seconds=SECONDS, gpu_rows={0: rows}, everything=True)
+    ledger = load(path).ledger()
+    check(ledger)
+    owed = [entry.energy.high for entry in ledger.entries if entry.owner.kind is OwnerKind.PROCESS]
+    assert owed == pytest.approx([6, 6])
 
 
 def test_three_workers_owe_what_they_used(tmp_path):
@@ -424,10 +438,10 @@ def test_the_interval_of_idle_is_its_spread_and_nobody_gets_it_twice(tmp_path):
     worker = [Process(101, flat(0.0, 6) + flat(1.0, 6), name="a")]
     watts = [20.0 + (1 if k % 2 else -1) for k in range(6)] + flat(60.0, 6)
     ledger = load(write_machine(tmp_path / "x.tape", {"cpu.0": watts}, worker, seconds=12)).ledger()
-    idle, work = ledger.entry("idle").energy, ledger.entry("a").energy
-    widths = [part.budget.by_source()["baseline"] for part in (idle, work)]
-    assert widths[0] == pytest.approx(widths[1]) and widths[0] > 1
-    assert (idle + work).budget.by_source()["baseline"] == pytest.approx(0, abs=1e-9)
+    idle, *others = (ledger.entry(name).energy for name in ("idle", "a", "unattributed"))
+    widths = [part.budget.by_source().get("baseline", 0.0) for part in others]
+    assert idle.budget.by_source()["baseline"] == pytest.approx(sum(widths)) and widths[0] > 1
+    assert sum(others, idle).budget.by_source()["baseline"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_live_tape_is_continued(tmp_path):

@@ -13,9 +13,8 @@ from everywatt.core.errors import RunExists, UsageError
 from everywatt.core.foreign import Limits
 from everywatt.core.plugins import arrow
 from everywatt.meters import importing
-from everywatt.meters.archive import meters_in, read_archive, store
+from everywatt.meters.archive import downsample, meters_in, read_archive, store
 from everywatt.meters.block import Oddities, join
-from everywatt.meters.downsample import downsample
 from everywatt.meters.importing import blocks_of
 from everywatt.meters.parquet import GROUP_ROWS, read_parquet, writing
 from everywatt.meters.stats import stats

@@ -16,14 +16,14 @@ from waiting import until
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters import journal as journal_module
-from everywatt.meters import ring_buffer as landing_module
+from everywatt.meters import ring_buffer
 from everywatt.meters.archive import read_archive
 from everywatt.meters.block import Oddities, join
 from everywatt.meters.capture import Capture, next_turn_ns
 from everywatt.meters.journal import Journal, journal_blocks, journals, kind_of, tail_of, whole_size
 from everywatt.meters.omegawatt_csv import read_blocks
 from everywatt.meters.omegawatt_serial import Decoder
-from everywatt.meters.ring_buffer import Landing, landing_path
+from everywatt.meters.ring_buffer import RingBuffer, ring_path
 from everywatt.meters.stats import stats
 from everywatt.sim.omegawatt import OmegawattBox, numbered
 
@@ -56,7 +56,7 @@ def journal_rows(archive):
 def last_number(archive):
     """The last frame that is in a journal."""
     frames = Decoder().feed(tail_of(journals(archive)[-1][2])[1])
-    return frames[-1][0].number if frames else None
+    return frames[-1].number if frames else None
 
 
 def play(archive, seconds):
@@ -85,7 +85,7 @@ def no_ring_is_left(tmp_path):
     """A capture that has ended leaves no ring in shared memory, which is 4 MB each."""
     yield
     for archive in (tmp_path, tmp_path / "a"):
-        assert not landing_path(archive, "box").exists()
+        assert not ring_path(archive, "box").exists()
 
 
 def test_no_frame_is_lost_across_a_rotation_and_a_kill(tmp_path):
@@ -151,7 +151,7 @@ def test_no_frame_is_lost_or_doubled_at_any_moment_of_a_kill(tmp_path, moment):
     box.unplug()
     assert second.returncode == 0, told
     assert numbers(tmp_path)[0] == list(range(100))
-    assert not landing_path(tmp_path, "box").exists()
+    assert not ring_path(tmp_path, "box").exists()
 
 
 def test_what_the_kernel_holds_at_the_end_is_taken_too(tmp_path):
@@ -168,21 +168,21 @@ def test_what_the_kernel_holds_at_the_end_is_taken_too(tmp_path):
 
 
 def test_a_ring_that_is_full_waits_and_goes_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(landing_module, "SLOTS", 4)
+    monkeypatch.setattr(ring_buffer, "SLOTS", 4)
     read, write = os.pipe()
     os.set_blocking(read, False)
-    ring = Landing(tmp_path / "ring")
+    ring = RingBuffer(tmp_path / "ring")
     found = []
     for number in range(11):
         os.write(write, b"%d" % number)
-        ring.land(read, number)
+        ring.fill(read, number)
         assert ring.full == (number % 4 == 3)
         if ring.full:
             found += ring.take()
     with pytest.raises(BlockingIOError):
-        ring.land(read, 99)
+        ring.fill(read, 99)
     ring.close(remove=False)
-    again = Landing(tmp_path / "ring")
+    again = RingBuffer(tmp_path / "ring")
     found += again.take()
     assert found == [(number, b"%d" % number) for number in range(11)]
     again.close(remove=True)

@@ -18,8 +18,10 @@ from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Ped
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.doctor.calibration import compare_with_meter
+from everywatt.meters.block import Block
+from everywatt.meters.omegawatt_csv import write_csv
 from everywatt.meters.series import Part, Table, write_part
-from everywatt.meters.wall import Line, estimate, fit_overhead, from_saved
+from everywatt.meters.wall import EnergyLine, estimate, fit_overhead, from_saved
 from everywatt.sensors.calibrations import Stored, calibrated, load_all, path_of, save
 from everywatt.tape.importing import import_files
 
@@ -34,7 +36,7 @@ def load_w(t):
 
 
 def line(watts, t):
-    return Line(t, np.concatenate(([0.0], np.cumsum(watts[1:] * np.diff(t)))))
+    return EnergyLine(t, np.concatenate(([0.0], np.cumsum(watts[1:] * np.diff(t)))))
 
 
 @pytest.mark.parametrize("shift", [3.7, -3.7, 0.0, 12.34])
@@ -45,7 +47,7 @@ def test_a_shift_of_clocks_is_found(shift, period):
     wall = line(60 + 1.1 * load_w(fine) + rng.normal(0, 3, len(fine)), fine)
     chips_t = np.arange(0, 200, 0.01)
     whole = line(load_w(chips_t), chips_t)
-    chips = Line(coarse - shift, np.interp(coarse, whole.t_s, whole.joules))
+    chips = EnergyLine(coarse - shift, np.interp(coarse, whole.t_s, whole.joules))
     found = estimate(wall, chips)
     assert found.seconds == pytest.approx(shift, abs=0.1) and found.agreement > 0.9
 
@@ -58,7 +60,7 @@ def test_flat_strange_and_periodic_signals_are_refused():
     assert estimate(line(100 + rng.normal(0, 1, len(t)), t), line(100 + rng.normal(0, 1, len(t)), t)).seconds is None
     square = line(np.where((t // 2) % 2 == 0, 100.0, 300.0), t)
     assert "periodic" in estimate(square, square).why
-    assert "do not overlap in time" in estimate(moving, Line(t + 1e6, moving.joules)).why
+    assert "do not overlap in time" in estimate(moving, EnergyLine(t + 1e6, moving.joules)).why
 
 
 def test_overhead_with_its_interval():
@@ -97,6 +99,24 @@ def test_the_command_finds_shift_and_overhead_and_saves_them(tmp_path, capsys):
     assert set(next(iter(cells.values()))) == {"rapl", "nvidia", "omegawatt_power_draw"}
     assert dispatch(["meter", "compare", "--from", str(out)]) == 0
     assert "× chips" in capsys.readouterr().out
+
+
+def test_time_that_a_meter_did_not_see_takes_nothing_from_its_power(tmp_path, capsys):
+    """250 W at the wall for 100 s, of which the meter has no rows for 7 s: each cell has 250 W, or no figure."""
+    t = np.arange(0, 100, 0.02)
+    tape(tmp_path / "chips.tape", "gpu.0", Domain.GPU, load_w(t), t)
+    seen = t[(t < 42) | (t > 49)]
+    count = len(seen)
+    columns = (np.full((count, 3), 230.0), np.full((count, 1), 1.1), np.full((count, 1), 250.0))
+    block = Block(np.rint((ORIGIN_S + seen) * NS).astype(np.int64), np.ones(count, dtype=bool), *columns)
+    with (tmp_path / "wall.csv").open("w", encoding="ascii") as file:
+        write_csv([block], file)
+    words = ["--chips", str(tmp_path / "chips.tape"), str(tmp_path / "wall.csv"), "--nodes", "n1", "--every", "10s"]
+    assert dispatch(["meter", "compare", *words, "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]["n1"]
+    powers = [cell["omegawatt_power_draw"] for cell in cells.values()]
+    known = [power for power in powers if power is not None]
+    assert known == pytest.approx([250.0] * len(known)) and len(known) >= 8
 
 
 @settings(max_examples=1000, deadline=None)

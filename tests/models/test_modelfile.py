@@ -56,6 +56,8 @@ def test_the_file_is_small_readable_and_whole(data, tmp_path):
         (("kind",), "run"),
         (("target",), ""),
         (("period_s",), -1),
+        (("form", "near"), -0.1),
+        (("form", "lift"), -0.1),
         (("period_s",), float("inf")),
         (("gain",), "1"),
         (("features",), {}),

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.api.run import load
 from everywatt.core.channels import Domain, Pedigree
-from everywatt.core.clocks import FakeClock, SystemClock
+from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
 from everywatt.core.machine import Machine
 from everywatt.core.stats import TO_95

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from everywatt.models.applying import effects, evaluate, scale_warnings
-from everywatt.models.features import History
+from everywatt.models.features import Feature, History
 from everywatt.models.fitting import fit
-from everywatt.models.learners import predict_form
+from everywatt.models.learners import Candidate, fit_form, predict_form
 from everywatt.models.modelfile import from_dict, to_dict
 from everywatt.models.reading import read_table
 from everywatt.models.table import Table
@@ -30,6 +30,11 @@ def test_power_never_falls_while_use_rises(found):
 def test_the_interval_of_a_short_table_holds_every_fold(found):
     """320 rows: each fold has few at any one distance, and still counts."""
     assert min(one.coverage for one in found.shifts) >= 0.88 and not scale_warnings(found.model)
+
+
+def test_every_validation_is_about_as_close_as_least_squares(found):
+    """Each with what was chosen without it."""
+    assert max(one.error_pct / one.baseline_pct for one in found.shifts) <= 1.2
 
 
 @pytest.mark.parametrize("rows", [slice(62), slice(0, 310, 5)])
@@ -90,3 +95,51 @@ def test_a_column_that_does_not_flatten_saturates_later():
         made = fit(Table(np.arange(200.0), {"use": use, "watts": watts * noise}), "watts", only=("curved",)).model
         far.append(made.predict(History(made.form.features, 1.0).row(0.0, {"use": 5.0})).watts)
     assert 65 < far[0] < 90 and 45 < far[1] < 50
+
+
+def test_a_straight_machine_is_not_predicted_worse_than_by_least_squares():
+    """Curves and trees follow the noise of a straight line: least squares stands within a factor of them."""
+    random = np.random.default_rng(8)
+    cpu, memory = (np.repeat(random.random(60), 5) for _ in range(2))
+    watts = (40 + 60 * cpu + 20 * memory) * random.normal(1, 0.02, 300)
+    found = fit(Table(np.arange(300.0), {"cpu": cpu, "memory": memory, "watts": watts}), "watts")
+    usual = [one for one in found.shifts if one.kind in ("time", "load")]
+    assert sum(one.error_pct > one.baseline_pct + 0.05 for one in usual) == 0
+    assert found.chosen.candidate.near > 0 and found.chosen in found.scores
+
+
+@pytest.mark.parametrize("kind", ["linear", "curved", "mixed"])
+def test_least_squares_within_a_factor_of_a_model_rises_and_stays_there(kind):
+    random = np.random.default_rng(9)
+    x = np.repeat(random.random((40, 2)), 5, axis=0)
+    watts = (30 + 50 * np.sqrt(x[:, 0]) + 10 * x[:, 1]) * random.normal(1, 0.01, 200)
+    features = (Feature("value", "a"), Feature("value", "b"))
+    bare, made = (fit_form(Candidate(kind, kind, features, near=near), x, watts) for near in (0.0, 0.05))
+    rows = np.column_stack([np.linspace(-0.5, 4, 200), np.full(200, 0.5)])
+    found, around = predict_form(made, rows), predict_form(bare, rows)
+    assert (np.diff(found) >= -1e-9).all() and np.abs(np.log(found / around)).max() <= 0.05 + 1e-9
+    line = made.base_w + rows @ np.array(made.weights)
+    close = np.abs(np.log(line / around)) < 0.05
+    assert close.any() and found[close] == pytest.approx(line[close]) and not close.all()
+    assert [made.watts(row) for row in rows.tolist()] == pytest.approx(found.tolist())
+
+
+def test_above_the_strongest_column_least_squares_stands_within_bounds():
+    """Not below the watts at the end of the range, at most e^0.2 of the model's own, and rising with every column."""
+    random = np.random.default_rng(9)
+    x = np.repeat(random.random((40, 2)), 5, axis=0)
+    watts = (30 + 50 * np.sqrt(x[:, 0]) + 10 * x[:, 1]) * random.normal(1, 0.01, 200)
+    features = (Feature("value", "a"), Feature("value", "b"))
+    bare, made = (fit_form(Candidate("mixed", "mixed", features, lift=lift), x, watts) for lift in (0.0, 0.2))
+    end = made.ranges[0].high
+    for column in (0, 1):
+        rows = np.full((300, 2), [1.3 * end, 0.5])
+        rows[:, column] = np.linspace(-0.5, 4, 300)
+        found, alone = predict_form(made, rows), predict_form(bare, rows)
+        assert (np.diff(found) >= -1e-9).all() and (found <= alone * np.exp(0.2) + 1e-9).all()
+        assert [made.watts(row) for row in rows.tolist()] == pytest.approx(found.tolist())
+    inside = rows[:, 0] <= end
+    assert found[inside] == pytest.approx(alone[inside])
+    assert (found >= predict_form(bare, np.minimum(rows, end)) - 1e-9).all()
+    line = made.base_w + rows @ np.array(made.weights)
+    assert (np.isclose(found, line) & ~inside).any()

@@ -208,13 +208,12 @@ def test_a_body_is_bounded():
     assert (len(whole.body), whole.truncated) == (5000, False)
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-def test_a_bomb_is_refused_with_little_memory(encoding):
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
+def test_a_bomb_is_refused_with_little_memory():
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     zeros = bytes(1 << 20)
     bomb = b"".join(packer.compress(zeros) for _ in range(128)) + packer.flush()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
     assert kind_of(Client(answering(head, bomb), limits=Limits(body_bytes=1 << 20)).get) == "too-large"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kB"
 
@@ -342,15 +341,10 @@ def test_it_reads_what_the_standard_library_reads(status, body, framing, sizes, 
     old.close()
 
 
-@given(st.binary(max_size=2000), st.sampled_from(["gzip", "deflate", "raw", "two"]), st.lists(st.integers(1, 300)))
-def test_decoding_by_pieces(data, how, cuts):
-    packed = {
-        "gzip": lambda: gzip.compress(data),
-        "deflate": lambda: zlib.compress(data),
-        "raw": lambda: zlib.compress(data)[2:-4],
-        "two": lambda: gzip.compress(data[:50]) + gzip.compress(data[50:]),
-    }[how]()
-    decoder, found, at = Decoder("gzip" if how in ("gzip", "two") else "deflate"), b"", 0
+@given(st.binary(max_size=2000), st.booleans(), st.lists(st.integers(1, 300)))
+def test_decoding_by_pieces(data, two_members, cuts):
+    packed = gzip.compress(data[:50]) + gzip.compress(data[50:]) if two_members else gzip.compress(data)
+    decoder, found, at = Decoder("gzip"), b"", 0
     for cut in [*cuts, len(packed)]:
         found += decoder.feed(packed[at : at + cut], 1 << 20)
         at += cut

@@ -9,6 +9,7 @@ from tapes import at, counter_group, gauge_group, rows, write_tape
 import everywatt
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Point, Span
+from everywatt.footprint.carbon import Factors, Intensity
 from everywatt.report.html.data import report_document
 from everywatt.report.html.page import card, still_page
 from everywatt.report.html.page import page as html_page
@@ -167,3 +168,100 @@ def test_long_titles_of_still_pages_fit_a_phone(open_page, folder):
     path.write_text(still_page("x" * 300, card("y" * 300, "<p>z</p>")))
     page = open_page(path.as_uri(), still=True, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"] and page.troubles == []
+
+
+def test_a_run_that_was_observed_in_part_says_so_everywhere(open_page, folder):
+    groups = [
+        (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 3, 0.1)),
+        (gauge_group(), 0.1, rows(lambda t: 100.0, 0, 5, 0.1)),
+    ]
+    run = everywatt.load(write_tape(folder / "part.tape", groups, [("run", 0, 10, None, {"role": "run"})]))
+    factors = Factors(intensity=Intensity(56.0, "given"), embodied_g=120.0)
+    path = folder / "part.html"
+    path.write_text(html_page(report_document([run, run], factors=factors)))
+    page = open_page(path.as_uri(), viewport=PHONE)
+    assert "coverage 31.0 %" in page.inner_text("#comparison")
+    quality = page.inner_text("#quality")
+    assert "coverage 31.0 %" in quality and "no gaps" not in quality
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_no_line_joins_two_spikes(show, folder):
+    spikes = (5.0, 35.0)
+    level = rows(lambda t: 300.0 if any(abs(t - at_s) < 0.003 for at_s in spikes) else 100.0, 0, 40, 0.002)
+    facts = {**CARD, "period_s": 0.002, "window_s": 0.002}
+    page = show(write_tape(folder / "spikes.tape", [(gauge_group(**facts), 0.002, level)], [("run", 0, 40, None, {})]))
+    found = page.evaluate(
+        """() => {
+          const chart = everywatt.page.made[0], { t, low, high } = chart.slices[0], u = chart.plot;
+          const joined = [];
+          const path = Path2D.prototype, old = [path.moveTo, path.lineTo];
+          let at = null;
+          path.moveTo = function (x, y) { at = x; old[0].call(this, x, y); };
+          path.lineTo = function (x, y) { if (x - at > 40) joined.push(x - at); at = x; old[1].call(this, x, y); };
+          chart.drawRanges(u, everywatt.theme());
+          [path.moveTo, path.lineTo] = old;
+          return [low.some((one, i) => one < high[i]), joined];
+        }"""
+    )
+    assert found == [True, []]
+
+
+def test_a_run_that_no_reading_covers_claims_nothing(show, folder):
+    groups = [(gauge_group(), 0.1, rows(lambda t: 100.0, 0, 5, 0.1))]
+    tape = write_tape(folder / "before.tape", groups, [("run", 12, 20, None, {"role": "run"})])
+    page = show(tape, viewport=PHONE)
+    assert " J" not in page.inner_text(".readout")
+    assert "no gaps" not in page.inner_text("#quality") and "nothing was read" in page.inner_text("#quality")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.fixture(scope="module")
+def compared(folder):
+    """The page over a run of 4 s after 2 s of idle on two cards, and one of 3 s on one card, each with a package."""
+    runs = []
+    for name, cards, start, end in (("two", 2, 2.0, 6.0), ("one", 1, 0.0, 3.0)):
+        groups = [(counter_group(), 0.1, rows(lambda t: 40 * t, 0, end, 0.1))]
+        level = [(gauge_group(f"gpu.{n}"), 0.1, rows(lambda t: 100.0, 0, end, 0.1)) for n in range(cards)]
+        spans = [("run", start, end, None, {"role": "run"})]
+        runs.append(everywatt.load(write_tape(folder / f"{name}.tape", [*groups, *level], spans)))
+    path = folder / "compared.html"
+    path.write_text(html_page(report_document(runs)))
+    return path.as_uri()
+
+
+def test_compared_runs_begin_together_without_what_was_recorded_before(open_page, compared):
+    page = open_page(compared)
+    view = "everywatt.page.charts.find((chart) => chart.kept)"
+    assert page.evaluate(f"[{view}.view.a, {view}.view.b]") == pytest.approx([0, 4], abs=0.11)
+    firsts = page.evaluate(f"{view}.lines.map((line) => line.first)")
+    assert firsts == pytest.approx([-2, 0], abs=0.11), "idle time lies before the start"
+
+
+def test_a_device_has_one_colour_in_all_runs_of_a_page(open_page, compared):
+    page = open_page(compared)
+    legend = """all => Object.fromEntries(all.map((one) => [one.childNodes[1].textContent,
+                getComputedStyle(one.querySelector(".swatch")).backgroundColor]))"""
+    first = page.eval_on_selector_all('.run [data-chart="power"] .legend button', legend)
+    page.click("nav.tabs button >> nth=1")
+    page.wait_for_selector("text=Energy of one")
+    second = page.eval_on_selector_all('.run [data-chart="power"] .legend button', legend)
+    assert set(second) < set(first) and {name: first[name] for name in second} == second
+
+
+def test_spans_lie_behind_the_curve_only_where_all_of_them_can_be_seen(show, folder):
+    spans = [("run", 0, 60, None, {})]
+    spans += [(f"item{n}", n * 0.1, n * 0.1 + (0.04 if n % 2 else 0.35), None, {}) for n in range(590)]
+    page = show(write_tape(folder / "items.tape", [(gauge_group(), 0.1, rows(lambda t: 100.0, 0, 60, 0.1))], spans))
+    drawn = """() => {
+      const chart = everywatt.page.made[0];
+      let count = 0;
+      const old = chart.plot.ctx.fillRect;
+      chart.plot.ctx.fillRect = () => { count++; };
+      chart.drawBands(chart.plot, everywatt.theme());
+      chart.plot.ctx.fillRect = old;
+      return count;
+    }"""
+    assert page.evaluate(drawn) == 0
+    page.evaluate("everywatt.page.view.set(10, 11)")
+    assert page.evaluate(drawn) > 5

@@ -15,12 +15,13 @@ import yaml
 from agents import SRC, told_on
 from collector_rules import check_collector, told
 from engines import MARKS, prometheus
+from fake_clock import FakeClock
 from fleet_lab import ODD, running
 from virtual_llm import Endpoint
 from waiting import until
 
 import everywatt
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.energy.sources import sources
 from everywatt.fleet.llm_energy import Figure, LlmBook
 from everywatt.fleet.llm_servers import Tokens, check_targets

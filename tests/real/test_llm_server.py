@@ -84,6 +84,7 @@ def test_accuracy_joules_and_both_each_with_an_interval(server, own_home, reques
     done = ask(server, "--max-queries", "8", "--set", "max_tokens=8", "--set", "logprobs=true", "--json")
     found = json.loads(done.stdout)
     assert found["statuses"] == {"ok": 8}
+    assert {item["attempts"] for item in found["levels"][0]["items"]} == {1}, "it closes connections that it keeps"
     assert 8 <= found["output_tokens"] <= 64 and found["tokens_counted_by"] == "usage"
     assert found["boundary"]["name"] == "server"
     assert found["accuracy"]["n"] == 8 and between(found["accuracy"])

@@ -172,6 +172,28 @@ def test_a_device_and_a_span_have_one_colour_in_charts_bars_and_flames(open_page
     assert found and found == {name: drawn[name] for name in found}
 
 
+def test_wall_and_chips_have_the_colours_of_their_curves(open_page, pages):
+    page = of(open_page, pages, "wall")
+    curves = page.eval_on_selector_all(
+        '[data-chart="power"] .legend .swatch', "all => all.map((one) => getComputedStyle(one).backgroundColor)"
+    )
+    bars = page.eval_on_selector_all("#wall .bar", "all => all.map((one) => getComputedStyle(one).backgroundColor)")
+    names = page.eval_on_selector_all('[data-chart="power"] .legend button', "all => all.map((one) => one.textContent)")
+    assert dict(zip(names, curves, strict=True)) == {"gpu.0": bars[1], "wall": bars[0]} and bars[2] not in curves
+
+
+def test_how_an_item_ended_has_no_colour_of_a_device(open_page, pages):
+    page = of(open_page, pages, "batch")
+    colour = "all => all.map((one) => getComputedStyle(one).backgroundColor)"
+    devices = page.eval_on_selector_all('[data-chart="power"] .legend [aria-pressed=true] .swatch', colour)
+    assert set(page.eval_on_selector_all("#batch .cockpit .key .swatch", colour)).isdisjoint(devices)
+
+
+def test_items_of_a_batch_are_not_phases_too(open_page, pages):
+    page = of(open_page, pages, "batch")
+    assert "i5" not in page.inner_text("#phases") if page.query_selector("#phases") else True
+
+
 @pytest.mark.parametrize("size", [None, PHONE])
 def test_the_share_of_a_flame_is_seen_beside_a_long_name(open_page, pages, size):
     page = of(open_page, pages, "batch", **({} if size is None else {"viewport": size}))
@@ -236,6 +258,9 @@ def test_the_cockpit_of_a_batch_can_be_searched_sorted_and_opened(open_page, pag
     page.fill("#batch input[type=search]", "FAILED exit")
     assert page.eval_on_selector_all("#batch .items tbody th", names) == ["i3"]
     page.fill("#batch input[type=search]", "")
+    page.click("#batch button.link >> text=exit code 4")
+    assert page.eval_on_selector_all("#batch .items tbody th", names) == ["i3"], "the items of that cause"
+    page.fill("#batch input[type=search]", "")
     page.click("#batch .items button.sort >> text=Time")
     page.click("#batch .items button.sort >> text=Time")
     assert page.eval_on_selector_all("#batch .items tbody th", names)[0] == "i5", "the slowest first"
@@ -273,7 +298,7 @@ def test_models_have_their_drawings(open_page, pages):
     open_all(page)
     rows = "all => all.map((one) => Number(one.lastElementChild.textContent)).reduce((a, b) => a + b, 0)"
     assert page.eval_on_selector_all("#llm .small-plot:first-child tbody tr", rows) == 60, "every query is in a bin"
-    assert "50.0 %" in page.inner_text("#models")
+    assert "50 % ± 13" in page.inner_text("#models")
 
 
 def test_a_model_has_the_colour_of_its_run(open_page, pages):

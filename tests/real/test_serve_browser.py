@@ -23,6 +23,7 @@ from everywatt.tape.writer import TapeWriter
 pytest.importorskip("uvicorn")
 
 RUNS = 200
+LONG_MS = 240_000  # waits end with what they wait for; a machine with ten times the work it can do is as slow as this
 
 pytestmark = IN_A_BROWSER
 
@@ -123,7 +124,7 @@ def listed(page):
 
 def whole_list(page, count="200 runs"):
     page.wait_for_function(
-        "(count) => document.querySelector('.count').textContent === count", arg=count, timeout=60_000
+        "(count) => document.querySelector('.count').textContent === count", arg=count, timeout=LONG_MS
     )
     return page
 
@@ -235,13 +236,13 @@ def test_a_run_that_is_not_there(browser, site):
 
 def test_the_machine_moves(show, picture):
     page = show("/live")
-    page.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 12", timeout=60_000)
+    page.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 12", timeout=LONG_MS)
     watts = page.evaluate("everywatt.board.lines.get('power gpu.0').mean.filter((value) => !Number.isNaN(value))")
     # Until the recorder has found when the card publishes there is no power, instead of a wild one.
     assert all(90 < value < 310 for value in watts), watts
     assert max(watts) - min(watts) > 50, "the square of 100 W and 300 W"
     before = page.evaluate("[everywatt.board.view.b, everywatt.board.made.get('power').plot.scales.x.max]")
-    page.wait_for_function("(then) => everywatt.board.view.b > then + 1.5", arg=before[0], timeout=20_000)
+    page.wait_for_function("(then) => everywatt.board.view.b > then + 1.5", arg=before[0], timeout=LONG_MS)
     after = page.evaluate("[everywatt.board.view.b, everywatt.board.made.get('power').plot.scales.x.max]")
     assert after[1] > before[1] + 1.5 and after[0] == pytest.approx(after[1])
     assert coloured(page, "power") > 100
@@ -261,17 +262,17 @@ def test_the_machine_moves(show, picture):
 def test_a_run_that_is_being_written_grows(show, home, picture):
     with growing(home / "20991231-000000-now") as finish:
         page = show("/run/20991231-000000-now")
-        page.wait_for_function("() => everywatt.board?.lines.get('power cpu.0')?.t.length >= 4", timeout=30_000)
+        page.wait_for_function("() => everywatt.board?.lines.get('power cpu.0')?.t.length >= 4", timeout=LONG_MS)
         before = page.evaluate("everywatt.board.snapshot.energy.joules")
         page.wait_for_function(
-            "(then) => everywatt.board.snapshot.energy.joules > then + 100", arg=before, timeout=30_000
+            "(then) => everywatt.board.snapshot.energy.joules > then + 100", arg=before, timeout=LONG_MS
         )
         assert page.evaluate("everywatt.board.snapshot.power_w") == pytest.approx(60.0, rel=0.05)
         page.wait_for_selector("#live-charts canvas")
         page.wait_for_selector("#summary")
         picture(page, "serve-run-live.png", full_page=True)
         finish()
-        page.wait_for_function("() => !everywatt.board", timeout=30_000)
+        page.wait_for_function("() => !everywatt.board", timeout=LONG_MS)
         page.wait_for_selector(READY, state="attached")
         assert page.query_selector("#live-charts") is None, "it ended, and is a report now"
     for file in (home / "20991231-000000-now").iterdir():
@@ -289,7 +290,7 @@ def test_light_and_dark(show, picture):
     page.wait_for_selector(READY, state="attached")
     assert brightness(page) > 230, "the choice goes along"
     live = show("/live", color_scheme="dark")
-    live.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 4", timeout=60_000)
+    live.wait_for_function("() => everywatt.board.lines.get('power gpu.0')?.t.length >= 4", timeout=LONG_MS)
     picture(live, "serve-live-dark.png", full_page=True)
 
 
@@ -297,7 +298,7 @@ def test_on_a_phone(show, picture):
     for path, name in (("/", "list"), ("/run/whole.tape", "run"), ("/live", "live")):
         page = show(path, viewport=PHONE, has_touch=True, device_scale_factor=2)
         if name == "live":
-            page.wait_for_selector('[data-chart="power"] canvas', timeout=60_000)
+            page.wait_for_selector('[data-chart="power"] canvas', timeout=LONG_MS)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
         picture(page, f"serve-phone-{name}.png")
     page = show("/", viewport=PHONE)
@@ -312,7 +313,7 @@ def test_no_serious_fault_of_accessibility(show, browser, site, scheme):
     for path in ("/?q=job12", compared, "/live"):
         page = show(path, color_scheme=scheme, bypass_csp=True)
         if path == "/live":
-            page.wait_for_selector('[data-chart="power"] canvas', timeout=60_000)
+            page.wait_for_selector('[data-chart="power"] canvas', timeout=LONG_MS)
             page.click("text=Pause")
         assert serious_faults(page) == []
         assert scheme == "dark" or keyboard_faults(page) == []

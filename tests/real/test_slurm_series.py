@@ -9,6 +9,7 @@ from ports import free_port
 from stored_series import T0
 
 from everywatt.cli.main import main
+from everywatt.net.api import ApiClient
 from everywatt.slurm.site.from_series import jobs_of_series
 from everywatt.slurm.site.totals import Wanted
 
@@ -28,7 +29,7 @@ def victoria(engines) -> str:
 @pytest.mark.parametrize("server", ["victoria", "prometheus"])
 def test_jobs_and_their_joules(server: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(server)
-    rows = jobs_of_series(url, Wanted(T0, T0 + 6 * 3600), "id")
+    rows = jobs_of_series(ApiClient(url), Wanted(T0, T0 + 6 * 3600), "id")
     told = [(row["job_id"], row["user"], row["account"], row["nodes"], row["energy_uj"]) for row in rows]
     assert told[0] == (12, "ada", "phys", ["n1", "n2"], 108_000_000_000)
     # Job 13 had 18 kJ when the day began, and 72 at its end.
@@ -37,7 +38,7 @@ def test_jobs_and_their_joules(server: str, request: pytest.FixtureRequest) -> N
     assert rows[0]["low_uj"] is None and rows[0]["idle_uj"] is None
     assert rows[0]["start_s"] == pytest.approx(T0 + 3600, abs=30)
     assert rows[0]["end_s"] == pytest.approx(T0 + 7200, abs=330)  # a server repeats a value for five minutes
-    assert [row["job_id"] for row in jobs_of_series(url, Wanted(T0, T0 + 6 * 3600, user="ada"))] == [12]
+    assert [row["job_id"] for row in jobs_of_series(ApiClient(url), Wanted(T0, T0 + 6 * 3600, user="ada"))] == [12]
 
 
 def test_the_command(victoria: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +48,7 @@ def test_the_command(victoria: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert out[1].split()[:3] == ["12", "ada", "phys"] and "108.0 kJ" in out[1]
     assert main([*words, "--json"]) == 0
     energy = json.loads(capsys.readouterr().out)["jobs"][0]["energy"]
-    assert (energy["low"], energy["notes"]) == (None, ["from time series: no interval, no idle share"])
+    assert (energy["low"], energy["notes"]) == (None, ["from time series: no idle share"])
     assert main([*words, "--by", "user"]) == 2
 
 

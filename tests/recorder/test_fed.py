@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fake_clock import FakeClock
+
 from everywatt.core.channels import Channel, Domain, GroupInfo, Kind, Row
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 

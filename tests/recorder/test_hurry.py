@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Cadence, GroupInfo
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.recorder.source import Source
 
 

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from fault_plans import LASTING, Outcome, Plan, Program
 from faulty_io import Fault
 from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
-from everywatt.core.clocks import FakeClock
 from everywatt.recorder.server import Server
 from everywatt.recorder.wire import SOCKET
 

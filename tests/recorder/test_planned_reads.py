@@ -6,8 +6,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+from fake_clock import FakeClock
+
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.core.clocks import FakeClock
 from everywatt.recorder.phase_lock import Tracker
 from everywatt.recorder.schedule import PlannedReads, Schedule, plan
 from everywatt.recorder.source import Source

@@ -4,9 +4,9 @@ import socket
 from types import SimpleNamespace
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import FakeClock
-from everywatt.recorder.server import REST_NS, Server, Tape
+from everywatt.recorder.server import REST_NS, OpenTape, Server
 
 
 class Source:
@@ -36,7 +36,7 @@ def finished(server: Server, *sensors: list[Source], tables: tuple[Source, ...] 
     for source in everything:
         server.schedule.add(source, 1, 0)
     session = SimpleNamespace(sources=everything, finish=lambda meter, written: None, started_ns=0)
-    server.tapes[1] = Tape(session, None, server.cost())  # type: ignore[arg-type]
+    server.tapes[1] = OpenTape(session, None, server.cost())  # type: ignore[arg-type]
     server._finish(1)
 
 

@@ -8,11 +8,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row, fresh
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.recorder.server import Server, Tape
+from everywatt.recorder.server import OpenTape, Server
 from everywatt.recorder.session import Session
 from everywatt.recorder.source import Source
 from everywatt.recorder.wire import Connection
@@ -168,7 +169,7 @@ def test_a_suspend_is_seen_by_the_boot_clock(tmp_path: Path, clock: FakeClock) -
     ours, theirs = socket.socketpair()
     server = Server(listener, clock)
     session = Session(tmp_path / "a.tape", {}, NS // 10, clock)
-    server.tapes[1] = Tape(session, Connection(ours), server.cost())
+    server.tapes[1] = OpenTape(session, Connection(ours), server.cost())
     server._enrol(session, Source(Counter(clock), clock))
     clock.advance(0.1)
     server._note_pause(clock.monotonic_ns())

@@ -40,7 +40,9 @@ def test_a_device_has_the_colour_that_it_has_on_a_page(run, tmp_path):
 @pytest.fixture(scope="module")
 def model_run(tmp_path_factory):
     """Queries of 10 to 49 tokens that cost 2 J and 0.5 J a token, at 20 W."""
-    from everywatt.bench.llm.records import Answer, Journal, Record, write_plan
+    from everywatt.bench.experiment import JsonLines
+    from everywatt.bench.llm.plan import LlmPlan, Questions
+    from everywatt.bench.llm.records import QUERIES, Answer, Record
     from everywatt.core.channels import Channel, Domain, Kind
     from everywatt.meters.series import Part, Table, group, write_part
 
@@ -54,13 +56,13 @@ def model_run(tmp_path_factory):
         at, joules = at + round(owed / 20 * 1e9), joules + owed
         table.add(at, [joules])
     write_part(folder / "h-0001.tape", Part([table], spans=spans), [folder], {})
-    journal = Journal(folder)
+    journal = JsonLines(folder / QUERIES)
     for n, (_, start, end, _) in enumerate(spans):
         first = start - 10**18 + 10**9
         answer = Answer("ok", "x", sent_ns=first, ended_ns=first + end - start, input_tokens=0, output_tokens=10 + n)
-        journal.add(Record(f"i{n}", "concurrency 1", f"{n + 1:08x}", answer))
+        journal.write(Record(f"i{n}", "concurrency 1", f"{n + 1:08x}", answer).to_dict())
     journal.close()
-    write_plan(folder, {"model": "m", "client": {"client": "x"}, "dataset": {"name": "d"}, "boundary": "machine"})
+    LlmPlan("m", client={"client": "x"}, dataset=Questions("d"), boundary="machine").write(folder)
     return everywatt.load(folder)
 
 

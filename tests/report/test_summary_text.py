@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
 from machines import write_machine
+from tapes import counter_group, gauge_group, rows, write_tape
 
 import everywatt
 from everywatt.api.run import Run
@@ -10,8 +12,8 @@ from everywatt.core.budget import Budget, Term
 from everywatt.core.energy import Energy
 from everywatt.core.spans import Span
 from everywatt.ledger.owners import Entry, Owner, OwnerKind, Part
-from everywatt.report.ledger_text import owner_amounts
-from everywatt.report.text import summary
+from everywatt.ledger.text import LedgerReport, owner_amounts
+from everywatt.report.text import RunList, RunSums, Why, causes, summary
 
 
 def test_a_run_without_a_reading_inside_has_a_mean_and_no_extremes(tmp_path, monkeypatch):
@@ -55,3 +57,43 @@ def test_owners_have_the_digits_of_the_interval_of_their_sum(tmp_path):
         for name, microjoules in (("a", 28_211_400), ("b", 2_702_300))
     )
     assert owner_amounts([one, other], 5) == [("a", "28.2 J (18.2 … 38.3)"), ("b", " 2.7 J (0.0 … 12.8)")]
+
+
+@pytest.fixture
+def partly(tmp_path):
+    """40 W of a package for 10 s, beside a card that gave no reading."""
+    groups = [(counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1)), (gauge_group(), 0.1, [])]
+    return everywatt.load(write_tape(tmp_path / "box-0001.tape", groups, [("run", 0, 10, None, {"role": "run"})]))
+
+
+def test_mean_power_is_that_of_the_devices_with_a_figure(partly):
+    assert "mean 40.00 W of the observed time" in "\n".join(summary(partly))
+
+
+def test_lists_say_where_a_figure_does_not_cover_the_run(partly):
+    assert "400.0 J (coverage 50.0 %)" in RunList(partly.path, [(partly, partly.energy())]).tables()[0].text()
+    assert "400.0 J (coverage 50.0 %)" in RunSums([("a=b", [partly])]).tables()[0].text()
+
+
+def test_spans_that_did_not_end_have_no_duration(tmp_path):
+    groups = [(counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))]
+    spans = [("run", 0, 10, None, {"role": "run"}), ("open", 4, None, "s0", {}), ("step", 1, 2, "s0", {})]
+    run = everywatt.load(write_tape(tmp_path / "x.tape", groups, [*spans, ("step", 5, None, "s0", {})]))
+    text = "\n".join(summary(run))
+    assert "open: 240.0 J, not ended" in text
+    assert "step ×2: 240.0 J in 1.00 s, 1 of them not ended" in text
+
+
+def test_what_holds_for_several_devices_is_one_line(tmp_path):
+    watts = {name: [50.0] * 6 for name in ("cpu.0", "gpu.0", "gpu.1")}
+    run = everywatt.load(write_machine(tmp_path / "box-0001.tape", watts, seconds=6))
+    reason = "the gain and offset of this sensor are unknown; the interval covers sampling only"
+    assert f"  ! cpu.0, gpu.0, gpu.1: {reason}" in summary(run)
+    assert f"! cpu.0, gpu.0, gpu.1: {reason}" in Why("x", run.energy(), []).tables()[1].notes
+    assert "! gpu.0, gpu.1: no process on it was recorded" in LedgerReport("x", run.ledger()).tables()[1].notes
+
+
+def test_a_cure_that_would_not_help_is_not_given():
+    energy = Energy(100.0, Budget((Term("edges", "e", 1.0), Term("gain", "g", 30.0))))
+    cures = {cause.source: cause.cure for cause in causes(energy, 10.0)}
+    assert cures["edges"] == "" and "calibrate" in cures["gain"]

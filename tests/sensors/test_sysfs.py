@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Channel, GroupInfo, Kind
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import SensorError
 from everywatt.sensors.sysfs import NumberFile, ValueGroup
 

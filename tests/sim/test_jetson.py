@@ -15,9 +15,11 @@ from virtual_world import VirtualWorld
 from everywatt.api.meter import Meter, missed
 from everywatt.api.run import load
 from everywatt.core.machine import Machine
+from everywatt.sensors import child
 from everywatt.sensors.base import Request
+from everywatt.sensors.jetson import tegrastats
 from everywatt.sensors.jetson.jetson import Jetson
-from everywatt.sensors.jetson.tegrastats import INTERVAL_MS, Tegrastats
+from everywatt.sensors.jetson.tegrastats import INTERVAL_MS
 from everywatt.sim.jetson import Board, line
 
 SOURCE = str(Path(__file__).resolve().parents[2] / "src")
@@ -98,7 +100,8 @@ def with_tegrastats(tmp_path: Path, rails: dict[str, str], *faults: str):
         def start(*_: object) -> VirtualChild:
             return VirtualChild(board, world, waiting.pop(0) if waiting else "")
 
-        patch.setitem(Tegrastats.__init__.__kwdefaults__, "start", start)
+        for module in (child, tegrastats):
+            patch.setattr(module, "Child", start)
         yield world, board
 
 

@@ -43,7 +43,8 @@ def test_power_polled_at_1_khz_follows_its_window_and_duty_cycle(sim_machine, in
         return truth.energy_j(end - window, end) / window * 1e3
 
     follows(lab, rows, milliwatts, 1.0)
-    assert len({reading for _, _, reading in rows}) >= 5
+    # Eight publications at least; of the square's, as few as two may have an edge in their window, by where it starts.
+    assert len({reading for _, _, reading in rows}) >= 3
 
 
 def test_gain_offset_and_two_averages(sim_machine, inside):

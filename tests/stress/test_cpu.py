@@ -5,7 +5,7 @@ import time
 import pytest
 
 from everywatt.stress import KINDS, Load, parse_shape, play, shaped
-from everywatt.stress.cpu import ROUND_NS, Instructions, prepare, stream_bytes
+from everywatt.stress.cpu import ROUND_NS, Instructions, Kind, prepare, stream_bytes, with_rounds
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +75,22 @@ def test_a_look_at_the_clock_comes_every_fifth_of_a_millisecond(name):
             kind.work()
         took.append(time.process_time_ns() - began)
     assert ROUND_NS / 20 < sorted(took)[4] < ROUND_NS * 20
+
+
+def test_a_pause_while_work_is_prepared_does_not_change_how_often_the_clock_is_read():
+    """A cold cache or another thread of the process may take a millisecond once; after it a round takes 1 µs."""
+    now_ns, looks = 0, 0
+
+    def clock():
+        nonlocal now_ns, looks
+        looks += 1
+        if looks == 2:
+            now_ns += 1_000_000
+        return now_ns
+
+    def work():
+        nonlocal now_ns
+        now_ns += 1_000
+
+    kind = with_rounds(Kind(work, operations=1), clock)
+    assert kind.rounds == pytest.approx(ROUND_NS / 1_000, rel=0.05)

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from everywatt.core.clocks import NS, FakeClock
+from fake_clock import FakeClock
+
+from everywatt.core.clocks import NS
 from everywatt.fleet.exporting import SAMPLES
 from everywatt.tape.writer import TapeWriter
 

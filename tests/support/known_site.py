@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from everywatt.slurm.schema import DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
+from everywatt.slurm.schema import NODE_ENDS, DeviceEnergy, GpuUse, JobOnNode, NodeHour, StepEnergy
 from everywatt.slurm.site.store import Store
 
 T0 = 1_794_700_800.0  # 2026-11-15T00:00Z
@@ -75,7 +75,13 @@ def hours() -> list[NodeHour]:
         at = int(T0 + hour * HOUR)
         total = jobs_uj + 700_000_000_000 + 300_000_000_000
         rows.append(NodeHour(at, "n1", "cpu.0", "package", "rapl", total, jobs_uj, 7 * 10**11, 3 * 10**11, 1.0))
-    return [replace(row, from_s=float(row.hour_s), to_s=row.hour_s + HOUR) for row in rows]
+    return [replace(row, from_s=float(row.hour_s), to_s=row.hour_s + HOUR, **ends(row)) for row in rows]
+
+
+def ends(row: NodeHour) -> dict[str, int]:
+    """Intervals of 3 % to both sides."""
+    amounts = {name: getattr(row, amount) for name, amount in NODE_ENDS.items()}
+    return {name: uj * (97 if "_low_" in name else 103) // 100 for name, uj in amounts.items()}
 
 
 def make(path: Path) -> Store:

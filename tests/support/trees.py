@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+from fake_clock import FakeClock
 from tapes import counter_group
 
 from everywatt.core.channels import Row
-from everywatt.core.clocks import NS, FakeClock, take_anchor
+from everywatt.core.clocks import NS, take_anchor
 from everywatt.core.spans import Span
 from everywatt.tape.writer import TapeWriter
 

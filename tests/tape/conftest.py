@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
-from everywatt.core.clocks import FakeClock, take_anchor
+from everywatt.core.clocks import take_anchor
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape.writer import TapeWriter
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import UsageError
 from everywatt.tape.accumulate import Accumulator
 from everywatt.tape.columns import load_columns, read_times, ticks_by_frame

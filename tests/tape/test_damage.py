@@ -7,8 +7,8 @@ import struct
 import zlib
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import NotATape, TapeDamaged, TapeError, TapeTooNew
 from everywatt.tape import codec, schema
 from everywatt.tape.columns import load_columns

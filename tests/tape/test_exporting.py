@@ -8,8 +8,8 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import MissingExtra, RunExists, UsageError
 from everywatt.tape.columns import load_columns
 from everywatt.tape.exporting import KINDS, export, iso

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 import everywatt.core
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import RunExists, TapeError
 from everywatt.tape import places
 from everywatt.tape.columns import load_columns

@@ -1,9 +1,9 @@
 """A follower tells every row once: while the tape is written, when it is sealed, and where it is long."""
 
 import pytest
+from fake_clock import FakeClock
 from tapes import at, counter_group, rows
 
-from everywatt.core.clocks import FakeClock
 from everywatt.tape.following import Follower
 from everywatt.tape.reader import Tape
 from everywatt.tape.writer import TapeWriter

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_clock import FakeClock
 from tapes import at, counter_group, rows
 
-from everywatt.core.clocks import FakeClock
 from everywatt.tape import columns
 from everywatt.tape.columns import Columns, grown_columns, load_columns
 from everywatt.tape.reader import Tape

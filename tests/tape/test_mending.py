@@ -163,6 +163,23 @@ def test_a_reader_keeps_a_tape_as_it_is(recorder, tmp_path):
     assert seal_left(path)
 
 
+def test_a_tape_of_another_user_is_read_and_not_written(recorder, tmp_path, monkeypatch):
+    path = tmp_path / "a.tape"
+    kill(recorder(path))
+    age(path)
+    before = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
+    monkeypatch.setattr("everywatt.tape.mending.user_id", lambda: path.stat().st_uid + 1)
+    run = load(path)
+    assert run.energy(between=(0, 4.9)).joules == pytest.approx(49_000)
+    assert not run.tapes[0].sealed and "not sealed" in run.trouble[0]
+    for tape in run.tapes:
+        tape.close()
+    after = {file.name: (file.stat().st_size, file.stat().st_mtime_ns) for file in tmp_path.iterdir()}
+    assert {name: after[name] for name in before if not name.endswith("-shm")} == {
+        name: found for name, found in before.items() if not name.endswith("-shm")
+    }, "its index of the log is shared memory, which every reader of SQLite marks"
+
+
 def test_what_has_lost_something_stays_unsealed_and_says_so(recorder, tmp_path):
     """Without its log a tape must go on saying that rows may be missing."""
     path = tmp_path / "a.tape"

@@ -1,8 +1,8 @@
 """A tape as a live sensor: the same channels and the same totals."""
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import FakeClock
 from everywatt.core.machine import Machine
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request, State

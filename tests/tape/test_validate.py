@@ -2,7 +2,8 @@
 
 import sqlite3
 
-from everywatt.core.clocks import FakeClock
+from fake_clock import FakeClock
+
 from everywatt.core.spans import Span
 from everywatt.tape import schema
 from everywatt.tape.accumulate import Cum, pack_cum

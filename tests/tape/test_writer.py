@@ -5,8 +5,8 @@ import random
 import sqlite3
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import RunExists, TapeError, UsageError
 from everywatt.core.spans import Span
 from everywatt.tape.columns import load_columns

@@ -12,8 +12,8 @@ from everywatt.core.errors import UsageError
 @pytest.mark.parametrize("name", ["arithmetic", "multiple-choice", "instructions"])
 def test_a_bundled_set_has_a_thousand_items_and_is_always_the_same(name):
     one, again = load_dataset(name), load_dataset(name)
-    assert len(one.items) == 1000 and one.fingerprint == again.fingerprint
-    assert load_dataset(name, {"seed": "7"}).fingerprint != one.fingerprint
+    assert len(one.items) == 1000 and one.about.sha256 == again.about.sha256
+    assert load_dataset(name, {"seed": "7"}).about.sha256 != one.about.sha256
     assert load_dataset(name, {"n": "10"}).items == one.items[:10]
     # An item that is asked twice tells nothing new.
     assert len({item.prompt for item in load_dataset(name, {"n": "3000"}).items}) == 3000

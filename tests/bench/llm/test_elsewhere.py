@@ -3,6 +3,7 @@
 import pytest
 
 from everywatt.api.run import load
+from everywatt.bench.llm.plan import LlmPlan, ServerTape
 from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.bench.llm.result import bill_elsewhere, owed_by
 from everywatt.core.channels import Channel, Domain, Kind
@@ -43,7 +44,7 @@ def records(run):
 
 def there(place, watts, start_s=0.0, end_s=60.0, skew_s=0.0):
     tape(place / "there" / "s-0001.tape", watts, start_s, end_s)
-    return {"path": str(place / "there"), "skew_s": skew_s}
+    return ServerTape(str(place / "there"), skew_s)
 
 
 def test_queries_are_charged_with_what_the_servers_host_drew(place):
@@ -53,7 +54,7 @@ def test_queries_are_charged_with_what_the_servers_host_drew(place):
     assert [query.energy.value for query in owed.queries.values()] == pytest.approx([200.0, 100.0, 400.0], rel=1e-3)
     assert "from its own tape" in owed.about
     # Constant power: a clock that is off by half a second changes nothing.
-    again = bill_elsewhere(run, records(run), {"path": str(place / "there"), "skew_s": 0.5})
+    again = bill_elsewhere(run, records(run), ServerTape(str(place / "there"), 0.5))
     assert again.gross.half_width == pytest.approx(owed.gross.half_width, abs=0.5)
 
 
@@ -73,10 +74,10 @@ def test_a_tape_that_does_not_cover_the_queries_is_refused(place):
     owed = bill_elsewhere(run, records(run), there(place, lambda t: 100.0, start_s=11.0))
     assert owed.gross.joules is None
     assert "does not cover 1 of 3 queries" in owed.gross.refused
-    owed = owed_by(run, records(run), {"server_tape": {"path": str(place / "nowhere"), "skew_s": 0.1}})
+    owed = owed_by(run, records(run), LlmPlan(server_tape=ServerTape(str(place / "nowhere"), 0.1)))
     assert "cannot be read" in owed.gross.refused
 
 
 def test_without_a_tape_a_server_elsewhere_has_no_energy(place):
     run = load(place / "here")
-    assert owed_by(run, records(run), {"no_energy": "the server is on another host"}).gross.joules is None
+    assert owed_by(run, records(run), LlmPlan(no_energy="the server is on another host")).gross.joules is None

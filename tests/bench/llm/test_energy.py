@@ -12,9 +12,10 @@ from machines import Process, write_machine
 from sse_server import running
 
 from everywatt.api.run import load
+from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import asked_of, bill
 from everywatt.bench.llm.metrics import metrics
-from everywatt.bench.llm.records import OK, Answer, Journal, Record, read_records
+from everywatt.bench.llm.records import OK, QUERIES, Answer, Record, read_records
 from everywatt.bench.llm.result import conditions
 from everywatt.bench.llm.rows import query_rows
 from everywatt.core.channels import Channel, Domain, Kind
@@ -126,13 +127,15 @@ def test_queue_prefill_and_decode_are_three_amounts(tmp_path):
     an idle of 10 W."""
     run, records = tape_of(tmp_path, *((0.0, [n + (k + 1) / 10 for k in range(10)]) for n in range(3)))
     last = bill(run, records, "machine").queries[records[2].span]
-    assert last.queue_j == pytest.approx(10 / 3 + 5, rel=0.03)
-    assert last.prefill_j == pytest.approx(11.0, rel=0.1) and last.decode_j == pytest.approx(99.0, rel=0.02)
-    assert last.queue_j + last.prefill_j + last.decode_j == pytest.approx(last.energy.value, abs=1e-5)
+    assert last.phases["queue"][0] == pytest.approx(10 / 3 + 5, rel=0.03)
+    assert last.phases["prefill"][0] == pytest.approx(11.0, rel=0.1) and last.phases["decode"][0] == pytest.approx(
+        99.0, rel=0.02
+    )
+    assert sum(joules for joules, _ in last.phases.values()) == pytest.approx(last.energy.value, abs=1e-5)
     # What the server says itself of the time that it read goes before: half of that wait was not in the queue.
     told = [replace(one, answer=replace(one.answer, server={"prompt_ms": 100.0})) for one in records[:2]]
     told.append(replace(records[2], answer=replace(records[2].answer, server={"prompt_ms": 1050.0})))
-    assert bill(run, told, "machine").queries[records[2].span].queue_j < 10 / 3 + 5 - 4
+    assert bill(run, told, "machine").queries[records[2].span].phases["queue"][0] < 10 / 3 + 5 - 4
 
 
 def test_the_idle_of_a_card_that_the_server_does_not_use_is_not_charged(tmp_path):
@@ -170,9 +173,9 @@ def test_an_attempt_that_failed_before_resume_is_charged_to_its_query(tmp_path):
     """The same item twice, a second each at 110 W: the first attempt failed, and the second was answered."""
     run, (first, second) = tape_of(tmp_path, (0.0, [0.1, 1.0]), (1.0, [1.1, 2.0]))
     failed = replace(first, answer=replace(first.answer, status="failed"))
-    journal = Journal(tmp_path)
+    journal = JsonLines(tmp_path / QUERIES)
     for one in (failed, replace(second, id=first.id)):
-        journal.add(one)
+        journal.write(one.to_dict())
     journal.close()
     (record,) = read_records(tmp_path)
     assert record.ok and record.earlier == (failed,)

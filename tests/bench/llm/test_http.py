@@ -69,6 +69,16 @@ def test_a_connection_that_the_server_closed_meanwhile_is_not():
     assert [(one.status, one.text) for one in answers] == [("ok", "one"), ("ok", "two")]
 
 
+def test_a_kept_connection_that_the_server_closes_costs_no_attempt():
+    """llama.cpp promises to keep a connection and closes it after every streamed answer."""
+    with Talker([says("one"), b""], [says("two"), b""], [says("three")]) as server:
+        answers = asked(f"http://127.0.0.1:{server.port}", 3, retries="0")
+    assert [(one.status, one.text, one.attempts) for one in answers] == [
+        ("ok", "one", 1), ("ok", "two", 1), ("ok", "three", 1)
+    ]  # fmt: skip
+    assert all(one.began_ns <= one.sent_ns < one.piece_ns[0] for one in answers)
+
+
 def test_a_connection_that_broke_before_an_answer_is_tried_again():
     with Talker([b""], [says("later")]) as server:
         (answer,) = asked(f"http://127.0.0.1:{server.port}")

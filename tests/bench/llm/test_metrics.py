@@ -5,14 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.energy import Bill, QueryEnergy, refused
 from everywatt.bench.llm.figure import Figure
 from everywatt.bench.llm.metrics import metrics
 from everywatt.bench.llm.records import (
+    QUERIES,
     SCORES,
     Answer,
     Item,
-    Journal,
     Record,
     Score,
     read_records,
@@ -39,7 +40,8 @@ def record(n, verdict="right", tokens=10, status="ok"):
 
 
 def bill(n, ticks=5, share=0.1):
-    queries = {f"s{k}": QueryEnergy(energy(10.0), 6.0, 2.0, 8.0, ticks, ticks) for k in range(n)}
+    phases = {"queue": (0.0, 0), "prefill": (2.0, ticks), "decode": (8.0, ticks)}
+    queries = {f"s{k}": QueryEnergy(energy(10.0), 6.0, phases) for k in range(n)}
     return Bill(energy(10.0 * n, share), energy(6.0 * n), energy(1.0), "server", "about", queries, 2.0 * n, 0.1)
 
 
@@ -135,7 +137,8 @@ def test_failures_are_told_with_their_reasons():
 
 def test_figures_over_the_covered_queries_say_how_many():
     mixed = bill(8)
-    short = {f"s{n}": replace(mixed.queries[f"s{n}"], prefill_ticks=1) for n in range(3)}
+    hardly = {**mixed.queries["s0"].phases, "prefill": (2.0, 1)}
+    short = {f"s{n}": replace(mixed.queries[f"s{n}"], phases=hardly) for n in range(3)}
     found = metrics("c", [record(n) for n in range(8)], replace(mixed, queries={**mixed.queries, **short}))
     prefill = found.figures["prefill_energy"]
     assert prefill.value == pytest.approx(5 * 2.0) and "5 of 8 queries" in prefill.formula
@@ -199,7 +202,7 @@ def swept(rates, costs):
 
 
 def test_the_knee_is_where_more_load_stops_paying():
-    assert knee(swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7)))["level"] == "concurrency 2"
+    assert knee(swept((10, 40, 50, 55), (10.0, 3.0, 2.8, 2.7))).level == "concurrency 2"
     # A hump above the line is no knee, and two points make no curve.
     assert knee(swept((10, 20, 30), (3.0, 3.5, 2.0))) is None
     assert knee(swept((10, 20), (3.0, 2.0))) is None
@@ -227,11 +230,11 @@ def test_repeats_tell_how_much_a_figure_varies():
 
 
 def test_scores_that_come_later_are_read_with_their_records(tmp_path):
-    journal = Journal(tmp_path)
+    journal = JsonLines(tmp_path / QUERIES)
     early = replace(record(1), score=None)
-    journal.add(early)
+    journal.write(early.to_dict())
     journal.close()
-    scores = Journal(tmp_path, SCORES)
+    scores = JsonLines(tmp_path / SCORES)
     scores.write(score_entry(early, Score("unevaluated")))
     scores.write(score_entry(early, Score("right", how="judge wise")))
     scores.write(score_entry(replace(early, span="another"), Score("wrong")))
@@ -244,9 +247,9 @@ ASKED = Item("i", "2 + 2?", "4", "exact", rules={"n": 1}, meta={"topic": "sums",
 
 
 def test_a_record_holds_what_was_asked(tmp_path):
-    journal = Journal(tmp_path)
-    journal.add(replace(record(0), asked=ASKED))
-    journal.add(replace(record(1), asked=ASKED).masked())
+    journal = JsonLines(tmp_path / QUERIES)
+    journal.write(replace(record(0), asked=ASKED).to_dict())
+    journal.write(replace(record(1), asked=ASKED).masked().to_dict())
     journal.close()
     assert (tmp_path / "queries.jsonl").stat().st_mode & 0o077 == 0, "others may not read what was asked and answered"
     whole, masked = read_records(tmp_path)

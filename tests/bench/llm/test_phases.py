@@ -77,8 +77,8 @@ def test_phases_are_what_the_server_did_in_them(served) -> None:
     owed, records, truths = served
     truth = truth_j(truths)
     mine = [owed.queries[record.span] for record in records]
-    assert sum(one.prefill_j for one in mine) == pytest.approx(truth["prefill"], rel=0.05)
-    assert sum(one.decode_j for one in mine) == pytest.approx(truth["decode"], rel=0.05)
+    assert sum(one.phases["prefill"][0] for one in mine) == pytest.approx(truth["prefill"], rel=0.05)
+    assert sum(one.phases["decode"][0] for one in mine) == pytest.approx(truth["decode"], rel=0.05)
 
 
 def test_the_intervals_of_phases_hold_what_the_server_did(served) -> None:

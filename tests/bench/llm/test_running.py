@@ -1,6 +1,7 @@
 """A benchmark of a model in virtual time, on a machine of 50 W: order, times, joules, and what goes wrong."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from virtual_loop import VirtualLoop
@@ -8,10 +9,11 @@ from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
 from everywatt.bench.llm.loads import Level, parse_rate, repeated
+from everywatt.bench.llm.plan import LlmPlan
 from everywatt.bench.llm.records import OK, Answer, Item
 from everywatt.bench.llm.result import evaluate
 from everywatt.bench.llm.rows import LlmResult
-from everywatt.bench.llm.running import LOST, PROBE_WAITS_S, Bench, Plan
+from everywatt.bench.llm.running import LOST, PROBE_WAITS_S, Bench
 from everywatt.core.clocks import NS
 from everywatt.core.errors import MeasurementRefused, UsageError
 
@@ -62,13 +64,13 @@ class Model:
     async def close(self): ...
 
 
-def benched(world, client, levels, queries=8, **plan):
+def benched(world, client, levels, queries=8, idle_s=2.0, warmup=0):
     meter = Meter("llm", sensors=["virtual"], period="20ms")
     items = [Item(f"i{n}", "x") for n in range(queries)]
-    about = {"levels": [level.label for level in levels], "boundary": "machine"}
-    asked = Plan(**{"levels": levels, "warmup": 0, "idle_s": 2.0} | plan)
-    bench = Bench(client, items, asked, meter, about, clock=world.time, loop=lambda: VirtualLoop(world.time))
-    return bench.run(), about
+    plan = LlmPlan(loads=tuple(levels), boundary="machine")
+    asked = {"warmup": warmup, "idle_s": idle_s, "clock": world.time}
+    bench = Bench(client, items, plan, meter, **asked, loop=lambda: VirtualLoop(world.time))
+    return bench.run(), plan
 
 
 def test_each_load_has_its_time_its_joules_and_its_turn(world):
@@ -116,7 +118,7 @@ def test_a_dead_server_ends_the_run_instead_of_failing_every_item(world, width):
 
 def test_notes_of_the_run_and_of_its_only_load_are_both_in_the_json(world):
     outcome, about = benched(world, Model(world, wrong={1: KeyError("choices")}), (Level(1),), warmup=1)
-    (found,) = evaluate(outcome.run, outcome.records, {**about, "warnings": ["of the load"]})
+    (found,) = evaluate(outcome.run, outcome.records, replace(about, warnings=("of the load",)))
     data = LlmResult("run", about, (found,), notes=outcome.notes).to_dict()
     assert "of the load" in data["notes"] and "warm-up 1 got no answer" in data["notes"][0]
 

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from everywatt.bench.experiment import JsonLines
 from everywatt.bench.llm.figure import Share, percentiles, regression, trimmed_mean
 from everywatt.bench.llm.loads import Level, parse_rate, parse_sweep
 from everywatt.bench.llm.metrics import latencies, parse_bounds, within
-from everywatt.bench.llm.records import QUERIES, Answer, Journal, Record, read_records
+from everywatt.bench.llm.records import QUERIES, Answer, Record, read_records
 from everywatt.core.errors import UsageError
 from everywatt.net.http1 import Backoff
 
@@ -76,14 +77,14 @@ def test_loads():
 
 
 def test_half_a_record_is_not_one_and_the_last_of_an_item_counts(tmp_path):
-    journal = Journal(tmp_path)
-    journal.add(Record("a", "l", "s1", Answer("failed")))
-    journal.add(Record("b", "l", "s2", answer()))
+    journal = JsonLines(tmp_path / QUERIES)
+    journal.write(Record("a", "l", "s1", Answer("failed")).to_dict())
+    journal.write(Record("b", "l", "s2", answer()).to_dict())
     journal.close()
     with (tmp_path / QUERIES).open("a") as file:
         file.write('{"id": "c", "level": "l", "ans')
-    journal = Journal(tmp_path)
-    journal.add(Record("a", "l", "s3", answer()))
+    journal = JsonLines(tmp_path / QUERIES)
+    journal.write(Record("a", "l", "s3", answer()).to_dict())
     journal.close()
     found = read_records(tmp_path)
     assert [(one.id, one.span, one.ok) for one in found] == [("b", "s2", True), ("a", "s3", True)]

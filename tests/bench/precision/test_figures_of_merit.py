@@ -1,9 +1,11 @@
 """Scores, probe, labels, endings, layers, Pareto: pure functions against numbers that are known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from precisions import precision_result
 
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal
 from everywatt.bench.precision.layers import REMAINDER, apportion, by_part, part_of
@@ -176,3 +178,28 @@ def test_the_penalty_is_chosen_among_the_items_that_train():
     assert Probe(clear, rare).penalty == max(PENALTIES) and Probe(clear, rare).logits(clear).shape == (120, 3)
     # A class that no item has is never chosen.
     assert set(Probe(clear, 2 * labels).logits(clear).argmax(1)) == {0, 2}
+
+
+def test_figures_that_follow_from_the_energy_have_the_digits_that_its_interval_leaves():
+    result = precision_result()
+    (row, *_), wide = result.rows, replace(result.rows[0].figures.energy, low=2.0, high=61.0)
+    rows = (replace(row, figures=replace(row.figures, energy=wide, power_w=41.234)),)
+    cost, worth, _ = replace(result, rows=rows).tables()
+    cost, worth = (dict(zip(one.headers, one.cells()[0], strict=True)) for one in (cost, worth))
+    assert (cost["power"], cost["samples / J"], worth["correct / J"]) == ("41 W", "0.50", "0.41")
+
+
+def test_a_verdict_on_modelled_energy_says_so_and_cpu_time_leads():
+    result = precision_result()
+
+    def modelled(trial):
+        return replace(trial, energy=replace(trial.energy, pedigree="modelled"))
+
+    measured = [row for row in result.rows if row.figures is not None]
+    rows = [
+        replace(row, figures=replace(row.figures, trials=tuple(map(modelled, row.trials)))) for row in measured
+    ]  # fmt: skip
+    cpu, energy = replace(result, rows=tuple(rows)).verdicts()[-2:]
+    assert cpu == "int8: CPU time: no difference in CPU time larger than 2.0 % compared with fp32"
+    assert energy.startswith("int8 uses 50") and energy.endswith(" less energy than fp32 (modelled)")
+    assert not any("modelled" in line for line in result.verdicts())

@@ -1,6 +1,7 @@
 """With torch: what conversions really are, labels that are refused, hooks, and every layer of GPT-2."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
 from everywatt.bench.precision.variants import load_data_without_torch
-from everywatt.bench.precision.worker import count_calls
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml
@@ -138,6 +138,21 @@ def test_no_hook_stays_and_none_is_there_when_measured(gpt2):
     with pytest.raises(RuntimeError):
         module_times(model.model, lambda: (_ for _ in ()).throw(RuntimeError()), 1, lambda: None)
     assert model.hooks() == 0
+
+
+def count_calls(work):
+    counted = 0
+
+    def count(frame, event, argument):
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
 
 
 def test_a_layer_pass_leaves_a_batch_as_it_was(gpt2):

@@ -61,7 +61,7 @@ def test_joules_tokens_and_verdicts_are_those_of_the_profile(place):
     run = imported(folder, place)
     assert run.energy(span="query").value == pytest.approx(150.0)
     plan, (found,) = evaluate_folder(run)
-    assert (plan["model"], plan["dataset"]["name"], found.queries) == ("tiny", "own", 3)
+    assert (plan.model, plan.dataset.name, found.queries) == ("tiny", "own", 3)
     assert found.bill.gross.value == pytest.approx(150.0) and found.bill.gross.scope == "gpu"
     assert found.accuracy.value == pytest.approx(2 / 3)
     assert found.figures["energy_per_output_token"].value == pytest.approx(0.5)
@@ -71,13 +71,13 @@ def test_joules_tokens_and_verdicts_are_those_of_the_profile(place):
     # The gaps between tokens are not in a profile, so there are none; what it says of them is kept.
     assert found.latency["itl_s"] is None
     assert [s.attributes["latency_metrics.median_itl_ms"] for s in run.spans if s.name == "query"] == [8.5] * 3
-    assert plan["warnings"] == []
+    assert plan.warnings == ()
 
 
 def test_energy_that_the_buffer_truncated_is_flagged(place):
     folder = profile(place / "p", [metrics(300.0, 45.0), metrics(50.0, 10.0)])
     plan, (found,) = evaluate_folder(imported(folder, place))
-    (warning,) = plan["warnings"]
+    (warning,) = plan.warnings
     assert warning.startswith("1 of 2 queries lasted up to ") and "longer than the 30 s" in warning
     assert "truncated, down to 66.7 % of the true value" in warning
     assert warning in found.notes
@@ -87,13 +87,13 @@ def test_a_later_version_with_a_long_buffer_is_not_flagged(place):
     config = {"telemetry_buffer_seconds": 7200, "dataset_id": "own"}
     folder = profile(place / "p", [metrics(300.0, 45.0), metrics(50.0, 10.0)], profiler_config=config)
     plan, _ = evaluate_folder(imported(folder, place))
-    assert plan["warnings"] == []
+    assert plan.warnings == ()
 
 
 def test_a_query_without_energy_is_left_out_of_what_is_divided(place):
     folder = profile(place / "p", [metrics(50.0, 2.0), metrics(None, 3.0), metrics(-1.0, 1.0)])
     plan, (found,) = evaluate_folder(imported(folder, place))
-    assert plan["warnings"] == ["2 of 3 queries have no energy or no duration"]
+    assert plan.warnings == ("2 of 3 queries have no energy or no duration",)
     assert found.figures["energy_per_output_token"].value == pytest.approx(0.5)
     assert found.output_tokens == 300
     assert found.items[1]["joules"] is None
@@ -112,7 +112,7 @@ def test_no_profile_and_several_models_are_said(place):
         imported(place / "empty", place)
     folder = profile(place / "p", [metrics(50.0, 2.0)])
     (folder / "summary.json").write_text("{}")
-    assert evaluate_folder(imported(folder, place))[0]["model"] == "tiny"
+    assert evaluate_folder(imported(folder, place))[0].model == "tiny"
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,25 @@
 """The report's section of a batch, over a batch that really ran on simulated cards."""
 
+import random
+from dataclasses import replace
 from statistics import median
 
+import numpy as np
 import pytest
 from batches import batch_runs
 
 import everywatt
-from everywatt.batch.figures import scaling_table
-from everywatt.core.format import format_rounded, print_quantity
+from everywatt.batch.figures import AttemptFigures, BatchFigures, ItemFigures, scaling_table
+from everywatt.batch.items import Item
+from everywatt.batch.journal import FAILED, Attempt, State
+from everywatt.core.energy import Energy
+from everywatt.core.format import format_energy, print_quantity
 from everywatt.report.html.batch import batch_of, batch_view, scaling_view
-from everywatt.report.html.data import report_document
+from everywatt.report.html.data import ledger_of, ledger_view, quality_view, report_document
+from everywatt.report.html.lines import lines_of
 from everywatt.report.html.page import page
+from everywatt.report.html.pyramid import Series
+from everywatt.report.text import summary
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +36,9 @@ def test_every_device_with_its_items_and_what_waiting_cost(runs):
     assert sum(int(row["done"]) for row in rows) == 5 and sum(int(row["failed"]) for row in rows) == 1
     for row, device in zip(rows, found.devices, strict=True):
         assert float(row["power"].removesuffix(" W")) == pytest.approx(100.0, rel=0.25), "of a busy machine"
-        assert float(row["J/item"]) == pytest.approx(device.microjoules / 1e6 / device.done, rel=1e-3)
         waited_j = 100.0 * (found.duration_s - device.busy_s)
         assert device.idle.joules == pytest.approx(waited_j, abs=0.25 * 100.0 * found.duration_s), "at 100 W"
-    assert [row[0] for row in view["failures"]] == ["i3"] and view["failures"][0][-1] == "exit code 4"
+    assert [item["id"] for item in view["items"] if item["status"] == FAILED] == ["i3"]
     runtimes = {item.state.item.id: item.runtime_s for item in found.items}
     slow = [name for name, seconds in runtimes.items() if seconds > 3 * median(runtimes.values())]
     assert [row[0] for row in view["stragglers"]] == sorted(slow, key=runtimes.get, reverse=True)
@@ -82,7 +90,64 @@ def test_joules_per_item_have_an_interval(runs):
     assert (
         f", {print_quantity(each.value, 'J/item', *each.sides())} on 2 × " in found.headline and "±" in found.headline
     )
-    rows = {row[0]: row for row in found.device_table().cells()}
-    half, outside_j = found.total.half_width, found.outside_microjoules / 1e6
-    assert rows["outside items"][8] == format_rounded("J", half, outside_j)
     assert "±" in scaling_table([found]).cells()[0][6]
+
+
+def test_energy_outside_items_has_the_interval_of_the_waiting_cards(runs):
+    found = batch_of(runs[0])
+    (card,) = found.devices
+    rows = {row[0]: row for row in found.device_table().cells()}
+    assert rows["outside items"][8] == format_energy(card.idle), "with one card it is the same energy"
+
+
+def test_the_page_and_the_table_use_one_name_and_one_figure(runs):
+    found = batch_of(runs[1])
+    heads = batch_view(runs[1], found)["heads"]
+    assert heads[-1] == found.device_table().columns[-1].name == "idle energy"
+    assert "J/item" not in heads, "the headline has it, of all energy"
+
+
+def test_items_that_timed_out_have_one_cause():
+    def item(name, seconds):
+        attempt = Attempt(1, "gpu.0", 0, None, FAILED, ended={"timed_out": True, "exit_code": -9, "runtime_s": seconds})
+        none = Energy.refuse("not measured")
+        return ItemFigures(State(Item(0, name, name), FAILED), (AttemptFigures(attempt, none),), none)
+
+    found = BatchFigures("b", 3.0, (item("a", 1.50), item("b", 1.54)), (), Energy.refuse("not measured"), 0, 0)
+    assert found.causes() == [("timed out", ["a", "b"])]
+
+
+def test_owners_without_any_energy_are_one_row(runs):
+    """Processes that never used the card, the only device: five of them stood above idle, which has all joules."""
+    lines = [line for line in summary(runs[0]) if line.startswith("  owner ")]
+    assert lines[0].endswith(" owners") and lines[0].split()[1:3] == ["0.00", "J"]
+    assert not any("sleep" in line for line in lines)
+    shown = ledger_view(ledger_of(runs[0]))
+    assert [row for row in shown["owners"] if row["owner"]["kind"] == "process"] == []
+    assert shown["rest"]["owners"] > 1
+
+
+def test_the_page_has_one_figure_of_what_everywatt_used():
+    found = {"gaps": [], "groups": {}, "sealed": True, "meter": [{"cpu_s": 0.133}, None, {"cpu_s": 0.103}]}
+    assert quality_view(found)["meter"] == "everywatt itself used 236 ms of CPU time"
+
+
+def test_a_page_with_two_thousand_failed_items_is_below_a_megabyte(runs, monkeypatch):
+    run, found = runs[1], batch_of(runs[1])
+    (failed,) = [item for item in found.items if item.state.status == FAILED]
+    noise = random.Random(1)
+
+    def item(n):
+        said = " ".join(noise.choices(["tensor", "shape", "cuda", "error", "line", str(n)], k=120))
+        last = replace(failed.last, attempt=replace(failed.last.attempt, ended={"stderr": said, "exit_code": 4}))
+        state = replace(
+            failed.state, item=replace(failed.state.item, id=f"volume-{n:04d}", input=f"volume-{n:04d}.nii")
+        )
+        return replace(failed, state=state, attempts=(last, last, last))
+
+    many = replace(found, items=tuple(item(n) for n in range(2000)))
+    monkeypatch.setattr("everywatt.report.html.data.batch_of", lambda run: many)
+    ticks = Series(np.arange(10**6) * 1000, np.random.default_rng(1).normal(100, 20, 10**6), held=True)
+    line = replace(lines_of(run)[0], series=ticks)
+    monkeypatch.setattr("everywatt.report.html.data.lines_of", lambda run, tell: [line])
+    assert len(page(report_document([run])).encode()) < 1_000_000

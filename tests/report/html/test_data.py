@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from machines import Process, write_machine
 from reports import CPU_W, EVIL, HIGH_W, LOW_W, unpacked, write_other_scope, write_run
 from tapes import UTC_NS, at, counter_group, rows
 
@@ -11,7 +12,8 @@ from everywatt.core.format import format_watts
 from everywatt.core.jsonio import dumps
 from everywatt.core.spans import Span
 from everywatt.footprint.carbon import Factors, Intensity
-from everywatt.report.html.data import report_document
+from everywatt.ledger.text import ledger_table
+from everywatt.report.html.data import ledger_view, report_document, run_view
 from everywatt.report.html.lines import lines_of, total_line
 from everywatt.report.html.spans import overlap
 from everywatt.report.text import summary
@@ -323,3 +325,23 @@ def test_the_command_to_reproduce_records_idle_power_where_the_run_did(tmp_path)
     writer.span_close("s0", at(2.01))
     writer.seal()
     assert report_document([everywatt.load(path)])["runs"][0]["reproduce"] == "everywatt run --idle 2.0s -- ./work.sh"
+
+
+def test_every_owner_has_a_name(tmp_path):
+    path = write_machine(tmp_path / "x.tape", {"cpu.0": [50.0] * 6}, [Process(7, [0.5] * 6, name=" ")], seconds=6)
+    run = everywatt.load(path)
+    assert "(blank)" in [row["owner"]["label"] for row in ledger_view(run.ledger())["owners"]]
+    assert "(blank) [7]" in [row[0] for row in ledger_table(run.ledger()).cells()]
+
+
+def test_hosts_that_ran_at_the_same_time_took_that_time_once(tmp_path):
+    for host in ("node-a", "node-b", "node-c"):
+        write_machine(
+            tmp_path / f"{host}-0001.tape", {"cpu.0": [80.0] * 20, "gpu.0": [145.0] * 20}, seconds=20, host=host
+        )
+    run = everywatt.load(tmp_path)
+    assert run.duration_s == pytest.approx(20.0) and run.energy().joules == pytest.approx(3 * 20 * 225.0)
+    view = run_view(run, Factors(), None, lambda share, text: None)
+    shown = {one["label"]: one["value"] for one in view["figures"]}
+    assert (shown["Duration"], shown["Mean power"]) == ("20.0 s", "675.0 W")
+    assert [device["share"] for device in view["devices"]] == pytest.approx([80 / 675, 145 / 675] * 3)

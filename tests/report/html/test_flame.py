@@ -54,3 +54,14 @@ def test_trainings_of_two_precisions_are_two_phases(tmp_path):
         "training fp32": (2, pytest.approx(2.0)), "training bf16": (2, pytest.approx(4.0))
     }  # fmt: skip
     assert found["training bf16"]["energy"]["joules"] == pytest.approx(160.0, rel=0.01)
+
+
+def test_the_run_itself_is_the_root_alone(tmp_path):
+    package = (counter_group(), 0.1, rows(lambda t: 40 * t, 0, 10, 0.1))
+    spans = [("train", 0, 10, None, {"role": "run"}), ("epoch", 2, 6, "s0", {}), ("load", 3, 4, "s1", {})]
+    run = everywatt.load(write_tape(tmp_path / "x.tape", [package], spans))
+    (graph,) = flames(run, None, phases_of(run))
+    nodes = {child["name"]: child for child in graph["root"]["children"]}
+    assert nodes.keys() == {"epoch", "outside the spans"}
+    assert nodes["epoch"]["joules"] == pytest.approx(160.0) and nodes["epoch"]["shown"] == "160.0 J"
+    assert [child["name"] for child in nodes["epoch"]["children"]] == ["load"]

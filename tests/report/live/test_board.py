@@ -8,7 +8,7 @@ from snapshots import OWNERS, gpu, snapshot
 from everywatt.core.tables import display_width
 from everywatt.report.live import format as show
 from everywatt.report.live.board import DEVICE_SORTS, HELP, OWNER_SORTS, View, board, plain
-from everywatt.report.live.snapshot import BatchNow, Owners, Snapshot, WorkNow
+from everywatt.report.live.snapshot import Amount, BatchNow, DeviceNow, OwnerNow, Owners, Snapshot, WorkNow
 
 
 @pytest.mark.parametrize("cards", [0, 1, 2, 4, 8])
@@ -211,3 +211,41 @@ def test_the_chart_of_a_tall_screen_takes_a_third_of_it():
     labels = (show.watts(max(snapshot(1).history_w)), show.watts(0.0))
     top, bottom = (max(n for n, line in enumerate(lines) if line.startswith(f"{label:>9} ")) for label in labels)
     assert bottom - top + 1 == 20
+
+
+PEAK_AGO = (900.0, *(100.0 for _ in range(230)))  # the peak has left every screen
+
+
+def test_the_axis_of_the_chart_is_that_of_what_is_drawn():
+    lines = plain(board(replace(snapshot(1), history_w=PEAK_AGO), View(), 120, 60)).splitlines()
+    axis = next(n for n, line in enumerate(lines) if line.startswith(f"{show.watts(0.0):>9} "))
+    assert not any("900.0 W" in line for line in lines)
+    assert any(line.startswith("  100.0 W ███") for line in lines[:axis])
+
+
+def test_the_line_of_a_device_is_scaled_by_what_is_drawn():
+    device = replace(gpu(0), history_w=PEAK_AGO)
+    text = plain(board(replace(snapshot(1), devices=(device,)), View(), 120, 24))
+    assert next(line for line in text.splitlines() if line.startswith(" gpu.0")).endswith("███")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_figures_have_the_digits_that_their_interval_leaves(width):
+    energy = Amount(16.59, 5.9, 40.3, "modelled")
+    host = DeviceNow("host", "estimated", 3.322, (3.32, 3.32, 3.321), energy, history_w=(3.3,) * 60, age_s=0.2)
+    owner = OwnerNow("process", "7:1", "python", 0.3766, 0.7167, low=0.1, high=2.1)
+    owners = Owners("process", (owner,), 2.0, 0.002)
+    shown = plain(board(snapshot(0, devices=(host,), total_w=3.322, averages_w=(3.32,) * 3, total=energy,
+                                 history_w=(3.322,) * 60, owners=owners), View(), width, 30))  # fmt: skip
+    assert "≈ 3.3 W" in shown and "≈ 17 J" in shown and "≈ 0.38 W" in shown and "≈ 0.72 J" in shown
+    assert "3.32" not in shown and "16.6" not in shown and "0.37" not in shown
+
+
+def test_figures_with_narrow_intervals_have_four_digits():
+    shown = plain(board(snapshot(1), View(), 200, 40))
+    assert "40.00 W" in shown and "2400 J" in shown and "100.0 W" in shown
+
+
+def test_a_very_narrow_interval_fits_its_column():
+    assert show.half_width(Amount(1000.0, 999.93, 1000.07)) == "<0.1 %"
+    assert show.half_width(Amount(1000.0, 999.0, 1001.0)) == "±0.1 %"

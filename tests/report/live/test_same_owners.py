@@ -9,6 +9,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from fake_clock import FakeClock
 from machines import DOMAINS, GPUS, HOST, PROCESSES, Process, process_rows, write_machine
 from tapes import UTC_NS, at, counter_group
 
@@ -16,7 +17,7 @@ from everywatt.api.run import Run
 from everywatt.bench.llm.energy import bill
 from everywatt.bench.llm.records import OK, Answer, Record
 from everywatt.core.channels import Row
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.fleet.device_counters import IdleFinder
 from everywatt.fleet.exporting import Exporter
 from everywatt.fleet.jobs import Places

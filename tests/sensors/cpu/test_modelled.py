@@ -1,8 +1,9 @@
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Cadence, Domain, Kind, Pedigree
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import SensorError
+from everywatt.core.format import format_watts
 from everywatt.core.machine import Machine
 from everywatt.sensors import registry
 from everywatt.sensors.base import Request, State
@@ -98,6 +99,11 @@ def test_the_probe_gives_one_real_estimate_and_its_grounds(machine):
     # the clock of the test does not move the counters, so it is the mean since boot: 1000 of 4000
     assert report.samples == {"host.power": pytest.approx(estimate(0.25, identify(machine))[0])}
     assert "modelled from CPU utilisation" in report.why and "EPYC 7763" in report.why and "95 %" in report.why
+
+
+def test_the_probe_prints_its_interval_as_every_face(machine):
+    watts, low, high = estimate(0.25, identify(machine))
+    assert format_watts(watts, watts - low, high - watts).rstrip(")") in Modelled(Request(machine)).probe().why
 
 
 def test_a_guest_says_so(machine, tmp_path):

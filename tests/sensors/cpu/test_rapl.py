@@ -244,7 +244,7 @@ def test_a_vanished_file_is_a_gap_and_works_again_when_it_is_back(tree):
     values = group.read()[0].values
     assert math.isnan(values[0]) and values[1] > 0
     dram.unlink()
-    with pytest.raises(SensorError, match="energy_uj of intel-rapl:0: No such file"):
+    with pytest.raises(SensorError, match="No such file"):
         group.read()
     package.write_text(text)
     dram.write_text("77\n")

@@ -20,7 +20,8 @@ from everywatt.sensors import child
 from everywatt.sensors.base import Request, State
 from everywatt.sensors.calibrations import Stored, save
 from everywatt.sensors.nvidia import nvidia_smi
-from everywatt.sensors.nvidia.nvidia_smi import NvidiaSmi, mig_uuids
+from everywatt.sensors.nvidia.gpu_select import parse_listing
+from everywatt.sensors.nvidia.nvidia_smi import NvidiaSmi
 
 FAKE = r'''#!{python} -SE
 """A fake nvidia-smi. FAKE_MODE says what is wrong with it; GPU n draws 100 + 10 n watts."""
@@ -385,6 +386,7 @@ def test_the_child_ends_with_the_last_group(smi, tmp_path):
 HOST = """
 import time
 from everywatt.sensors.base import Request
+from everywatt.sensors.nvidia.gpu_select import parse_listing
 from everywatt.sensors.nvidia.nvidia_smi import NvidiaSmi
 sensor = NvidiaSmi(Request())
 (group,) = sensor.groups()
@@ -428,4 +430,5 @@ def test_mig_devices_out_of_the_list():
         "  MIG 2g.10gb     Device  1: (UUID: MIG-cba663e8)",
         "GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-e86cb44c)",
     ]
-    assert mig_uuids(lines) == {"GPU-5d5ba0d6": ["MIG-c6d4f1ef", "MIG-cba663e8"]}
+    found = [(gpu.index, gpu.uuid, [mig.uuid for mig in gpu.migs]) for gpu in parse_listing(lines)]
+    assert found == [(0, "GPU-5d5ba0d6", ["MIG-c6d4f1ef", "MIG-cba663e8"]), (1, "GPU-e86cb44c", [])]

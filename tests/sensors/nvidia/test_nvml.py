@@ -5,9 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace as Box
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Cadence, Domain, Kind, Pedigree
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State

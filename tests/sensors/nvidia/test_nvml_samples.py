@@ -5,8 +5,9 @@ import struct
 from types import SimpleNamespace as Box
 
 import pytest
+from fake_clock import FakeClock
 
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.sensors.nvidia.nvml_device import UtilisationSamples
 
 US = 1000

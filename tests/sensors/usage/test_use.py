@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 
 from everywatt.core.channels import Cadence
-from everywatt.core.clocks import FakeClock
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors import procfs

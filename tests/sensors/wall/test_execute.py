@@ -12,8 +12,9 @@ from scripts import play, request_with
 
 from everywatt.core.channels import Domain, Kind
 from everywatt.core.errors import SensorError
+from everywatt.core.units import SI_UNITS
 from everywatt.sensors.base import State
-from everywatt.sensors.wall.execute import UNITS, Execute, parse_number
+from everywatt.sensors.wall.execute import Execute, parse_number
 
 
 def sensor(tmp_path, **options):
@@ -74,7 +75,7 @@ def test_not_configured(tmp_path):
     assert sensor(tmp_path).probe().state is State.ABSENT
 
 
-@given(st.text(alphabet="0123456789.eE+- WmkJh\n\tx", max_size=20), st.sampled_from(sorted(UNITS)))
+@given(st.text(alphabet="0123456789.eE+- WmkJh\n\tx", max_size=20), st.sampled_from(sorted(SI_UNITS)))
 @settings(max_examples=200, deadline=None)
 def test_a_number_is_the_one_that_stands_there(text, unit):
     try:

@@ -90,5 +90,9 @@ def test_a_card_over_two_outages(tmp_path: Path, seed: int) -> None:
     assert hour.jobs_uj + hour.idle_uj + hour.system_uj == hour.total_uj
     assert hour.jobs_uj == job.energy_uj
     true_j = (BUSY_W - IDLE_W) * (job.end_s - job.start_s)
+    assert hour.jobs_low_uj <= true_j * 1e6 <= hour.jobs_high_uj
+    assert hour.total_low_uj <= hour.total_uj - off_j(world, (hour.from_s, hour.to_s), hour.total_uj / 1e6) * 1e6
+    assert hour.total_high_uj >= hour.total_uj - off_j(world, (hour.from_s, hour.to_s), hour.total_uj / 1e6) * 1e6
+    assert job.idle_low_uj <= IDLE_W * (job.end_s - job.start_s) * 1e6 <= job.idle_high_uj
     assert job.low_uj <= true_j * 1e6 <= job.high_uj
     assert job.energy_uj / 1e6 == pytest.approx(true_j, rel=0.01)

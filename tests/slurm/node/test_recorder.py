@@ -2,26 +2,29 @@
 
 import errno
 import io
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from fake_clock import FakeClock
 from machines import Process, write_machine
 from tapes import UTC_NS
 
 from everywatt.cli.main import main
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError
 from everywatt.core.machine import Machine
 from everywatt.slurm.lists import expand, indices
 from everywatt.slurm.node import recorder
-from everywatt.slurm.node.booking import book
+from everywatt.slurm.node.booking import book, with_unseen
 from everywatt.slurm.node.cards import card_order, cards_here, gres_files
 from everywatt.slurm.node.hooks import Site, hook, make_spool
 from everywatt.slurm.node.node_jobs import NodeJob, NodeJobs
@@ -30,7 +33,7 @@ from everywatt.slurm.node.scontrol import parse_job, parse_pids
 from everywatt.slurm.node.spool import AGENT, Event, forget, holder, leave, read_events, take_place
 from everywatt.slurm.node.state import Account, State, record, running
 from everywatt.slurm.node.tapes import tapes_in
-from everywatt.slurm.schema import JobOnNode
+from everywatt.slurm.schema import NODE_ENDS, JobOnNode, NodeHour
 from everywatt.slurm.site.checks import flaws
 from everywatt.slurm.site.figures import running_row
 from everywatt.slurm.site.store import Store
@@ -102,6 +105,47 @@ def test_a_stretch_is_charged_to_jobs_idle_and_the_system(tape: Path) -> None:
     assert first.idle_uj["gpu.0"] == pytest.approx(400e6, rel=1e-2)
     assert "gpu.0" not in second.own_uj
     assert first.cpu_s == pytest.approx(20.0, rel=1e-2)
+
+
+def ends(row: object, name: str) -> tuple[int, int, int]:
+    """The lower end of an interval, the amount, and the upper end."""
+    stem = "" if name == "energy" else f"{name}_"
+    return getattr(row, f"{stem}low_uj"), getattr(row, f"{name}_uj"), getattr(row, f"{stem}high_uj")
+
+
+def test_hours_steps_and_idle_shares_have_intervals(tape: Path) -> None:
+    jobs = [NodeJob(1, 0, T0 + 1, T0 + 11, cpus=2.0, gpus=[0]), NodeJob(2, 0, T0 + 1, T0 + 11, cpus=1.0)]
+    accounts: dict[str, Account] = {}
+    hours = book(Tape.open(tape), "n1", jobs, accounts, T0 + 1, T0 + 11, {})
+    for row in hours:
+        assert row.jobs_uj + row.idle_uj + row.system_uj == row.total_uj
+        for name in ("total", "jobs", "idle", "system"):
+            low, amount, high = ends(row, name)
+            assert 0 <= low <= amount <= high, (row.device, name)
+        assert row.idle_low_uj < row.idle_high_uj, "idle was seen for some seconds only"
+    again = {key: Account.of_dict(json.loads(json.dumps(account.to_dict()))) for key, account in accounts.items()}
+    for job in jobs:
+        made = record(job, again[job.key], {}, "cpu")
+        assert made == record(job, accounts[job.key], {}, "cpu"), "the state keeps what intervals are made of"
+        (batch,) = made.steps
+        parts = [ends(made, "idle"), ends(batch, "energy"), *(ends(part, "idle") for part in made.devices)]
+        assert all(0 <= low <= amount <= high for low, amount, high in parts)
+        assert parts[0][0] < parts[0][2] and parts[1][0] < parts[1][2]
+        assert sum(part.idle_uj for part in made.devices) == made.idle_uj
+    card, true_uj = next(row for row in hours if row.device == "gpu.0"), 5 * 40e6 + 5 * 160e6
+    assert card.total_low_uj <= true_uj <= card.total_high_uj
+    assert card.idle_low_uj <= 400e6 <= card.idle_high_uj and card.jobs_low_uj <= 600e6 <= card.jobs_high_uj
+
+
+def test_what_was_not_seen_of_an_hour_is_in_its_interval() -> None:
+    seen = NodeHour(0, "n1", "gpu.0", "gpu", "nvml", 100, 60, 30, 10, 0.5, 0.0, 3600.0)
+    seen = replace(seen, **dict.fromkeys(NODE_ENDS, 100))
+    wide = with_unseen(seen)
+    assert (wide.total_low_uj, wide.total_high_uj) == (100, 300), "twice the power of the rest, or nothing"
+    assert (wide.jobs_high_uj, wide.idle_high_uj, wide.system_high_uj) == (220, 160, 120)
+    nothing = with_unseen(replace(seen, coverage=0.0))
+    assert nothing.total_low_uj is None and nothing.jobs_high_uj is None
+    assert with_unseen(replace(seen, coverage=1.0)) == replace(seen, coverage=1.0)
 
 
 def test_what_a_card_did_is_of_who_had_it_then(tape: Path) -> None:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import machines
 import pytest
+from fake_clock import FakeClock
 from machines import Process, write_machine
 from tapes import UTC_NS
 
-from everywatt.core.clocks import NS, FakeClock
+from everywatt.core.clocks import NS
 from everywatt.ledger.idle import Idle
 from everywatt.slurm.node.booking import book
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.node_jobs import NodeJob
 from everywatt.slurm.node.recorder import Node
-from everywatt.slurm.node.state import Account
-from everywatt.slurm.node.tapes import bridged, tapes_in
+from everywatt.slurm.node.state import Account, State
+from everywatt.slurm.node.tapes import bridged, not_booked, tapes_in
 from everywatt.slurm.schema import JobOnNode
 from everywatt.slurm.site.store import Store
 from everywatt.tape.mending import seal_left
@@ -43,8 +46,12 @@ def tapes(
     looked_until: int | None = None,
     second: str = "box",
     searching: bool = False,
+    killed: tuple[int, int, int] | None = None,
 ) -> None:
-    """What two recorders recorded of one machine: until the first one died, and since the second one started."""
+    """What two recorders recorded of one machine: until the first one died, and since the second one started.
+
+    `killed` is one between them: when it started, and the last seconds of which energy and use are on its tape.
+    """
     rates = {pid: while_alive(*JOBS[job]) for pid, job in ((101, 1), (102, 1), (103, 2), (104, 3))}
     job_of = {101: 1, 102: 1, 103: 2, 104: 3}
     processes = [
@@ -64,7 +71,9 @@ def tapes(
         "gpu.0": [CARD_IDLE_W + CARD_W * on for on in while_alive(*JOBS[1])],
     }
     folder.mkdir()
-    for number, between in enumerate(((0, DEAD[0]), (DEAD[1], SECONDS))):
+    recorders = [(0, DEAD[0], looked_until), *([killed] if killed else []), (DEAD[1], SECONDS, None)]
+    for number, (start, end, looked) in enumerate(recorders):
+        last = number == len(recorders) - 1
         write_machine(
             folder / f"box-{number:04}.tape",
             watts,
@@ -72,9 +81,9 @@ def tapes(
             seconds=SECONDS,
             everything=True,
             gauges=gauges,
-            between=between,
-            seal=bool(number),
-            looked_until=None if number else looked_until,
+            between=(start, end),
+            seal=last,
+            looked_until=looked,
             searching=searching,
             host=second if number else "box",
         )
@@ -157,6 +166,54 @@ def test_the_time_without_a_recorder_is_charged_by_counters_and_cpu_time(tmp_pat
     assert set(found) == set(JOBS)
 
 
+@pytest.mark.parametrize(
+    ("killed", "sealed"),
+    [((13, 0, 0), False), ((13, 0, 0), True), ((13, 14, 0), False), ((13, 14, 0), True), ((13, 14, 14), False)],
+    ids=["no row", "no row, sealed later", "no table", "no table, sealed later", "one second"],
+)
+def test_a_recorder_that_is_killed_soon_does_not_end_the_bridge(
+    tmp_path: Path, killed: tuple[int, int, int], sealed: bool
+) -> None:
+    """Counters go on from the last tape that has them, however little a recorder wrote that was there meanwhile."""
+    tapes(tmp_path / "tape", killed=killed)
+    if sealed:
+        assert seal_left(tmp_path / "tape" / "box-0001.tape", quiet_s=0.0)
+    found = recorded(tmp_path, TRUE_CPU_S)
+    assert set(found) == set(JOBS)
+    for job, row in found.items():
+        assert row.low_uj / 1e6 <= true_j(job) <= row.high_uj / 1e6
+        assert row.energy_uj / 1e6 == pytest.approx(true_j(job), rel=0.05), job
+        assert row.coverage == pytest.approx(1.0, abs=0.02)
+        assert row.cpu_s == pytest.approx(TRUE_CPU_S[job], rel=0.05)
+    for row in hours(tmp_path):
+        true_uj = {"cpu.0": (IDLE_W + 5.0) * 27 + CPU_W * sum(TRUE_CPU_S.values()), "gpu.0": 40.0 * 27 + 2600.0}
+        assert row["total_uj"] / 1e6 == pytest.approx(true_uj[row["device"]], rel=0.01)
+        assert row["coverage"] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_recorder_that_looked_once_does_not_end_the_bridge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines, "UTC_NS", UTC_NS + 100)  # seconds as floats resolve 238 ns in these years
+    tapes(tmp_path / "tape", killed=(13, 14, 13))
+    found = recorded(tmp_path, TRUE_CPU_S)
+    assert set(found) == set(JOBS)
+    for job, row in found.items():
+        assert row.low_uj / 1e6 <= true_j(job) <= row.high_uj / 1e6
+        assert row.energy_uj / 1e6 == pytest.approx(true_j(job), rel=0.05), job
+        assert row.cpu_s == pytest.approx(TRUE_CPU_S[job], rel=0.05)
+        assert row.coverage == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_recorder_that_is_killed_before_it_knows_when_cards_publish_changes_nothing(tmp_path: Path) -> None:
+    totals = []
+    for number, killed in enumerate((None, (13, 14, 13))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        tapes(folder / "tape", searching=True, killed=killed)
+        recorded(folder, TRUE_CPU_S)
+        totals.append({row["device"]: row["total_uj"] for row in hours(folder)})
+    assert totals[0] == totals[1]
+
+
 def test_a_job_that_began_after_another_gave_its_card_back_in_the_gap_has_its_joules(tmp_path, monkeypatch) -> None:
     """The gap is cut where a card was handed over, and the third job was there in the second part only."""
     monkeypatch.setitem(JOBS, 1, (3.0, 12.0))
@@ -204,6 +261,20 @@ def test_what_was_counted_after_the_last_look_is_in_the_hour_also_after_a_reboot
     seen_s = (DEAD[0] - 2) + (SECONDS - DEAD[1])
     covered = {row["device"]: row["coverage"] for row in hours(tmp_path)}
     assert covered["cpu.0"] == pytest.approx(seen_s / (SECONDS - 2), abs=0.05)
+
+
+def test_a_second_of_a_recorder_is_counted_on_from_after_a_reboot(tmp_path: Path) -> None:
+    """The first recorder of the new boot was killed after a second, and the next one started four seconds later."""
+    tapes(tmp_path / "tape", second="another", killed=(13, 14, 14))
+    before = node_at(tmp_path, DEAD[0], {})
+    drop(tmp_path / "spool", "start", 1, 2.0, cpus=2)
+    before.listen()
+    before.settle()
+    after = node_at(tmp_path, SECONDS, {}, boot="another")
+    after.listen()
+    after.settle()
+    for row in hours(tmp_path):
+        assert row["coverage"] == pytest.approx(1 - 3 / (SECONDS - 2), abs=0.03), row["device"]
 
 
 def test_a_job_that_ended_meanwhile_and_whose_cpu_time_is_unknown_has_an_interval_that_says_so(tmp_path: Path) -> None:
@@ -295,3 +366,32 @@ def test_hours_stay_open_for_a_job_whose_start_comes_late(tmp_path: Path) -> Non
     assert found[1].cpu_s == pytest.approx(2.0 * 5, abs=2.1)
     assert found[1].devices[0].energy_uj / 1e6 == pytest.approx(CPU_W * 2.0 * 5, abs=21)
     assert sum(row["jobs_uj"] for row in hours(tmp_path)) == sum(row.energy_uj or 0 for row in found.values())
+
+
+def test_folders_of_tapes_that_are_not_booked_yet(tmp_path: Path) -> None:
+    """Two recorders were killed before anything of their tapes was booked; of older ones the last is enough."""
+    names = [str(tmp_path / name) for name in ("a", "b", "c", "d", "gone")]
+    for number, name in enumerate(names[:-1]):
+        Path(name).mkdir()
+        (Path(name) / "x.tape").write_bytes(b"")
+        os.utime(Path(name) / "x.tape", (1000 * number + 1000,) * 2)
+    assert not_booked(names, 2500.0) == names[1:4]
+    assert not_booked(names, None) == names[:4]
+    assert not_booked(names, 9e9) == names[3:4]
+
+
+def test_the_folder_that_was_booked_last_is_kept_however_often_a_recorder_is_killed(tmp_path: Path) -> None:
+    """Counters go on from there."""
+    names = [str(tmp_path / f"{number:03}") for number in range(100)]
+    for name in names:
+        Path(name).mkdir()
+        (Path(name) / "x.tape").write_bytes(b"")
+    kept = not_booked(names, 0.0)
+    assert (kept[0], kept[-1]) == (names[0], names[-1])
+    assert len(kept) < len(names)
+
+
+def test_a_state_of_an_earlier_version_names_one_folder(tmp_path: Path) -> None:
+    data = {"jobs": [], "hours": [], "idle": {}, "accounts": {}, "folder": "/runs/a"}
+    (tmp_path / "node.json").write_text(json.dumps(data))
+    assert State.read(tmp_path / "node.json").folders == ["/runs/a"]

@@ -5,11 +5,17 @@ import json
 import pytest
 from api_server import ApiServer
 
-from everywatt.core.errors import EverywattError, UsageError
+from everywatt.core.errors import MeasurementRefused
+from everywatt.net.api import ApiClient
+from everywatt.net.http1 import Backoff
 from everywatt.slurm.site.from_series import jobs_of_series, running_in_series
 from everywatt.slurm.site.totals import Wanted
 
 WANTED = Wanted(since_s=1_000.0, until_s=4_600.0)
+
+
+def client(url):
+    return ApiClient(url, waits=Backoff(retries=1), sleep=lambda s: None)
 
 
 def answering(metric, value):
@@ -17,7 +23,7 @@ def answering(metric, value):
 
 
 def prometheus(asked):
-    query = asked.body.decode()
+    query = asked.query["query"]
     if "query_range" in asked.path:
         data = {
             "status": "success",
@@ -26,7 +32,8 @@ def prometheus(asked):
     elif "job_info" in query:
         data = answering({"exported_job": "7", "user": "ada"}, 1)
     elif "owner_energy" in query:
-        value = 500 if "max_over_time" in query else 100
+        ends = {"low_joules": 0.9, "high_joules": 1.2}
+        value = (500 if "max_over_time" in query else 100) * next((ends[end] for end in ends if end in query), 1.0)
         data = answering({"owner": "7", "instance": "node1", "device": "gpu.0"}, value)
     else:
         data = {"status": "success", "data": {"result": []}}
@@ -35,29 +42,37 @@ def prometheus(asked):
 
 def test_a_job():
     with ApiServer(prometheus) as server:
-        (job,) = jobs_of_series(f"{server.url}/", WANTED)
-        asked = server.asked[0]
+        (job,) = jobs_of_series(client(f"{server.url}/"), WANTED)
     assert (job["job_id"], job["user"], job["energy_uj"], job["nodes"]) == (7, "ada", 400_000_000, ["node1"])
-    assert asked.path == "/api/v1/query" and asked.headers["Content-Type"] == "application/x-www-form-urlencoded"
+    assert (job["low_uj"], job["high_uj"]) == (360_000_000, 480_000_000)
+
+
+def test_an_agent_without_ends_of_intervals():
+    def answer(asked):
+        old = "low_joules" in asked.query["query"] or "high_joules" in asked.query["query"]
+        return (200, {}, b'{"status": "success", "data": {"result": []}}') if old else prometheus(asked)
+
+    with ApiServer(answer) as server:
+        (job,) = jobs_of_series(client(server.url), WANTED)
+    assert (job["energy_uj"], job["low_uj"], job["high_uj"]) == (400_000_000, None, None)
 
 
 @pytest.mark.parametrize(
     "answer, why",
     [
-        ((422, {}, b"too many"), "responded with 422: too many"),
-        ((200, {}, b"<html>"), "is not a Prometheus server"),
-        ((200, {}, b'{"status": "error"}'), "is not a Prometheus server"),
-        ((302, {"Location": "http://elsewhere/"}, b""), "responded with 302"),
+        ((422, {}, b"too many"), "rejects .*: too many"),
+        ((200, {}, b"<html>"), "its response is not valid"),
+        ((200, {}, b"[]"), "is not a Prometheus server"),
+        ((200, {}, b'{"status": "error"}'), "rejects .*: no reason given"),
+        ((302, {"Location": "http://elsewhere/"}, b""), "redirects to http://elsewhere"),
     ],
 )
 def test_what_is_no_answer(answer, why):
     server = ApiServer(lambda asked: (answer[0], dict(answer[1]), answer[2]))
-    with server, pytest.raises(EverywattError, match=why):
-        jobs_of_series(server.url, WANTED)
-    with pytest.raises(EverywattError, match="does not respond: Connection refused"):
-        jobs_of_series(server.url, WANTED)
-    with pytest.raises(UsageError):
-        jobs_of_series("prometheus:9090", WANTED)
+    with server, pytest.raises(MeasurementRefused, match=why):
+        jobs_of_series(client(server.url), WANTED)
+    with pytest.raises(MeasurementRefused, match="does not respond: Connection refused"):
+        jobs_of_series(client(server.url), WANTED)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +83,7 @@ def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
     """Energy is told on and on after a job's end; that the job is here is told while it is."""
 
     def answer(asked):
-        query = asked.body.decode()
+        query = asked.query["query"]
         if "query_range" not in asked.path:
             return prometheus(asked)
         if "job_info" in query:
@@ -79,13 +94,13 @@ def test_a_counter_that_stays_is_no_job_that_runs(told, end_s, state):
         return 200, {}, json.dumps({"status": "success", "data": {"result": result}}).encode()
 
     with ApiServer(answer) as server:
-        (job,) = jobs_of_series(server.url, WANTED)
+        (job,) = jobs_of_series(client(server.url), WANTED)
     assert (job["start_s"], job["end_s"], job["state"]) == (1000.0, end_s, state)
 
 
 def test_what_runs_now():
     def answer(asked):
-        query = asked.body.decode()
+        query = asked.query["query"]
         if "job_info" in query:
             metrics = [{"exported_job": "7", "user": "ada", "instance": node} for node in ("n1", "n2")]
             result = [{"metric": metric, "value": [1, "1"]} for metric in [*metrics, {"job": "8", "instance": "n1"}]]
@@ -95,6 +110,6 @@ def test_what_runs_now():
         return 200, {}, json.dumps({"status": "success", "data": {"result": result}}).encode()
 
     with ApiServer(answer) as server:
-        rows = running_in_series(server.url, 5000.0)
+        rows = running_in_series(client(server.url), 5000.0)
     told = [(row["job_id"], row["user"], row["nodes"], row["power_w"], row["energy_j"]) for row in rows]
     assert told == [("8", "", ["n1"], 90.0, 50.0), ("7", "ada", ["n1", "n2"], 30.0, 1000.0)], "job 9 is not here"

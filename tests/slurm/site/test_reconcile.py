@@ -10,10 +10,11 @@ import pytest
 from known_site import HOUR, MJ, T0
 
 from everywatt.cli.main import main
+from everywatt.meters.wall import MeterLine
+from everywatt.net.api import ApiClient
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.reconcile import ALERT, SCOPE, Sensor, reconcile, sensors_in_series
 from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.wall import MeterLine
 
 # Minutes of an IBM AC922 (W): sum of its chips, BMC, input of the supplies, rack PDU. tud-zih-energy/2022-power9-occ.
 POWER9 = [
@@ -117,7 +118,7 @@ def test_sensors_from_series(monkeypatch: pytest.MonkeyPatch) -> None:
     joules = [0.0, 300.0, 600.0, 0.0, 2100.0, 2400.0]
     line = {("n1", "node"): (times, joules)}
     monkeypatch.setattr("everywatt.slurm.site.reconcile.energy_lines", lambda *_: line)
-    ((sensor,),) = sensors_in_series("http://x", T0, T0 + HOUR).values()
+    ((sensor,),) = sensors_in_series(ApiClient("http://x"), T0, T0 + HOUR).values()
     got, share = sensor.line.seen(np.array([T0, T0]), np.array([T0 + 600, T0 + 3300]))
     assert share.tolist() == [1.0, pytest.approx(900 / 3300)] and got[0] == 600.0
     assert (sensor.domain, sensor.relative) == ("node", None)

@@ -44,9 +44,9 @@ def text(*lines: str) -> str:
 
 
 def test_what_a_line_says() -> None:
-    (job,) = parse(text(line("6", "5_2", "CANCELLED by 1000", ConsumedEnergyRaw="1234")))
-    assert (job.job_id, job.array, job.state, job.energy_j) == (6, (5, 2), "CANCELLED", 1234.0)
-    assert (job.nodes, job.cpus, job.memory_bytes, job.gpus) == (("n1", "n2"), 4.0, 2 << 30, 2)
+    ((job, nodes),) = parse(text(line("6", "5_2", "CANCELLED by 1000", ConsumedEnergyRaw="1234")))
+    assert (job.job_id, job.shown_id, job.state, job.slurm_energy_j) == (6, "5_2", "CANCELLED", 1234.0)
+    assert (nodes, job.cpus, job.memory_bytes) == (("n1", "n2"), 4.0, 2 << 30)
     assert (job.start_s, job.end_s, job.submit_s) == (T0, T0 + 60, T0 - 5)
 
 
@@ -58,7 +58,7 @@ def test_steps_give_their_energy_to_the_job() -> None:
             line("6.0", "6.0", ConsumedEnergyRaw="50"),
         )
     )
-    assert job.energy_j == 150.0
+    assert job.record.slurm_energy_j == 150.0
 
 
 def test_each_run_of_a_requeued_job_has_its_own_energy() -> None:
@@ -70,12 +70,15 @@ def test_each_run_of_a_requeued_job_has_its_own_energy() -> None:
             line("6.batch", "6.batch", "COMPLETED", 90, 150, ConsumedEnergyRaw="70"),
         )
     )
-    assert (first.energy_j, second.energy_j) == (100.0, 70.0)
+    assert (first.record.slurm_energy_j, second.record.slurm_energy_j) == (100.0, 70.0)
 
 
 def test_a_requeued_job_has_two_runs() -> None:
     runs = parse(text(line("6", "6", "NODE_FAIL"), line("6", "6", start=100, end=200)))
-    assert [(run.restart, run.state, run.start_s) for run in runs] == [(0, "NODE_FAIL", T0), (1, "COMPLETED", T0 + 100)]
+    assert [(run.restart, run.state, run.start_s) for run, _ in runs] == [
+        (0, "NODE_FAIL", T0),
+        (1, "COMPLETED", T0 + 100),
+    ]
 
 
 def test_jobs_that_have_not_ended_or_never_ran_are_left_out() -> None:
@@ -84,13 +87,13 @@ def test_jobs_that_have_not_ended_or_never_ran_are_left_out() -> None:
 
 
 def test_a_name_with_the_separator() -> None:
-    (job,) = parse(text(line("1", "1", JobName="a|b|c")))
+    ((job, _),) = parse(text(line("1", "1", JobName="a|b|c")))
     assert (job.name, job.state, job.cluster) == ("a|b|c", "COMPLETED", "c")
 
 
 def test_a_cut_file_keeps_what_is_whole() -> None:
     whole = text(line("1", "1"), line("2", "2"))
-    assert [job.job_id for job in parse(whole[:-60])] == [1]
+    assert [job.record.job_id for job in parse(whole[:-60])] == [1]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +161,8 @@ def test_a_sacct_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: py
 def test_a_name_cannot_forge_or_hide_a_job(sign: str) -> None:
     forged = line("777", "777", User="other", UID="0", Account="theirs")
     jobs = parse(text(line("6", "6", JobName=f"x{sign}{forged}"), line("7", "7", JobName=f"y{sign}z")))
-    assert [job.job_id for job in jobs] == [6, 7]
-    assert {job.user for job in jobs} == {"ada"}
+    assert [job.record.job_id for job in jobs] == [6, 7]
+    assert {job.record.user for job in jobs} == {"ada"}
 
 
 def test_the_cpu_time_of_each_run_of_a_requeued_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,17 +113,24 @@ def test_days_are_by_the_end_and_others_are_not_read(tmp_path: Path) -> None:
 
 
 def test_files_of_an_earlier_version_open(tmp_path: Path) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     store = Store(tmp_path)
-    (file,) = store.append([job(1)], "n1")
+    (file,) = store.append([replace(job(1), steps=(StepEnergy("batch", 1.0, 2.0, 3, 2, 4),))], "n1")
     store.compact(DAY)
     compact = file.with_name("compact.parquet")
-    pq.write_table(pq.read_table(compact).drop_columns(["waste_uj", "gpu_utilisation"]), file.with_suffix(".parquet"))
+    table = pq.read_table(compact).drop_columns(["waste_uj", "gpu_utilisation", "idle_low_uj", "steps"])
+    parts = (("step", pa.string()), ("start_s", pa.float64()), ("end_s", pa.float64()), ("energy_uj", pa.int64()))
+    steps = [[{"step": "batch", "start_s": 1.0, "end_s": 2.0, "energy_uj": 3}]]
+    table = table.append_column("steps", pa.array(steps, pa.list_(pa.struct(parts))))
+    pq.write_table(table, file.with_suffix(".parquet"))
     compact.unlink()
-    assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]
-    store.compact(DAY)
-    assert store.jobs(MIDNIGHT, MIDNIGHT + 86_400).column("waste_uj").to_pylist() == [None]
+    for _ in range(2):
+        (row,) = store.jobs(MIDNIGHT, MIDNIGHT + 86_400).to_pylist()
+        assert row["waste_uj"] is None and row["idle_low_uj"] is None
+        assert JobOnNode.of_row(row).steps == (StepEnergy("batch", 1.0, 2.0, 3),)
+        store.compact(DAY)
 
 
 def test_hours_of_nodes(tmp_path: Path) -> None:

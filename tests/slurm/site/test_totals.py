@@ -11,6 +11,7 @@ from known_site import MJ, T0
 
 from everywatt.slurm.schema import NodeHour
 from everywatt.slurm.site.carbon import added_up, with_factors
+from everywatt.slurm.site.detail import find
 from everywatt.slurm.site.figures import JobSums, energy_of, nodes_of, short
 from everywatt.slurm.site.store import Store, day_of
 from everywatt.slurm.site.totals import Wanted, jobs, node_sums, sums
@@ -46,6 +47,19 @@ def test_the_wall_of_a_job_is_that_of_all_its_nodes(store: Store) -> None:
     assert next(row for row in jobs(store, DAY) if row["job_id"] == 2)["wall_uj"] == 6 * MJ
 
 
+def test_the_list_and_the_job_in_full_say_the_same_of_a_node_without_figures(store: Store) -> None:
+    first = known_site.job(8, "dan", 3, 1, 5, nodes=2, cpus=4.0, cpu_s=100.0)
+    second = known_site.job(8, "dan", 3, 1, None, nodes=2, node="n2", refused="too short", cpus=4.0, pedigree="")
+    store.append([first], "n1")
+    store.append([second], "n2")
+    row = next(row for row in jobs(store, DAY) if row["job_id"] == 8)
+    (detail,) = find(store, "8")
+    assert (row["energy_uj"], row["refused"], row["pedigree"]) == (None, "too short", "counter")
+    assert row["cpu_s"] is None, "of 8 CPUs not 100 s were used, but not less"
+    assert "  energy      refused, coverage 100 %, cpu" in detail.lines()
+    assert not any(line.startswith("  CPU") for line in detail.lines())
+
+
 def test_what_a_curve_does_not_cover_is_counted_in_jobs(store: Store) -> None:
     def uncovered(curve: object) -> dict[str, int]:
         factors = SimpleNamespace(intensity=None, curve=curve, pue=None, price_per_kwh=None)
@@ -63,11 +77,15 @@ def test_what_nodes_drew_says_how_much_of_it_was_observed(tmp_path: Path) -> Non
     store, at = Store(tmp_path), int(T0)
     card = NodeHour(at, "n1", "gpu.0", "gpu", "nvml", 9 * MJ, 9 * MJ, 0, 0, 0.5, at, at + 1800.0)
     package = NodeHour(at, "n1", "cpu.0", "package", "rapl", MJ, 0, MJ, 0, 1.0, at, at + 3600.0)
+    known = {"total_low_uj": MJ * 9 // 10, "total_high_uj": MJ * 2, "idle_high_uj": MJ * 11 // 10}
+    package = replace(package, **known)  # the card's record is of an earlier version
     store.append_hours([card, package], "n1")
     for _ in range(2):  # by its rows, then by the head of its file
         found = node_sums(store, T0, T0 + 86_400)
         assert nodes_of(found)["coverage"] == pytest.approx((0.5 * 1800 + 3600) / 5400)
         (line,) = JobSums("user", [], found).tables()[-1].notes
         assert line.endswith("system 0 J, 83.3 % covered")
+        ends = {name: nodes_of(found)[name] for name in ("total_low_j", "total_high_j", "jobs_low_j", "idle_high_j")}
+        assert ends == dict.fromkeys(ends)
         store.compact(day_of(T0), "nodes")
     assert nodes_of(node_sums(store, T0 + 86_400, T0 + 2 * 86_400))["coverage"] is None, "nothing is known of that day"

@@ -9,9 +9,10 @@ import pytest
 from known_site import HOUR, MJ, T0
 
 from everywatt.meters.block import Block
+from everywatt.meters.wall import meter_line
 from everywatt.slurm.schema import JobOnNode, NodeHour
 from everywatt.slurm.site.store import Store
-from everywatt.slurm.site.wall import join_wall, meter_line
+from everywatt.slurm.site.wall import join_wall
 
 
 def block(start_s: float, watts: list[list[float]], period_s: float = 60.0) -> Block:
