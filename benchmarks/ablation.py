@@ -51,11 +51,20 @@ LOADS = (
 
 
 # Loads that one rule was made for, each with the sensor on which it shows: short pulses whose beats pass for a slow
-# load. Only some phases need the rule, so there are many.
+# load, a load in step with a noisy sensor, one that beats with it in 20 s. Only some phases need the rule, so there are
+# many.
 MADE_FOR = {
     "gauge 80 of 100 ms, pulses 14 of 119 ms": (
         SENSORS["gauge 80 of 100 ms"],
         product.pulses(0.0143, 0.119, 66.0, 209.0),
+    ),
+    "gauge 20 of 100 ms, 5 W of noise, on/off 100 ms": (
+        product.Sensor(window_s=0.02, noise_w=5.0),
+        product.LOADS["on/off 100 ms"],
+    ),
+    "gauge 20 of 100 ms, on/off 99.5 ms": (
+        product.Sensor(window_s=0.02),
+        product.pulses(0.04975, 0.0995, 90.0, 330.0),
     ),
 }
 PHASES = 40
@@ -91,6 +100,8 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "loads that averages hide": [(sampling, "_averaged_out", lambda y, *rest: np.zeros(len(y)))],
     "publications that stray": [(sampling, "OFTEN", 0.0)],
     "utilisation that stands still": [(unseen_power, "STILL_SHARE", -1.0)],
+    "slow beats": [(unseen_power, "WANDERS", np.inf)],
+    "noise": [(unseen_power, "NOISE_RANGE", 0.0)],
 }
 
 

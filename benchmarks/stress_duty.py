@@ -16,7 +16,7 @@ import time
 
 from benchmarks.common import OUT, cpu_s, tree
 from everywatt.stress import KINDS, Load, Shape, StepResult, play, shaped
-from everywatt.stress.stress_ng import METHODS
+from everywatt.stress.cpu import METHODS
 
 TARGET_POINTS = 2.0
 SETTLE_S = 0.4
