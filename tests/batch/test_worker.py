@@ -58,8 +58,7 @@ def _ended(pid):
 
 def eventually(file):
     """The process id that a command writes into a file."""
-    until(lambda: file.exists())
-    return int(file.read_text())
+    return int(until(lambda: file.exists() and file.read_text()))
 
 
 def test_output_is_kept_to_its_end(lane):

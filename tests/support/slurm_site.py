@@ -44,12 +44,13 @@ while (now := time.monotonic() - began) < seconds or (go_on and not os.path.exis
         while time.process_time() < end:
             pass
 used = resource.getrusage(resource.RUSAGE_SELF)
-with open(name, "w") as file:
+with open(name + ".new", "w") as file:  # a job may wait for the file and end as soon as it is there
     json.dump(used.ru_utime + used.ru_stime, file)
+os.replace(name + ".new", name)
 """
 # Keeps a card busy to some share for some seconds, and says in a file how long that was: at least, and at most.
 ON_GPU = """
-import json, sys, time
+import json, os, sys, time
 from everywatt.sim.loads import use_gpu
 name, share, gpu, seconds = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
 before = time.monotonic()
@@ -58,8 +59,9 @@ with use_gpu(share, memory_bytes=2**30, gpu=gpu):
     time.sleep(seconds)
     ended = time.monotonic()
 after = time.monotonic()
-with open(name, "w") as file:
+with open(name + ".new", "w") as file:
     json.dump([ended - began, after - before], file)
+os.replace(name + ".new", name)
 """
 
 
