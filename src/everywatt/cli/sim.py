@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from everywatt.cli.common import child
 from everywatt.cli.common.group import WithMembers
 from everywatt.cli.common.options import PATH
 from everywatt.core.errors import UsageError
@@ -15,6 +18,7 @@ from everywatt.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from everywatt.sim.machine import Lab
 
 MEMBERS = {"truth": "everywatt.cli.sim:truth"}
 
@@ -67,7 +71,6 @@ def sim(
 
     Query a truth file for any window:  everywatt sim truth FILE --between 1s 3.5s
     """
-    from everywatt.cli.main import COMMANDS
     from everywatt.core.foreign import read_json
     from everywatt.sim import truth as truths
     from everywatt.sim.machine import SimMachine
@@ -81,16 +84,35 @@ def sim(
     else:
         machine = SimMachine.like(read_json(like))
     with machine.start() as lab:
-        outcome = lab.run(command)
-        if outcome.why:
-            click.echo(f"Error: {outcome.why}", err=True)
-            if outcome.code == 127 and command[0] in COMMANDS:
-                click.echo(f"Try:   everywatt sim … -- everywatt {' '.join(command)}", err=True)
+        start_ns, end_ns, code = _run(lab, command)
         if truth_file is not None:
             lab.settle()
-            data = truths.describe(lab, outcome.start_ns, outcome.end_ns, command=command, code=outcome.code)
-            truths.write(truth_file, data)
-    sys.exit(outcome.code)
+            truths.write(truth_file, truths.describe(lab, start_ns, end_ns, command=command, code=code))
+    sys.exit(code)
+
+
+def _run(lab: Lab, words: Sequence[str]) -> tuple[int, int, int]:
+    """When the command started and ended on CLOCK_MONOTONIC, and its exit code."""
+    from everywatt.cli.main import COMMANDS
+
+    os.environ.update(lab.environment())  # not only for the command: it is looked for in the machine's folders, too
+    child.load()
+    child.adopt_orphans()  # so that their CPU time still counts
+    ended = child.Ended()
+    with child.held_signals() as (caught, before):
+        start_ns = time.monotonic_ns()
+        try:
+            pid = child.spawn(words, before, to_stderr=False)
+        except OSError as error:
+            ended.code = 127 if isinstance(error, FileNotFoundError) else 126
+            click.echo(f"Error: {words[0]}: {error.strerror}", err=True)
+            if ended.code == 127 and words[0] in COMMANDS:
+                click.echo(f"Try:   everywatt sim … -- everywatt {' '.join(words)}", err=True)
+        else:
+            lab.adopt(pid)
+            child.watch(pid, caught, ended)
+            child.reap(pid, ended)
+    return start_ns, time.monotonic_ns(), ended.code
 
 
 command = sim

@@ -13,9 +13,7 @@ import os
 import random
 import shlex
 import shutil
-import signal
 import struct
-import subprocess
 import tempfile
 import time
 import uuid
@@ -35,7 +33,7 @@ from everywatt.sim.truth import Event, EventLog, Terms, Truth
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
 _FIELDS = {"energy": "83", "power_average": "185", "power": "186"}
 _PIECE = struct.Struct("<ddddd")
@@ -259,26 +257,6 @@ class Lab:
             table.adopt(pid)
             table.close()
 
-    def run(self, command: Sequence[str]) -> Outcome:
-        """Run a command in the machine and wait for it. Signals to this process go to the command."""
-        if self._follower is not None:
-            _adopt_orphans()
-        relay = _Relay()
-        before = {number: signal.signal(number, relay.receive) for number in _FORWARDED}
-        start_ns = time.monotonic_ns()
-        try:
-            child = subprocess.Popen(list(command), env=self.environment())
-            self.adopt(child.pid)
-            relay.connect(child)
-            code = child.wait()
-        except OSError as error:
-            code = 127 if isinstance(error, FileNotFoundError) else 126
-            return Outcome(start_ns, time.monotonic_ns(), code, f"{command[0]}: {error.strerror}")
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-        return Outcome(start_ns, time.monotonic_ns(), code if code >= 0 else 128 - code)
-
     def seconds(self, monotonic_ns: int) -> float:
         return (monotonic_ns - self.t0_ns) / 1e9
 
@@ -422,52 +400,3 @@ def _write_smi(path: Path) -> None:
     code = f"import sys; sys.path += {folders!r}; import nvidia_smi; nvidia_smi.start()"
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S -c {shlex.quote(code)} "$@"\n')
     path.chmod(0o755)
-
-
-_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The command's life on CLOCK_MONOTONIC, and its exit code (126 or 127: not started; 128+n: ended by signal n)."""
-
-    start_ns: int
-    end_ns: int
-    code: int
-    why: str = ""
-
-
-class _Relay:
-    """Passes signals on; those that come before the command has started are kept for it."""
-
-    def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-
-    def connect(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
-        for number in self._early:
-            child.send_signal(number)
-
-    def receive(self, number: int, frame: FrameType | None) -> None:
-        if number in (signal.SIGINT, signal.SIGQUIT) and _at_terminal():
-            return  # the terminal has sent it to the command already
-        if self._child is None:
-            self._early.append(number)
-        else:
-            self._child.send_signal(number)
-
-
-def _adopt_orphans() -> None:
-    """Keep processes that leave their parents below this one, so that their CPU time still counts."""
-    import ctypes
-
-    set_child_subreaper = 36
-    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
-
-
-def _at_terminal() -> bool:
-    try:
-        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return False
