@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core import foreign
-from everywatt.core.channels import Channel, GroupInfo
+from everywatt.core.channels import NAN, Channel, GroupInfo
 from everywatt.core.clocks import NS
 from everywatt.core.errors import UsageError
 from everywatt.meters.series import Part, Table, number, write_part, zone_ns
 from everywatt.sensors.jetson.jetson import total_note
-from everywatt.sensors.jetson.tegrastats import Take, TegraLine, line_channels, parse_line, values_of
+from everywatt.sensors.jetson.tegrastats import TegraLine, channel_of, line_values, parse_line
 from everywatt.tape.importing import parse_utc_ns
 
 # A log may rest for days and be gone on with; a stamp that is farther away is a clock that was set.
@@ -43,26 +43,23 @@ def import_tegrastats(paths: Sequence[Path], out: Path, options: Mapping[str, An
     if not timed:
         raise UsageError(f"{paths[0]} contains no tegrastats lines.")
     timed.sort(key=lambda pair: pair[0])
-    channels = _channels([line for _, line in timed])
-    if not any(channel.unit == "W" for channel, _ in channels):
+    values = [(at, line_values(line)) for at, line in timed]
+    channels = _channels([said for _, said in values])
+    if not any(channel.unit == "W" for channel in channels.values()):
         raise UsageError(f"{paths[0]} contains no power.", cure="record tegrastats with sudo")
-    takes = [take for _, take in channels]
-    info = GroupInfo("tegrastats", "tegrastats", "jetson", tuple(channel for channel, _ in channels))
+    info = GroupInfo("tegrastats", "tegrastats", "jetson", tuple(channels.values()))
     meta: dict[str, Any] = {"lines": lines, "lines_not_understood": odd, "clock_steps": stepped}
     note = total_note([rail.label for _, line in timed for rail in line.rails])
     if note:
         meta["note"] = f"jetson: {note}"
-    table = Table(info, [(at, values_of(line, takes)) for at, line in timed])
+    table = Table(info, [(at, tuple(said.get(name, NAN) for name in channels)) for at, said in values])
     return write_part(out, Part([table], meta=meta), paths, options)
 
 
-def _channels(lines: Sequence[TegraLine]) -> list[tuple[Channel, Take]]:
-    """The channels of all lines, the input first: a field may be absent at first (a GPU that sleeps)."""
-    found: dict[str, tuple[Channel, Take]] = {}
-    for line in lines:
-        for channel, take in line_channels(line):
-            found.setdefault(channel.name, (channel, take))
-    return sorted(found.values(), key=lambda pair: (pair[0].unit != "W", pair[0].domain != "soc"))
+def _channels(lines: Sequence[Mapping[str, float]]) -> dict[str, Channel]:
+    """The channels of all lines by name, the input first: a field may be absent at first (a GPU that sleeps)."""
+    found = {name: channel_of(name) for name in dict.fromkeys(name for line in lines for name in line)}
+    return dict(sorted(found.items(), key=lambda pair: (pair[1].unit != "W", pair[1].domain != "soc")))
 
 
 def _times(

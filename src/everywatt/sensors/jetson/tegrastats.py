@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -204,75 +204,53 @@ SILENCE_S = 5.0
 _FACTS = Facts(
     period_s=PERIOD_S, window_s=PERIOD_S, quantum=0.001, gain_pct=GAIN_PCT, offset_w=20.0 * OFFSET_V / SHUNT_OHM
 )
-Take = Callable[[TegraLine], float | None]
-Pick = Callable[[TegraLine], Engine | None]
+# By the last word of a channel's name. A rail's `power` is watts too, with what is known of the chip.
+_UNITS = {
+    **dict.fromkeys(("utilisation", "memory_utilisation", "mts_foreground", "mts_background"), "%"),
+    **dict.fromkeys(("memory", "memory_total", "free_block", "swap", "swap_total", "swap_cached"), "B"),
+    "average_power": "W",
+    "clock": "MHz",
+    "free_blocks": "",
+    "temperature": "°C",
+}
 
 
-def line_channels(line: TegraLine) -> list[tuple[Channel, Take]]:
-    """The channels of a line, the input first, each with the function that takes its value from later lines."""
-    taken: set[str] = set()
-    labels = list(dict.fromkeys(rail.label for rail in line.rails if connected(rail.label)))
-    rails = [(rail_channel("jetson", label, _FACTS, taken), _rail(label)) for label in first_the_total(labels)]
-    cores = [
-        (gauge(f"cpu{number}.{what}", unit), take(_core(number)))
-        for number in range(len(line.cores))
-        for what, unit, take in (("utilisation", "%", _percent), ("clock", "MHz", _clock))
-    ]
-    states = [
-        *((gauge(f"{word(label)}.average_power", "W"), _average(label)) for label in labels),
-        (gauge("gpu.utilisation", "%"), _percent(lambda later: later.gpu)),
-        (gauge("gpu.clock", "MHz"), _clock(lambda later: later.gpu)),
-        (gauge("memory_utilisation", "%"), _percent(lambda later: later.emc)),
-        (gauge("emc.clock", "MHz"), _clock(lambda later: later.emc)),
-        (gauge("memory", "B"), lambda later: later.ram and later.ram.used_bytes),
-        (gauge("memory_total", "B"), lambda later: later.ram and later.ram.total_bytes),
-        (gauge("free_block", "B"), lambda later: later.ram and later.ram.block_bytes),
-        (gauge("free_blocks", ""), lambda later: later.ram and later.ram.blocks),
-        (gauge("swap", "B"), lambda later: later.swap and later.swap.used_bytes),
-        (gauge("swap_total", "B"), lambda later: later.swap and later.swap.total_bytes),
-        (gauge("swap_cached", "B"), lambda later: later.swap and later.swap.cached_bytes),
-        (gauge("mts_foreground", "%"), lambda later: later.mts_percent and later.mts_percent[0]),
-        (gauge("mts_background", "%"), lambda later: later.mts_percent and later.mts_percent[1]),
-        *((gauge(f"{sensor}.temperature", "°C"), _temperature(sensor)) for sensor in line.temperatures_c),
-    ]
-    # A core that is off now may be switched on; anything else that the first line lacks, later ones lack too.
-    return [*rails, *cores, *((channel, take) for channel, take in states if take(line) is not None)]
+def line_values(line: TegraLine) -> dict[str, float]:
+    """What a line says by the names of channels: rails, the input first, then the state of the board.
+
+    Cores that are off are NaN, since they may be switched on; what else the line lacks is left out.
+    """
+    rails = [rail for rail in line.rails if connected(rail.label)]
+    watts = {rail.label: rail.current_mw * 1e-3 for rail in reversed(rails)}
+    means = {rail.label: rail.average_mw * 1e-3 for rail in reversed(rails) if rail.average_mw is not None}
+    labels = list(dict.fromkeys(rail.label for rail in rails))
+    values: dict[str, float | None] = {f"{word(label)}.power": watts[label] for label in first_the_total(labels)}
+    for number, core in enumerate(line.cores):
+        values |= {what: NAN if value is None else value for what, value in _engine(f"cpu{number}", core).items()}
+    ram, swap = line.ram, line.swap
+    values |= {f"{word(label)}.average_power": means.get(label) for label in labels}
+    values |= _engine("gpu", line.gpu)
+    values["memory_utilisation"], values["emc.clock"] = _engine("emc", line.emc).values()
+    if ram is not None:
+        values |= {"memory": ram.used_bytes, "memory_total": ram.total_bytes}
+        values |= {"free_block": ram.block_bytes, "free_blocks": ram.blocks}
+    if swap is not None:
+        values |= {"swap": swap.used_bytes, "swap_total": swap.total_bytes, "swap_cached": swap.cached_bytes}
+    values["mts_foreground"], values["mts_background"] = line.mts_percent or (None, None)
+    values |= {f"{sensor}.temperature": celsius for sensor, celsius in line.temperatures_c.items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
-def _core(number: int) -> Pick:
-    return lambda line: line.cores[number] if number < len(line.cores) else None
+def _engine(name: str, engine: Engine | None) -> dict[str, float | None]:
+    clocks = () if engine is None else engine.clocks_mhz
+    percent = None if engine is None else engine.percent
+    return {f"{name}.utilisation": percent, f"{name}.clock": clocks[0] if clocks else None}
 
 
-def _percent(pick: Pick) -> Take:
-    return lambda line: engine.percent if (engine := pick(line)) is not None else None
-
-
-def _clock(pick: Pick) -> Take:
-    return lambda line: engine.clocks_mhz[0] if (engine := pick(line)) is not None and engine.clocks_mhz else None
-
-
-def _rail(label: str) -> Take:
-    return lambda line: next((rail.current_mw * 1e-3 for rail in line.rails if rail.label == label), None)
-
-
-def _average(label: str) -> Take:
-    """Tegrastats' own mean since it was started."""
-
-    def take(line: TegraLine) -> float | None:
-        means = [rail.average_mw for rail in line.rails if rail.label == label and rail.average_mw is not None]
-        return means[0] * 1e-3 if means else None
-
-    return take
-
-
-def _temperature(sensor: str) -> Take:
-    return lambda line: line.temperatures_c.get(sensor)
-
-
-def values_of(line: TegraLine, takes: Sequence[Take]) -> tuple[float, ...]:
-    """A line as values, NaN where it lacks one."""
-    found = (take(line) for take in takes)
-    return tuple(NAN if value is None else float(value) for value in found)
+def channel_of(name: str) -> Channel:
+    """The channel of a value by its name."""
+    stem, _, what = name.rpartition(".")
+    return rail_channel("jetson", stem, _FACTS, set()) if what == "power" else gauge(name, _UNITS[what])
 
 
 class TegraGroup:
@@ -280,15 +258,14 @@ class TegraGroup:
 
     rows_every_s = PERIOD_S
 
-    def __init__(self, info: GroupInfo, takes: Sequence[Take], child: LoopingChild, first: TegraLine) -> None:
+    def __init__(self, info: GroupInfo, first: dict[str, float], child: LoopingChild) -> None:
         self.info = info
-        self._takes = tuple(takes)
-        self._child = child
         self._first = first
+        self._child = child
         self._line_ns = 0
 
     def sample(self) -> tuple[float, ...]:
-        return values_of(self._first, self._takes)
+        return tuple(self._first.values())
 
     def read(self) -> list[Row]:
         """The lines that have arrived since the last read."""
@@ -307,7 +284,8 @@ class TegraGroup:
 
     def _values(self, text: str) -> tuple[float, ...] | None:
         line = parse_line(text)
-        values = (NAN,) if line is None else values_of(line, self._takes)
+        said = {} if line is None else line_values(line)
+        values = tuple(said.get(name, NAN) for name in self._first)
         return values if values[0] == values[0] else None  # without the first rail it is no reading
 
     def close(self) -> None:
@@ -331,14 +309,15 @@ class Tegrastats(SimpleSensor):
             return []
         command = [binary, "--interval", str(INTERVAL_MS)]
         line = self._first_line(command)
-        channels = line_channels(line)
-        if not any(channel.unit == "W" for channel, _ in channels):
+        values = line_values(line)
+        channels = tuple(map(channel_of, values))
+        if not any(channel.unit == "W" for channel in channels):
             raise SensorError("tegrastats runs, but its lines contain no power.", cure="sudo everywatt doctor")
         note = total_note([rail.label for rail in line.rails])
         self.devices = [{"device": "jetson", **({"note": note} if note else {})}]
-        info = GroupInfo("tegrastats", self.name, "jetson", tuple(c for c, _ in channels), label="tegrastats")
+        info = GroupInfo("tegrastats", self.name, "jetson", channels, label="tegrastats")
         child = LoopingChild(self.name, lambda: command, environ, clock, PERIOD_S, SILENCE_S)
-        return [TegraGroup(info, [take for _, take in channels], child, line)]
+        return [TegraGroup(info, values, child)]
 
     def _first_line(self, command: Sequence[str]) -> TegraLine:
         clock = self.machine.clock
