@@ -83,7 +83,7 @@ class Lab:
         for source in self.sources:
             if source.info.tracked:
                 source.tracker = Tracker(source.info, 100 * MS, self.clock.now_ns)
-            self.schedule.add(source, 100 * MS, self.clock.now_ns, source.tracker)
+            self.schedule.add(source, 100 * MS, self.clock.now_ns)
         self.planned = PlannedReads(self.clock, self.schedule, self.wait, self.read)
 
     def wait(self, at_ns: int) -> bool:

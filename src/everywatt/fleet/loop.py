@@ -47,20 +47,20 @@ class Loop(ReadLoop):
         slot = self.schedule.slots[source]
         if slot.period_ns <= session.period_ns and slot.offset_ns:
             slot.offset_ns = 0
-            if slot.tracker is None:
+            if source.tracker is None:
                 slot.deadline_ns = self.schedule.after(slot, self.clock.monotonic_ns())
 
     def stop_after(self, at_ns: int) -> int | None:
         """When plain groups are read next after an instant; None where there are none."""
-        slots = [slot for slot in self.schedule.slots.values() if slot.tracker is None and not slot.offset_ns]
+        slots = [slot for source, slot in self.schedule.slots.items() if source.tracker is None and not slot.offset_ns]
         return min((self.schedule.after(slot, at_ns) for slot in slots), default=None)
 
     def _aim(self, now_ns: int) -> None:
         """Let cards that publish often be read where everything else is."""
         self._aim_ns = now_ns + AIM_NS
-        for slot in self.schedule.slots.values():
-            if slot.tracker is not None:
-                slot.tracker.aim(self.schedule.after(slot, now_ns))
+        for source, slot in self.schedule.slots.items():
+            if source.tracker is not None:
+                source.tracker.aim(self.schedule.after(slot, now_ns))
 
     def run(self) -> None:
         """Until `stop`; what is open stays open."""

@@ -166,14 +166,14 @@ class ReadLoop:
         self.schedule.align(self.clock.monotonic_ns())
 
     def _read(self, source: Source) -> None:
+        slot, tracked = self.schedule.slots[source], source.tracker is not None
         began = self.clock.monotonic_ns()
         fine = source.read()
         self.reads += 1
         now = self.clock.monotonic_ns()
+        if tracked:  # should it be given up, this is where the grid takes over
+            slot.deadline_ns = began
         late, missed = self.schedule.done(source, began, now)
-        slot = self.schedule.slots[source]
-        if slot.tracker is not None and source.tracker is None:
-            slot.tracker, slot.deadline_ns = None, now + slot.period_ns
         if not fine and source.outage is not None:
             slot.hold_ns = now + source.outage.wait_ns
             return
@@ -214,7 +214,7 @@ class ReadLoop:
         if source not in self.schedule.slots:
             if source.info.tracked and not source.info.table and source.info.channels:
                 source.tracker = Tracker(source.info, asked, now)
-            self.schedule.add(source, asked, now, source.tracker, source.info.sensor)
+            self.schedule.add(source, asked, now)
             self._read(source)
             self._hurry(source)
             return

@@ -84,11 +84,10 @@ class Figures:
 
 @dataclass
 class Slot:
-    """One group's place in the schedule: the tracker of a tracked group, else a deadline on the grid."""
+    """One group's place in the schedule: a deadline on the grid, unless its tracker says when to read it."""
 
     period_ns: int
     deadline_ns: int
-    tracker: Tracker | None = None
     offset_ns: int = 0  # from the grid: slow groups of different sensors take turns
     hold_ns: int = 0  # after a failure: not before this
 
@@ -102,36 +101,36 @@ class Schedule:
     _turns: dict[str, int] = field(default_factory=dict)
     _align_ns: int = 0
 
-    def add(self, key: Source, period_ns: int, now_ns: int, tracker: Tracker | None = None, sensor: str = "") -> None:
+    def add(self, source: Source, period_ns: int, now_ns: int) -> None:
         """A group that is read at once, and then every `period_ns`.
 
-        Slow groups of one `sensor` are read in one go: the first of them finds the processor's caches cold, and the
+        Slow groups of one sensor are read in one go: the first of them finds the processor's caches cold, and the
         others cost two thirds of it.
         """
-        turn = self._turns.setdefault(sensor, len(self._turns)) if period_ns >= SLOW_NS else 0
-        self.slots[key] = Slot(period_ns, now_ns, tracker, period_ns // 10 * (turn % 10))
+        turn = self._turns.setdefault(source.info.sensor, len(self._turns)) if period_ns >= SLOW_NS else 0
+        self.slots[source] = Slot(period_ns, now_ns, period_ns // 10 * (turn % 10))
 
-    def change(self, key: Source, period_ns: int, now_ns: int) -> None:
+    def change(self, source: Source, period_ns: int, now_ns: int) -> None:
         """Another period from now on."""
-        slot = self.slots[key]
+        slot = self.slots[source]
         if slot.period_ns != period_ns:
             slot.period_ns = period_ns
             slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
-            if slot.tracker is not None:
-                slot.tracker.ask(period_ns, now_ns)
+            if source.tracker is not None:
+                source.tracker.ask(period_ns, now_ns)
 
     def wake_ns(self) -> int | None:
         """The next wake-up, None where there is nothing to read."""
         fixed = latest = None
         firsts = []
-        for slot in self.slots.values():  # every wake-up comes here: one plain loop
-            hold = slot.hold_ns
-            if slot.tracker is None:
+        for source, slot in self.slots.items():  # every wake-up comes here: one plain loop
+            hold, tracker = slot.hold_ns, source.tracker
+            if tracker is None:
                 at = slot.deadline_ns if slot.deadline_ns > hold else hold
                 if fixed is None or at < fixed:
                     fixed = at
                 continue
-            window = slot.tracker.due
+            window = tracker.due
             firsts.append(window.earliest_ns if window.earliest_ns > hold else hold)
             # Not at the last moment: a wake-up that comes late would miss the publication.
             last = window.latest_ns - (window.latest_ns - window.earliest_ns) // SLACK
@@ -153,32 +152,32 @@ class Schedule:
         found: list[tuple[int, int, int, Source]] = []
         patient: list[tuple[int, int, int, int, Source]] = []
         fixed = None
-        for key, slot in self.slots.items():
-            if slot.tracker is None:
+        for source, slot in self.slots.items():
+            if source.tracker is None:
                 at = slot.deadline_ns
                 if fixed is None or at < fixed:
                     fixed = at
                 if at <= now_ns and slot.hold_ns <= now_ns:
-                    found.append((slot.period_ns, 1, len(found), key))
+                    found.append((slot.period_ns, 1, len(found), source))
                 continue
             # A probe that is a moment away joins in only at its own time: its instant is its purpose.
-            earliest, latest = slot.tracker.due
+            earliest, latest = source.tracker.due
             if earliest > now_ns or slot.hold_ns > now_ns:
                 continue
             if earliest == latest:
-                found.append((0, 0, len(found), key))
+                found.append((0, 0, len(found), source))
             else:
-                patient.append((latest - (latest - earliest) // SLACK, slot.period_ns, 2, len(patient), key))
+                patient.append((latest - (latest - earliest) // SLACK, slot.period_ns, 2, len(patient), source))
         # Whoever can wait for the next deadline does: reads of many groups in one go cost least.
         found += [entry[1:] for entry in patient if fixed is None or fixed <= now_ns or entry[0] < fixed]
         found.sort()
         return [entry[3] for entry in found]
 
-    def done(self, key: Source, began_ns: int, now_ns: int) -> tuple[bool, int]:
+    def done(self, source: Source, began_ns: int, now_ns: int) -> tuple[bool, int]:
         """A group was read (`began_ns`): its next deadline is set. Gives whether it was late, and ticks missed."""
-        slot = self.slots[key]
+        slot = self.slots[source]
         slot.hold_ns = 0
-        if slot.tracker is not None:
+        if source.tracker is not None:
             return False, 0
         behind = began_ns - slot.deadline_ns
         slot.deadline_ns = self.after(slot, slot.deadline_ns)
@@ -195,11 +194,11 @@ class Schedule:
         if now_ns < self._align_ns:
             return
         self._align_ns = now_ns + ALIGN_NS
-        period_ns = min((s.period_ns for s in self.slots.values() if s.tracker is None), default=0)
+        trackers = [source.tracker for source in self.slots if source.tracker is not None]
+        plain = [slot for source, slot in self.slots.items() if source.tracker is None]
+        period_ns = min((slot.period_ns for slot in plain), default=0)
         phases = sorted(
-            (slot.tracker.due.earliest_ns - self.origin_ns) % period_ns
-            for slot in self.slots.values()
-            if slot.tracker is not None and _even(slot.tracker, period_ns)
+            (tracker.due.earliest_ns - self.origin_ns) % period_ns for tracker in trackers if _even(tracker, period_ns)
         )
         # A group is not read in the last moments before its next publication, so more room is wanted on that side.
         ahead_ns = period_ns // SLACK + CLEAR_NS
@@ -210,9 +209,8 @@ class Schedule:
         if width < ahead_ns + CLEAR_NS:
             return
         self.origin_ns += (start + (width - ahead_ns) // 2) % period_ns
-        for slot in self.slots.values():
-            if slot.tracker is None:
-                slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
+        for slot in plain:
+            slot.deadline_ns = min(slot.deadline_ns, self.after(slot, now_ns))
 
     def after(self, slot: Slot, now_ns: int) -> int:
         """The first instant of the grid after `now_ns`."""
@@ -410,7 +408,7 @@ class PlannedReads:
         for source, slot, tracker in unplanned:
             if tracker.due.earliest_ns <= monotonic_ns() and slot.hold_ns <= began:
                 self.read(source)
-                foreseen = foreseen and slot.tracker is not None and source.outage is None
+                foreseen = foreseen and source.tracker is not None and source.outage is None
         return foreseen and monotonic_ns() - began < tolerance
 
     def _between(self, unplanned: Sequence[Unplanned], at: int) -> bool:
@@ -427,7 +425,7 @@ class PlannedReads:
             for source, slot, tracker in pressing:
                 if tracker.due.earliest_ns <= now and slot.hold_ns <= now:
                     self.read(source)
-                if slot.tracker is None or source.outage is not None:
+                if source.tracker is None or source.outage is not None:
                     return False
 
     def process(self, plain: Sequence[Source] | None = None) -> None:
@@ -436,10 +434,11 @@ class PlannedReads:
             if plain is not None and (source.tracker is not None or source not in plain):
                 continue
             del self._unprocessed[source]
+            slot, tracked = self.schedule.slots[source], source.tracker is not None
             times = source.process()
             self.reads += len(times)
-            if source.tracker is not None:
-                self.schedule.slots[source].hold_ns = 0
+            if tracked:
+                slot.hold_ns, slot.deadline_ns = 0, self.clock.monotonic_ns()
                 continue
             late = missed = 0
             for before, after in times:
