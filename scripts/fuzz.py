@@ -267,8 +267,7 @@ def targets() -> dict[str, Target]:
     dcmi = _parts(DATA / "meters" / "ipmi_dcmi.txt")
 
     def all_of_redfish(data: object) -> object:
-        reads = (redfish.environment_w, redfish.power_w, redfish.supply_w, redfish.sensor_w)
-        return [read(data) for read in reads]
+        return [redfish.power_w(data), redfish.sensor_w(data), redfish.reading_w(data, "PowerWatts")]
 
     return {
         "forged-tape": Target(_json(_forged), FORGERIES, cost=50),

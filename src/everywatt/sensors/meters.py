@@ -119,10 +119,9 @@ class PolledGroup:
         failure: str | None = None
         try:
             values = self._ask()
-        except (EverywattError, OSError) as error:
-            failure = str(error) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - a driver may do anything, and the thread must live
-            failure = f"{type(error).__name__}: {error}"
+            plain = isinstance(error, EverywattError | OSError) and str(error)
+            failure = plain or f"{type(error).__name__}: {error}".rstrip(": ")
         else:
             end_ns = self._clock.monotonic_ns()
             if any(value == value for value in values):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from everywatt.core.channels import Domain
 from everywatt.core.errors import SensorError
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Request, State
-from everywatt.sensors.node.redfish import Redfish, environment_w, find_power, power_w, sensor_w, supply_w
+from everywatt.sensors.node.redfish import Redfish, find_power, power_w, reading_w, sensor_w
 
 CHASSIS = "/redfish/v1/Chassis"
 ONE = f"{CHASSIS}/1"
@@ -246,7 +247,7 @@ JSON = st.recursive(
 @given(JSON)
 @settings(max_examples=200, deadline=None)
 def test_any_json_gives_a_number_or_none(data):
-    for read in (environment_w, power_w, supply_w, sensor_w):
+    for read in (power_w, sensor_w, partial(reading_w, name="PowerWatts")):
         watts = read(data)
         assert watts is None or (isinstance(watts, float) and watts == watts and abs(watts) < 1e15)
 

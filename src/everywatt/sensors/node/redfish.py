@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -81,10 +81,6 @@ class BmcSession:
         self.site.close()
 
 
-def environment_w(data: Any) -> float | None:
-    return _reading(_table(data).get("PowerWatts"))
-
-
 def power_w(data: Any) -> float | None:
     """Watts of a Power object: what its first control of the whole consumes, else what goes into all its supplies.
 
@@ -97,9 +93,7 @@ def power_w(data: Any) -> float | None:
             return watts
     supplies = _table(data).get("PowerSupplies")
     present = [one for one in map(_table, supplies if isinstance(supplies, list) else []) if not _absent(one)]
-    watts_in = [number(one.get("PowerInputWatts")) for one in present]
-    known = [value for value in watts_in if value is not None]
-    return sum(known) if known and len(known) == len(watts_in) else None
+    return _whole([number(one.get("PowerInputWatts")) for one in present])
 
 
 def _of_a_part(control: Mapping[str, Any]) -> bool:
@@ -113,10 +107,6 @@ def _absent(thing: Mapping[str, Any]) -> bool:
     return _table(thing.get("Status")).get("State") == "Absent"
 
 
-def supply_w(data: Any) -> float | None:
-    return _reading(_table(data).get("InputPowerWatts"))
-
-
 def sensor_w(data: Any) -> float | None:
     """Watts of a Sensor object that is about the whole machine."""
     table = _table(data)
@@ -126,8 +116,16 @@ def sensor_w(data: Any) -> float | None:
     return number(table.get("Reading")) if whole and power else None
 
 
-def _reading(value: Any) -> float | None:
-    return number(value.get("Reading")) if isinstance(value, Mapping) else number(value)
+def reading_w(data: Any, name: str) -> float | None:
+    """A number, or the reading of a sensor, that an object has under a name."""
+    value = _table(data).get(name)
+    return number(value.get("Reading") if isinstance(value, Mapping) else value)
+
+
+def _whole(watts: Sequence[float | None]) -> float | None:
+    """The sum, where all of them are known: a part is no total."""
+    known = [value for value in watts if value is not None]
+    return sum(known) if known and len(known) == len(watts) else None
 
 
 def _table(data: Any) -> Mapping[str, Any]:
@@ -184,13 +182,16 @@ def find_power(get: Get, chassis: str | None = None) -> tuple[str, Callable[[], 
 def _ways(get: Get, chassis: Any) -> Iterator[tuple[str, Callable[[], float | None]]]:
     metrics = _link(chassis, "EnvironmentMetrics")
     if metrics:
-        yield metrics, lambda: environment_w(get(metrics))
+        yield metrics, lambda: reading_w(get(metrics), "PowerWatts")
     power = _link(chassis, "Power")
     if power:
         yield power, lambda: power_w(get(power))
     supplies = _supplies(get, _link(chassis, "PowerSubsystem"))
     if supplies:
-        yield f"{len(supplies)} power supplies", lambda: _sum(get, supplies)
+        yield (
+            f"{len(supplies)} power supplies",
+            lambda: _whole([reading_w(get(place), "InputPowerWatts") for place in supplies]),
+        )
     try:
         sensors = _members(get, _link(chassis, "Sensors"))
     except SensorError:
@@ -200,7 +201,7 @@ def _ways(get: Get, chassis: Any) -> Iterator[tuple[str, Callable[[], float | No
 
 
 def _supplies(get: Get, subsystem: str | None) -> list[str]:
-    """The metrics of every supply of a subsystem; none where one of them has none, since a part is no total."""
+    """The metrics of every supply of a subsystem; none where one of them has none."""
     if subsystem is None:
         return []
     try:
@@ -209,12 +210,6 @@ def _supplies(get: Get, subsystem: str | None) -> list[str]:
         return []
     found = [link for link in links if link is not None]
     return found if len(found) == len(links) else []
-
-
-def _sum(get: Get, places: list[str]) -> float | None:
-    watts = [supply_w(get(place)) for place in places]
-    known = [value for value in watts if value is not None]
-    return sum(known) if known and len(known) == len(watts) else None
 
 
 class Redfish(SlowMeters):

@@ -75,8 +75,8 @@ class HostUse:
             times = procfs.parse_host_times(self._stat.read(512))
         except (OSError, ValueError) as error:
             raise SensorError(f"/proc/stat cannot be read: {error}") from error
-        memory = _memory(self._memory_bytes())
-        return [fresh(self._clock.monotonic_ns(), (*times, memory), age_ns)]
+        used = procfs.memory_used_bytes(procfs.parse_meminfo(self._memory_bytes()))
+        return [fresh(self._clock.monotonic_ns(), (*times, NAN if used is None else used), age_ns)]
 
     def _memory_bytes(self) -> bytes:
         if self._meminfo is None:
@@ -92,14 +92,6 @@ class HostUse:
         self._stat.close()
         if self._meminfo is not None:
             self._meminfo.close()
-
-
-def _memory(meminfo: bytes) -> float:
-    try:
-        used = procfs.memory_used_bytes(procfs.parse_meminfo(meminfo))
-    except ValueError:
-        return NAN
-    return NAN if used is None else used
 
 
 class ProcessUse(Trees):
