@@ -14,7 +14,7 @@ from everywatt.core.channels import NAN
 from everywatt.sensors.base import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 NO_PERMISSION = 4
 NOT_FOUND = 6
@@ -147,17 +147,20 @@ class Fields:
             self._count = ctypes.c_int32(len(self.ids))
             for entry, field_id in zip(self._buffer, self.ids, strict=True):
                 entry.fieldId, entry.scopeId = field_id if isinstance(field_id, tuple) else (field_id, 0)
-            if ctypes.sizeof(self._buffer) != len(self.ids) * _FIELD.size:
+            # nvmlFieldValue_t: field, scope, timestamp, latency, then type, return code and the value.
+            layout = struct.Struct("<" + "24xIIQ" * len(self.ids))
+            self._unpack = layout.unpack
+            if ctypes.sizeof(self._buffer) != layout.size:
                 self._function = None  # another layout than the one that is unpacked here
 
     def read(self, handle: Any) -> list[float]:
         """The values in the order of `ids`, NaN where one failed (its error number is then in `errors`)."""
-        self.errors.clear()
         if self._function is not None:
             code = self._function(handle, self._count, self._address)
             if code:
                 raise self._nvml.NVMLError(code)
-            return self._numbers(_FIELD.iter_unpack(self._buffer))
+            return self.values(self._unpack(self._buffer))
+        self.errors.clear()
         values = []
         entries = self._nvml.nvmlDeviceGetFieldValues(handle, list(self.ids))
         for field_id, entry in zip(self.ids, entries, strict=True):
@@ -175,8 +178,9 @@ class Fields:
         """
         if self._function is None:
             return None
-        function, count, address, buffer = self._function, self._count, self._address, self._buffer
-        unpack = struct.Struct("<" + "24xIIQ" * len(self.ids)).unpack
+        function, count, address, buffer, unpack = (
+            self._function, self._count, self._address, self._buffer, self._unpack
+        )  # fmt: skip
 
         def call(handle: Any) -> tuple[int, ...] | None:
             return None if function(handle, count, address) else unpack(buffer)
@@ -184,29 +188,26 @@ class Fields:
         return call
 
     def values(self, raw: tuple[int, ...]) -> list[float]:
-        """The values of what `quick`'s function gave, in the order of `ids`."""
+        """The values of what `quick`'s function gave, in the order of `ids`.
+
+        Straight from the buffer: attributes of ctypes structures cost as much as the rest of a read.
+        """
         if self.errors:
             self.errors.clear()
-        return self._numbers(zip(raw[::3], raw[1::3], raw[2::3], strict=True))
-
-    def _numbers(self, entries: Iterable[tuple[int, int, int]]) -> list[float]:
-        """Values straight from the buffer: attributes of ctypes structures cost as much as the rest of a read."""
         values = []
-        for place, (kind, code, raw) in enumerate(entries):
+        for place, (kind, code, number) in enumerate(zip(raw[::3], raw[1::3], raw[2::3], strict=True)):
             if code:
                 self.errors[self.ids[place]] = code
                 values.append(NAN)
             elif kind in (_ULONG, _ULONGLONG):
-                values.append(float(raw))
+                values.append(float(number))
             elif kind == _UINT:
-                values.append(float(raw & 0xFFFFFFFF))
+                values.append(float(number & 0xFFFFFFFF))
             else:
-                values.append(_number(kind, raw))
+                values.append(_number(kind, number))
         return values
 
 
-# nvmlFieldValue_t: field, scope, timestamp, latency, then type, return code and the value.
-_FIELD = struct.Struct("<24xIIQ")
 _UINT, _ULONG, _ULONGLONG = 1, 2, 3
 _CODES = ("<d", "<I", "<Q", "<Q", "<q", "<i", "<H")
 

@@ -55,38 +55,25 @@ class _Buffer:
             return list(self._array[: count.value])
 
 
-class Lister:
-    """Processes of one kind, in one call."""
-
-    def __init__(self, nvml: Any, kind: str) -> None:
-        self._nvml = nvml
-        self._public = f"nvmlDeviceGet{kind}RunningProcesses"
-        found = (pointer(nvml, self._public + version) for version in ("_v3", "_v2"))
-        self._function = next((function for function in found if function is not None), None)
-        self._buffer = _Buffer(nvml, "c_nvmlProcessInfo_v2_t", 32)
-
-    def __call__(self, handle: Any) -> list[Any]:
-        """Entries with pid, usedGpuMemory, gpuInstanceId, computeInstanceId."""
-        function = self._function
-        if function is None:
-            return list(getattr(self._nvml, self._public)(handle))
-        return self._buffer.fill(lambda array, count: function(handle, count, array))
+def process_lister(nvml: Any, kind: str) -> Callable[[Any], list[Any]]:
+    """Lists processes of one kind on a card: entries with pid, usedGpuMemory, gpuInstanceId, computeInstanceId."""
+    public = f"nvmlDeviceGet{kind}RunningProcesses"
+    function = pointer(nvml, f"{public}_v3") or pointer(nvml, f"{public}_v2")
+    if function is None:
+        return lambda handle: list(getattr(nvml, public)(handle))
+    buffer = _Buffer(nvml, "c_nvmlProcessInfo_v2_t", 32)
+    return lambda handle: buffer.fill(lambda array, count: function(handle, count, array))
 
 
-class UseLister:
-    """SM use samples that are newer than a time stamp, in one call."""
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self._function = pointer(nvml, "nvmlDeviceGetProcessUtilization")
-        self._buffer = _Buffer(nvml, "c_nvmlProcessUtilizationSample_t", 64)
-
-    def __call__(self, handle: Any, since_us: int) -> list[Any]:
-        """Entries with pid, timeStamp, smUtil. Raises Not Found where there is no newer one."""
-        function = self._function
-        if function is None:
-            return list(self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
-        return self._buffer.fill(lambda array, count: function(handle, array, count, ctypes.c_ulonglong(since_us)))
+def use_lister(nvml: Any) -> Callable[[Any, int], list[Any]]:
+    """Lists samples of SM use that are newer than a time stamp (µs), with pid, timeStamp, smUtil; Not Found if none."""
+    function = pointer(nvml, "nvmlDeviceGetProcessUtilization")
+    if function is None:
+        return lambda handle, since_us: list(nvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+    buffer = _Buffer(nvml, "c_nvmlProcessUtilizationSample_t", 64)
+    return lambda handle, since_us: buffer.fill(
+        lambda array, count: function(handle, array, count, ctypes.c_ulonglong(since_us))
+    )
 
 
 class _Gpu:
@@ -119,8 +106,8 @@ class ProcessTable:
         self.info = GroupInfo("nvml.processes", "nvml", "gpu", (), Cadence.SLOW, table=True, label="GPU processes")
         self._nvml = nvml
         self._gpus = [_Gpu(device) for device in devices]
-        self._compute, self._graphics = Lister(nvml, "Compute"), Lister(nvml, "Graphics")
-        self._use = UseLister(nvml)
+        self._compute, self._graphics = process_lister(nvml, "Compute"), process_lister(nvml, "Graphics")
+        self._use = use_lister(nvml)
         self._clock = devices[0].clock
         self._read_ns = 0
         self._whole = False
@@ -242,4 +229,4 @@ def _changes(before: dict[Any, GpuProcessRow], after: dict[Any, GpuProcessRow]) 
 
 def probe_processes(nvml: Any, handle: Any) -> str | None:
     """Why processes of this GPU cannot be listed, None where they can."""
-    return attempt(Lister(nvml, "Compute"), handle)[1] or None
+    return attempt(process_lister(nvml, "Compute"), handle)[1] or None
