@@ -128,8 +128,7 @@ class Session:
 
     def rows(self, source: Source, rows: Sequence[Row]) -> None:
         name = source.info.name
-        self.figures[name].rows += len(rows)
-        self._safely(self.writer.append, self._numbers[name], rows)
+        self.own_rows(name, rows)
         if name in self.waiting and rows[-1].early_ns + rows[-1].late_ns > 2 * self._closing_ns:
             self.waiting.discard(name)
 

@@ -60,16 +60,28 @@ class Columns:
         if low == 0 and high >= len(self):
             return self
         cut = slice(low, high)
-        return Columns(
-            self.read[cut],
-            self.early[cut],
-            self.late[cut],
-            self.published[cut],
-            {name: column[cut] for name, column in self.values.items()},
-            {name: column[cut] for name, column in self.accumulated.items()},
-            {name: column[cut] for name, column in self.observed_ns.items()},
-            self.carried if low == 0 else {},
+        times = (column[cut] for column in self._times)
+        tables = ({name: column[cut] for name, column in table.items()} for table in self._tables)
+        return Columns(*times, *tables, self.carried if low == 0 else {})
+
+    def then(self, later: Columns) -> Columns:
+        """These rows and later ones of the same channels."""
+        if not len(self):
+            return later
+        times = map(np.concatenate, zip(self._times, later._times, strict=True))
+        tables = (
+            {name: np.concatenate((column, more[name])) for name, column in table.items()}
+            for table, more in zip(self._tables, later._tables, strict=True)
         )
+        return Columns(*times, *tables, self.carried)
+
+    @property
+    def _times(self) -> tuple[Ints, ...]:
+        return self.read, self.early, self.late, self.published
+
+    @property
+    def _tables(self) -> tuple[dict[str, Any], ...]:
+        return self.values, self.accumulated, self.observed_ns
 
 
 def load_columns(
@@ -97,19 +109,24 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
     wanted = list(dict.fromkeys(channels))
     indexes = [names.index(name) for name in wanted]
     sums: list[tuple[FrameSum, ...]] = []  # of the first row of each frame
-    pieces: list[list[NDArray[np.generic]]] = []
+    pieces: list[list[NDArray[Any]]] = []
+    parts = [0, 1, 2, *(3 + index for index in indexes)]
     for frame in frames:
         sums.append(frame.cum)
-        pieces.append(_decode(tape, frame, indexes))
+        pieces.append(_decode(tape, frame, parts))
     starts = np.cumsum([0, *(len(piece[0]) for piece in pieces)], dtype=np.int64)[:-1]
     # The rows of one frame are taken as they are: copying them would take as long as decoding.
     joined = pieces[0] if len(pieces) == 1 else [np.concatenate(column) for column in zip(*pieces, strict=True)]
     if not joined:
         joined = [np.empty(0, np.int64)] * 3 + [np.empty(0, np.float64)] * len(indexes)
-    columns = _times(joined)
+    read, since_late, width = joined[:3]
+    late = read - since_late
+    early = late - width
+    # Half of the sum, without the overflow that a sum may have.
+    columns = Columns(read, early, late, early + (late - early) // 2)
     energy = energy_channels(group.info)
     for name, index, values in zip(wanted, indexes, joined[3:], strict=True):
-        columns.values[name] = values.astype(np.float64, copy=False)
+        columns.values[name] = values
         if index in energy:
             cums = [one[energy.index(index)] for one in sums]
             columns.accumulated[name], columns.observed_ns[name] = accumulate_columns(
@@ -133,12 +150,7 @@ def jumps(tape: Tape, group: StoredGroup, channel: str) -> list[int]:
 
 def read_times(tape: Tape, group: StoredGroup) -> Ints:
     """When each row was read, and nothing else."""
-    times = []
-    for frame in tape.iter_frames(group.id):
-        try:
-            times.append(_stored("<i8", *frame.parts[0], frame.n))
-        except codec.CodecError as error:
-            raise TapeDamaged(f"{tape.path}: table frame, row {frame.id} cannot be decoded: {error}.") from None
+    times = [_decode(tape, frame, [0])[0] for frame in tape.iter_frames(group.id)]
     return np.concatenate(times) if times else np.empty(0, np.int64)
 
 
@@ -154,20 +166,18 @@ def ticks_by_frame(
     names = [entry.name for entry in group.info.channels]
     energy = energy_channels(group.info)
     indexes = [names.index(name) for name in channels]
+    parts = [0, 1, 2, *(3 + index for index in indexes)]
     times, widths = _Growing(np.int64), _Growing(np.float32)  # half the memory, and no digit of widths counts
     columns = [_Growing(np.float64) for _ in channels]
     for frame in tape.iter_frames(group.id, start_ns, end_ns):
-        decoded = _decode(tape, frame, indexes)
-        read, since_late, width = (column.astype(np.int64, copy=False) for column in decoded[:3])
+        read, since_late, width, *decoded = _decode(tape, frame, parts)
         times.extend(read - since_late - (width - width // 2))
         widths.extend(width)
-        for grown, index, values in zip(columns, indexes, decoded[3:], strict=True):
-            column = values.astype(np.float64, copy=False)
+        for grown, index, column in zip(columns, indexes, decoded, strict=True):
             if index in energy and group.info.channels[index].kind is Kind.COUNTER:
-                counts = _counts(column, frame.cum[energy.index(index)][0], group.info.channels[index])
-                if counts is None:
+                column = _counts(column, frame.cum[energy.index(index)][0], group.info.channels[index])
+                if column is None:
                     return None
-                column = counts
             grown.extend(column)
     return times.rows(), widths.rows(), {name: grown.rows() for name, grown in zip(channels, columns, strict=True)}
 
@@ -208,21 +218,12 @@ def _counts(values: Floats, start: float, channel: Channel) -> Floats | None:
     return np.cumsum(steps, out=steps) if np.isfinite(values[0]) and rising else None
 
 
-def _times(joined: Sequence[NDArray[np.generic]]) -> Columns:
-    read = joined[0].astype(np.int64, copy=False)
-    late = read - joined[1].astype(np.int64, copy=False)
-    early = late - joined[2].astype(np.int64, copy=False)
-    # Half of the sum, without the overflow that a sum may have.
-    return Columns(read, early, late, early + (late - early) // 2)
-
-
-def _decode(tape: Tape, frame: Frame, indexes: Sequence[int]) -> list[NDArray[np.generic]]:
+def _decode(tape: Tape, frame: Frame, parts: Sequence[int]) -> list[NDArray[Any]]:
+    """Some columns of a frame: its first three are times, the others the channels'."""
     try:
-        columns: list[NDArray[np.generic]] = [_stored("<i8", *frame.parts[i], frame.n) for i in range(3)]
-        columns += [_stored("<f8", *frame.parts[3 + i], frame.n) for i in indexes]
+        return [_stored("<i8" if part < 3 else "<f8", *frame.parts[part], frame.n) for part in parts]
     except codec.CodecError as error:
         raise TapeDamaged(f"{tape.path}: table frame, row {frame.id} cannot be decoded: {error}.") from None
-    return columns
 
 
 def _stored(kind: str, tag: int, data: memoryview, rows: int) -> NDArray[Any]:
@@ -391,7 +392,7 @@ def _grow(tape: Tape, group_id: int, channels: Sequence[str], there: _Grown) -> 
                 return False
     if frames:
         there.last = frames[-1].id
-        there.columns = _joined(there.columns, columns_of(tape, tape.group(group_id), frames, channels))
+        there.columns = there.columns.then(columns_of(tape, tape.group(group_id), frames, channels))
     return True
 
 
@@ -399,16 +400,3 @@ def _trim(there: _Grown) -> None:
     if len(there.columns) > MOST_GROWN_ROWS:
         there.since_ns = int(there.columns.published[-KEPT_ROWS])
         there.columns = there.columns.between(there.since_ns, int(there.columns.published[-1]))
-
-
-def _joined(first: Columns, then: Columns) -> Columns:
-    if not len(first):
-        return then
-    times = [
-        np.concatenate((getattr(first, name), getattr(then, name))) for name in ("read", "early", "late", "published")
-    ]
-    more = [
-        {key: np.concatenate((column, getattr(then, name)[key])) for key, column in getattr(first, name).items()}
-        for name in ("values", "accumulated", "observed_ns")
-    ]
-    return Columns(times[0], times[1], times[2], times[3], more[0], more[1], more[2], first.carried)
