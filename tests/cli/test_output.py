@@ -261,7 +261,7 @@ def test_a_result_is_printed_once_as_tables_or_as_json():
 )
 def test_the_ending_of_a_file_names_the_form_of_a_result(tmp_path, ending, text):
     path = tmp_path / f"watts.{ending}"
-    write_result(path, "watts", Watts(), lambda: "<p>two cards")
+    write_result(Output(), path, "watts", Watts(), lambda: "<p>two cards")
     assert path.read_text(encoding="utf-8") == text
 
 

@@ -18,7 +18,7 @@ from everywatt.fleet.options import DEFAULT_LISTEN, FORMATS, AgentOptions, combi
 
 if TYPE_CHECKING:
     from everywatt.fleet.service import Http
-    from everywatt.net.listen import Address
+    from everywatt.net.listen import Door
 
 
 def _size(text: str) -> int:
@@ -108,42 +108,28 @@ def command(config: Path | None, check: bool, quiet: bool, **given: Any) -> int:
 
     if check:
         if not options.small:
-            _access(options)
+            _door(options)
         return _check(options, output)
     agent = Agent(options, say=output.say)
     return serve(agent, lambda: combine(flags, config), _http(options))
 
 
-def _access(options: AgentOptions) -> tuple[Address, bool, str | None]:
-    """Where to listen, whether with TLS, and the token. UsageError where that cannot be served."""
-    from everywatt.net import listen as address
-    from everywatt.net.tls import check_tls, read_token
+def _door(options: AgentOptions) -> Door:
+    """Where to listen, and what that takes. UsageError where it cannot be served."""
+    from everywatt.net.listen import Door
 
     assert options.listen is not None
-    place = address.parse_listen(options.listen)
-    token = read_token(None, options.token_file)
-    tls = check_tls(options.cert, options.key)
-    if options.client_ca is not None and not tls:
-        raise UsageError("Client certificates require TLS.", cure="--cert FILE --key FILE --client-ca FILE")
-    address.check_open(place, token=token, tls=tls, clients=options.client_ca is not None)
-    return place, tls, token
+    tls = (options.cert, options.key)
+    return Door.checked(options.listen, token_file=options.token_file, tls=tls, client_ca=options.client_ca)
 
 
 def _http(options: AgentOptions) -> Http:
-    from everywatt.net import listen as address
-
     check_installed("uvicorn", "export")
-    place, tls, token = _access(options)
-    sock = address.listen(place)
-    port = int(sock.getsockname()[1])
+    sock, access, url = _door(options).open(options.names, pages=False)
 
     from everywatt.fleet.service import Http
-    from everywatt.net.guard import Access
 
-    hosts = address.hosts_of(place, port, tls=tls, names=options.names)
-    access = Access(hosts, port, token, tls, own_ip=place.everywhere, pages=False)
-    url = f"{address.url_of(place, port, tls=tls)}metrics"
-    return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca, url=url)
+    return Http(sock, access, cert=options.cert, key=options.key, client_ca=options.client_ca, url=f"{url}metrics")
 
 
 def _small(flags: dict[str, Any], config: Path | None) -> NoReturn:

@@ -230,8 +230,7 @@ def _show(result: Result, out: Path | None, settings: Settings, output: Output) 
         output.text(result.floor)
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    write_result(out, "comparison", result, lambda: trials_html(result, None, settings))
-    output.json("comparison", result.to_dict())
+    write_result(output, out, "comparison", result, lambda: trials_html(result, None, settings))
 
 
 def _verdicts(result: Result | RunsCompared, output: Output) -> None:
@@ -260,8 +259,7 @@ def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None,
     result = compare_runs(runs, target=target, force=force)
     _verdicts(result, output)
     output.say("One run each: these intervals do not include the variation of the program from run to run.")
-    write_result(out, "comparison", result, lambda: _runs_html(runs))
-    output.json("comparison", result.to_dict())
+    write_result(output, out, "comparison", result, lambda: _runs_html(runs))
     return 0
 
 
@@ -276,8 +274,7 @@ def _models(runs: Sequence[Run], level: str | None, force: bool, out: Path | Non
         for text in one.notes:
             output.say(f"Note: {text}")
         output.text()
-    write_result(out, "llm-comparison", result)
-    output.json("llm-comparison", result.to_dict())
+    write_result(output, out, "llm-comparison", result)
     return 0
 
 

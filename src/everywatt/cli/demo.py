@@ -92,7 +92,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     folder = folder_of(run)
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
     write_text(folder / "report.txt", "\n".join(lines) + "\n")
-    output.json("run", {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")})
+    output.json("run", run.to_dict())
     for line in lines:
         output.text(line)
     if "modelled" in run.energy().pedigree:
@@ -130,12 +130,12 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     job = Job(precisions=("fp32", "int8"), loop_s=loop_s, limit=128)
     result = experiment(job, Conduct(trials=3, cool=False), replace(settings, note="demo precision"), output)
     show(result, output)
-    output.json(KIND, result.to_dict())
-    if result.run is not None:
-        folder = find_run(result.run, runs_home(settings.home).path)
-        write_result(folder / "report.html", KIND, result, lambda: page_of(result, settings))
+    folder = None if result.run is None else find_run(result.run, runs_home(settings.home).path)
+    page = None if folder is None else folder / "report.html"
+    write_result(output, page, KIND, result, lambda: page_of(result, settings))
+    if page is not None:
         output.say(f"next:   everywatt why {result.run}    everywatt bench precision --model DIR")
-        output.say(f"report: {folder / 'report.html'}")
+        output.say(f"report: {page}")
     return 0 if result.baseline is not None else MeasurementRefused.exit_code
 
 

@@ -286,6 +286,6 @@ def _summary(folder: Path, output: Output) -> None:
 
     run = load(folder)
     if output.json_to is not None:
-        output.json("run", {key: value for key, value in run.to_dict().items() if key not in ("schema", "kind")})
+        output.json("run", run.to_dict())
     if output.json_to != STDOUT:
         say_run(run, output)

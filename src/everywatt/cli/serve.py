@@ -13,7 +13,7 @@ from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import check_installed
-from everywatt.net.listen import DEFAULT
+from everywatt.net.listen import DEFAULT, Door
 
 if TYPE_CHECKING:
     from everywatt.report.live.snapshot import LiveSource
@@ -68,27 +68,18 @@ def command(
     The server listens on loopback unless --listen says otherwise; other addresses require a token and TLS files. It
     never writes. Ctrl-C stops it. Requires `pip install 'everywatt[serve]'`.
     """
-    from everywatt.net import listen as address
-    from everywatt.net.tls import check_tls, read_token
-
     for library in ("starlette", "uvicorn"):
         check_installed(library, "serve")
     settings = settings_here()
-    place = address.parse_listen(listen_on)
-    secret = read_token(token, token_file)
-    tls = check_tls(cert, key)
-    address.check_open(place, token=secret, tls=tls)
-    if secret is not None and len(secret) < SHORT_TOKEN:
+    door = Door.checked(listen_on, token=token, token_file=token_file, tls=(cert, key))
+    if door.token is not None and len(door.token) < SHORT_TOKEN:
         output.warn(f"a token shorter than {SHORT_TOKEN} characters can be guessed.")
-    slurm = _slurm(slurm_store, secret, (proxies, user_header, admins), settings)
+    slurm = _slurm(slurm_store, door.token, (proxies, user_header, admins), settings)
     site_home = _home(home, settings)
     machine = _machine(settings) if agent is None else _agent(agent, agent_token_file)
-    sock = address.listen(place)
+    sock, access, url = door.open(names)
     with sock:
-        port = int(sock.getsockname()[1])
-        url = address.url_of(place, port, tls=tls)
-        hosts = address.hosts_of(place, port, tls=tls, names=names)
-        output.json("serve", {"url": url, "home": str(site_home), "token": secret is not None})
+        output.json("serve", {"url": url, "home": str(site_home), "token": door.token is not None})
         if output.json_to is not None:
             output.stdout.flush()
         output.say(f"{url}  (runs in {site_home}; stop with Ctrl-C)")
@@ -96,11 +87,9 @@ def command(
             output.warn(f"no browser could be started; open {url} in one.")
 
         from everywatt.footprint.carbon import factors_of
-        from everywatt.net.guard import Access
         from everywatt.report.web.app import Site, run
         from everywatt.report.web.runs import RunIndex
 
-        access = Access(hosts, port, secret, tls, own_ip=place.everywhere)
         site = Site(RunIndex(site_home), access, machine, factors_of(settings), slurm)
         run(site, sock, cert=cert, key=key)
 

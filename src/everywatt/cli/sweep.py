@@ -115,5 +115,4 @@ def _show(sweep: Sweep, out: Path | None, settings: Settings, output: Output) ->
         warn_of_failures(one, output)
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    write_result(out, "sweep", sweep, lambda: trials_html(result, sweep, settings))
-    output.json("sweep", sweep.to_dict())
+    write_result(output, out, "sweep", sweep, lambda: trials_html(result, sweep, settings))

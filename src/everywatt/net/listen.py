@@ -7,8 +7,11 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from everywatt.core.errors import UsageError
+from everywatt.net.guard import Access
+from everywatt.net.tls import check_tls, read_token
 
 DEFAULT = "127.0.0.1:8765"
 BACKLOG = 4096  # or what the kernel allows: who finds it full tries again after a whole second
@@ -103,3 +106,37 @@ def hosts_of(address: Address, port: int, *, tls: bool, names: Iterable[str] = (
 
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """An address to listen on, with the token and the TLS that it takes to come in."""
+
+    address: Address
+    token: str | None
+    tls: bool
+
+    @classmethod
+    def checked(
+        cls,
+        listen_on: str,
+        *,
+        token: str | None = None,
+        token_file: Path | None,
+        tls: tuple[Path | None, Path | None],
+        client_ca: Path | None = None,
+    ) -> Door:
+        """What the options of a server mean; `tls` is a certificate and its key. UsageError where it cannot serve."""
+        door = cls(parse_listen(listen_on), read_token(token, token_file), check_tls(*tls))
+        if client_ca is not None and not door.tls:
+            raise UsageError("Client certificates require TLS.", cure="--cert FILE --key FILE --client-ca FILE")
+        check_open(door.address, token=door.token, tls=door.tls, clients=client_ca is not None)
+        return door
+
+    def open(self, names: Iterable[str] = (), *, pages: bool = True) -> tuple[socket.socket, Access, str]:
+        """A socket that listens, whom it lets in, and the URL; `names` are further host names that it answers to."""
+        sock = listen(self.address)
+        port = int(sock.getsockname()[1])
+        hosts = hosts_of(self.address, port, tls=self.tls, names=names)
+        access = Access(hosts, port, self.token, self.tls, own_ip=self.address.everywhere, pages=pages)
+        return sock, access, url_of(self.address, port, tls=self.tls)

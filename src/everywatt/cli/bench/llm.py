@@ -313,9 +313,8 @@ def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> 
     output.say(f"  next    everywatt report {folder.name} --open")
     if out is not None and out.suffix == ".parquet":
         write_query_parquet(result.found, out)
-    else:
-        write_result(out, "llm", result)
-    output.json("llm", result.to_dict())
+        out = None
+    write_result(output, out, "llm", result)
 
 
 def show(result: LlmResult, output: Output) -> None:

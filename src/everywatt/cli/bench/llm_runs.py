@@ -29,8 +29,7 @@ def leaderboard_command(runs: tuple[str, ...], order: str, out: Path | None, out
     check_ending(out)
     board = leaderboard([load(run) for run in runs], order)
     output.table(*board.tables())
-    write_result(out, "leaderboard", board)
-    output.json("leaderboard", board.to_dict())
+    write_result(output, out, "leaderboard", board)
 
 
 @click.command(cls=Verb)
@@ -55,5 +54,4 @@ def agents_command(run: str, otel: Path | None, steps: bool, out: Path | None, o
     output.text("own energy: drawn while no child span was open; it adds up to the total")
     for note in found.notes:
         output.say(f"Note: {note}")
-    write_result(out, "agent", found)
-    output.json("agent", found.to_dict())
+    write_result(output, out, "agent", found)

@@ -148,9 +148,8 @@ def command(
     show(result, output)
     if out is not None and old_format is not None:
         write_text(out, old_csv(old_format, result, datetime.now().astimezone()))
-    else:
-        write_result(out, KIND, result, lambda: page_of(result, settings))
-    output.json(KIND, result.to_dict())
+        out = None
+    write_result(output, out, KIND, result, lambda: page_of(result, settings))
     return _ending(result, code, settings, output)
 
 

@@ -97,8 +97,7 @@ def command(
         output.text(line)
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    write_result(out, "training", result)
-    output.json("training", result.to_dict())
+    write_result(output, out, "training", result)
     if lab.interrupted:
         return code()
     if not any(one.epochs for one in result.trained):

@@ -1,4 +1,4 @@
-"""The file that -o names, from a result that knows its tables, its CSV and its JSON."""
+"""The file that -o names and the JSON object, from a result that knows its tables, its CSV and its JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from everywatt.api.run import Run, load
-from everywatt.cli.common.output import Result, write_text
+from everywatt.cli.common.output import Output, Result, write_text
 from everywatt.core.config import Settings
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import document, dumps
@@ -32,17 +32,22 @@ def check_ending(out: Path | None, endings: Sequence[str] = ENDINGS) -> None:
         raise UsageError(f"{out} cannot be written: there is no folder {out.parent}.")
 
 
-def write_result(out: Path | None, kind: str, result: FileResult, html: Callable[[], str] | None = None) -> None:
-    """Write the file in the form that its ending names; `html` makes the page where it is more than the tables."""
-    if out is None:
-        return
-    texts: dict[str, Callable[[], str]] = {
-        ".json": lambda: dumps(document(kind, result.to_dict()), indent=2) + "\n",
-        ".csv": result.to_csv,
-        ".md": lambda: "\n".join(table.markdown() for table in result.tables()),
-        ".html": html or (lambda: _page(result)),
-    }
-    write_text(out, texts[out.suffix.lower()]())
+def write_result(
+    output: Output, out: Path | None, kind: str, result: FileResult, html: Callable[[], str] | None = None
+) -> None:
+    """Write the file in the form that its ending names, and the JSON object where --json asked for it.
+
+    `html` makes the page where it is more than the tables.
+    """
+    if out is not None:
+        texts: dict[str, Callable[[], str]] = {
+            ".json": lambda: dumps(document(kind, result.to_dict()), indent=2) + "\n",
+            ".csv": result.to_csv,
+            ".md": lambda: "\n".join(table.markdown() for table in result.tables()),
+            ".html": html or (lambda: _page(result)),
+        }
+        write_text(out, texts[out.suffix.lower()]())
+    output.json(kind, result.to_dict())
 
 
 def _page(result: FileResult) -> str:
