@@ -37,6 +37,7 @@ def test_json_lines_may_be_objects_or_texts():
         ("", "", "no items"),
         ("a,b\n1\n", ".csv", "line 2 has 1 cells"),
         ("a,a\n1,2\n", ".csv", "distinct name"),
+        ('a\n"x\ny\n', ".csv", "line 3 cannot be read: unexpected end of data"),
         ("{\n", ".jsonl", "line 1 is not JSON"),
         ("3\n", ".jsonl", "line 1 is neither"),
         ("[" * 100_000 + "\n", ".jsonl", "line 1 is not JSON"),

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -524,6 +525,30 @@ def test_a_server_that_the_benchmark_starts_is_started_again_and_stopped(place, 
     port = json.loads((folder / "llm.json").read_text())["base_url"].rpartition(":")[2]
     with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
         probe.connect(("127.0.0.1", int(port)))
+
+
+@pytest.mark.xfail(strict=True, reason="what is said to resume a run leaves out the server that it started")
+def test_what_is_said_to_resume_names_the_server_to_start(place, tmp_path):
+    support = str(Path(__file__).parents[1] / "support")
+    (tmp_path / "serve.py").write_text(SERVER.format(support=support))
+    serve = f"{sys.executable} {tmp_path / 'serve.py'} {{port}} {tmp_path / 'log.jsonl'}"
+    (tmp_path / "log.jsonl.died").touch()  # so that it does not die
+    run = subprocess.Popen(
+        words("--serve", serve, "--model", "scripted", "--dataset", "arithmetic"),
+        env=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = tmp_path / "log.jsonl"
+    until(lambda: log.exists() and len(log.read_text().splitlines()) > 4, "a query")
+    run.terminate()
+    err = run.communicate(timeout=240)[1]
+    (folder,) = (tmp_path / "runs").iterdir()
+    again = f"everywatt bench llm --resume {folder.name} --serve {shlex.quote(serve)}"
+    assert again in err
+    done = bench(place, "--resume", "last", code=3)
+    assert "No server answers" in done.stderr and again in done.stderr
 
 
 def test_a_server_that_does_not_start_says_why_and_leaves_no_run(place, tmp_path):

@@ -62,6 +62,7 @@ def test_the_sheet_the_aggregate_and_the_benchmark(tmp_path):
         ("a.json", "{", "not JSON"),
         ("a.json", json.dumps({**TRIAL, "batch_size": "many"}), "batch_size is 'many', not a number"),
         ("a.csv", "", "These files are empty"),
+        ("a.csv", 'precision_type,accuracy,inference_time\nfp32,0.9,"1\n', "cannot be read: unexpected end of data"),
     ],
 )
 def test_other_files_say_what_is_wrong(tmp_path, name, text, why):

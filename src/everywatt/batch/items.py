@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import re
@@ -70,7 +68,7 @@ def parse_items(
 ) -> list[Item]:
     """The items of a text; `kind` is `.csv`, `.tsv`, `.jsonl` or anything else for lines."""
     if kind in (".csv", ".tsv"):
-        rows = _csv_rows(text, "\t" if kind == ".tsv" else ",", what)
+        rows = foreign.csv_rows(text, what, "\t" if kind == ".tsv" else ",")
     elif kind in (".jsonl", ".ndjson"):
         rows = _json_rows(text, what)
     else:
@@ -95,26 +93,6 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, line.removesuffix("\r")
-
-
-def _csv_rows(text: str, delimiter: str, what: str) -> list[tuple[int, dict[str, str]]]:
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    before = csv.field_size_limit(max(len(text), csv.field_size_limit()))
-    try:
-        lines = [(reader.line_num, line) for line in reader if any(cell.strip() for cell in line)]
-    except csv.Error as error:
-        raise UsageError(f"{what}: line {reader.line_num} cannot be read: {error}.") from None
-    finally:
-        csv.field_size_limit(before)
-    if not lines:
-        return []
-    header = [name.strip() for name in lines[0][1]]
-    if len(set(header)) < len(header) or not all(header):
-        raise UsageError(f"{what}: the header must have a distinct name for each column, and has {', '.join(header)}.")
-    for number, line in lines[1:]:
-        if len(line) != len(header):
-            raise UsageError(f"{what}: line {number} has {len(line)} cells, the header {len(header)}.")
-    return [(number, dict(zip(header, line, strict=True))) for number, line in lines[1:]]
 
 
 def _json_rows(text: str, what: str) -> list[tuple[int, dict[str, str]]]:

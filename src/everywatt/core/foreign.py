@@ -128,6 +128,41 @@ def parse_json(text: str | bytes, depth: int = LIMITS.depth) -> Any:
     return data
 
 
+def json_lines(path: Path, what: str = "JSON") -> Iterator[tuple[int, Any]]:
+    """What each line of a file holds, with the line's number; empty lines are passed over."""
+    for number, line in enumerate(lines(path, errors="strict"), start=1):
+        if line.strip():
+            try:
+                yield number, parse_json(line)
+            except ValueError as error:
+                raise UsageError(f"{path}:{number} is not {what}: {error}.") from None
+
+
+def csv_rows(text: str, where: str, delimiter: str = ",") -> list[tuple[int, dict[str, str]]]:
+    """The rows of a whole table by column, each with the number of its last line; rows of empty cells are passed over.
+
+    Damage is refused: a quote that is never closed, a row longer or shorter than the header, a column name twice.
+    """
+    import csv
+    import io
+
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    before = csv.field_size_limit(max(len(text), csv.field_size_limit()))
+    try:
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise UsageError(f"{where}: line {reader.line_num} cannot be read: {error}.") from None
+    finally:
+        csv.field_size_limit(before)
+    header = [name.strip() for name in rows[0][1]] if rows else []
+    if len(set(header)) < len(header):
+        raise UsageError(f"{where}: the header must have a distinct name for each column, and has {', '.join(header)}.")
+    for number, row in rows[1:]:
+        if len(row) != len(header):
+            raise UsageError(f"{where}: line {number} has {len(row)} cells, the header {len(header)}.")
+    return [(number, dict(zip(header, row, strict=True))) for number, row in rows[1:]]
+
+
 def check_member(name: str, path: Path) -> None:
     """UsageError where a name in an archive leads out of it."""
     plain = PurePosixPath(name.replace("\\", "/"))

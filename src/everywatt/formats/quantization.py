@@ -7,7 +7,6 @@ a whole batch: here it is named so, and a sample's energy is worked out.
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -89,7 +88,7 @@ def _read(file: Path) -> list[OldLine]:
         data = foreign.read_json(file)
         lines = data if isinstance(data, list) else [data]
     else:
-        lines = list(csv.DictReader(foreign.lines(file, errors="strict", ends=True, limits=foreign.SMALL)))
+        lines = [line for _, line in foreign.csv_rows(foreign.read_text(file), str(file))]
     return [_line(file, number, line) for number, line in enumerate(lines, 1)]
 
 

@@ -176,16 +176,6 @@ def si_channel(channel: Channel) -> Channel:
     return replace(channel, scale=1.0, facts=replace(facts, wrap=wrap))
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(foreign.lines(path, errors="strict"), 1):
-        try:
-            entry = foreign.parse_json(line)
-        except ValueError:
-            raise UsageError(f"{path}, line {number}: not JSON.") from None
-        if isinstance(entry, dict):
-            yield entry
-
-
 def import_ours(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) -> Path:
     """The tape behind the ticks at `paths` that `exporting` wrote, with the spans, points and groups beside them.
 
@@ -233,7 +223,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
     elif path.suffix in (".parquet", ".arrow"):
         yield from _arrow_entries(path)
     else:
-        yield from read_jsonl(path)
+        yield from (entry for _, entry in foreign.json_lines(path) if isinstance(entry, dict))
 
 
 def _arrow_entries(path: Path) -> Iterator[dict[str, Any]]:

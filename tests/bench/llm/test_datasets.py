@@ -144,3 +144,24 @@ def test_what_cannot_be_read_is_said(tmp_path):
         load_dataset(str(path))
     path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n')  # as Windows begins a file
     assert [item.prompt for item in load_dataset(str(path)).items] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('prompt,answer\n"What is 1+1?,2\nWhat is 2+2?,4\n', r"q\.csv: line \d cannot be read: unexpected end of data"),
+        ("prompt,answer\nWhat is 1,000+1?,1001\n", r"q\.csv: line 2 has 3 cells, the header 2"),
+        ("prompt,answer\nWhat is 1+1?\n", r"q\.csv: line 2 has 1 cells, the header 2"),
+        ("prompt,prompt\na,b\n", "a distinct name for each column"),
+    ],
+)
+def test_a_damaged_table_is_not_asked(tmp_path, text, why):
+    (tmp_path / "q.csv").write_text(text)
+    with pytest.raises(UsageError, match=why):
+        load_dataset(str(tmp_path / "q.csv"))
+
+
+def test_a_prompt_may_be_long(tmp_path):
+    (tmp_path / "q.csv").write_text(",prompt\n0," + "long " * 50_000 + "\n")  # with the index that pandas writes first
+    (item,) = load_dataset(str(tmp_path / "q.csv")).items
+    assert len(item.prompt) == 250_000

@@ -238,11 +238,9 @@ def _on_clock(spans: Sequence[Span], tape: Tape) -> list[Span]:
 
 
 def _all(path: Path) -> Iterator[Span]:
-    for number, line in enumerate(foreign.lines(path, errors="strict"), start=1):
-        if not line.strip():
-            continue
+    for number, data in foreign.json_lines(path, "OTLP in JSON"):
         try:
-            yield from _of_line(foreign.parse_json(line))
+            yield from _of_line(data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path}:{number} is not OTLP in JSON: {error}.") from None
 

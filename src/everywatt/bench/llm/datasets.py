@@ -12,7 +12,6 @@ parameters as keywords and gives items.
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
 import inspect
 import json
@@ -241,30 +240,22 @@ def rows(path: Path) -> Iterator[Mapping[str, Any]]:
         elif path.suffix in (".parquet", ".arrow"):
             yield from chain.from_iterable(batch.to_pylist() for batch in arrow_batches(path))
         elif path.suffix in (".csv", ".tsv"):
-            text = foreign.lines(path, errors="strict", ends=True)
-            yield from csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
+            text = foreign.read_text(path, limits=foreign.LIMITS)
+            yield from (row for _, row in foreign.csv_rows(text, str(path), "\t" if path.suffix == ".tsv" else ","))
         else:
             yield from _json_rows(path)
-    except (OSError, csv.Error) as error:
+    except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
 
 
 def _json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    found = foreign.lines(path, errors="strict")
-    first = next(found, "")
-    if first.startswith("["):
+    if next(foreign.lines(path, errors="strict"), "").startswith("["):
         data = foreign.read_json(path)
         if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
             raise UsageError(f"{path} is not a list of objects.")
         yield from data
         return
-    for number, line in enumerate(chain([first], found), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = foreign.parse_json(line)
-        except ValueError as error:
-            raise UsageError(f"{path}:{number} is not JSON: {error}.") from None
+    for number, row in foreign.json_lines(path):
         if not isinstance(row, dict):
             raise UsageError(f"{path}:{number} is not an object.")
         yield row

@@ -194,9 +194,8 @@ TRANSCRIPT = "transcript"
 
 def transcribed(file: Path) -> Iterator[Record]:
     """The records of a file; a line that only has `id` and `text` is one too. UsageError where a line is neither."""
-    for number, line in enumerate(foreign.lines(file, errors="strict"), start=1):
+    for number, data in foreign.json_lines(file, "a record"):
         try:
-            data = foreign.parse_json(line)
             answer = data.get("answer") if isinstance(data.get("answer"), dict) else {"status": OK, **data}
             yield Record.from_dict({"level": "", **data, "answer": answer})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
