@@ -180,7 +180,6 @@ def test_a_load_that_cannot_be_made_is_said(environ) -> None:
     assert done.returncode == 2 and "leave --load out" in done.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="it ends with 0")
 def test_characterise_without_sensors_says_so(environ) -> None:
     done = run(environ, "--characterise", "--time", "0.5s", "--json")
     assert (

@@ -97,7 +97,6 @@ def test_files_as_before(run, tmp_path):
     assert code == 2 and "There is no file" in err
 
 
-@pytest.mark.xfail(strict=True, reason="a file whose ending is unknown is taken for a server")
 def test_a_missing_file_is_no_server(run, tmp_path):
     for name in ("records", "records.dat", tmp_path / "records"):
         code, _, err = run(name)
