@@ -57,8 +57,10 @@ def test_cpu_time_leads_where_energy_is_modelled():
     assert found.device_table().headers[4:7] == ("busy", "CPU time", "energy")
     assert [row[5] for row in found.device_table().cells()] == ["3.50 s", "", "3.50 s"]
     assert "CPU time" in item_table(found.unfinished()).headers and "CPU time/item" in scaling_table([found]).headers
-    told = drifts(found, batch("modelled", [2.0, 4.0, 1.0]), 0.1)[0]
-    assert [one.name for one in told] == ["CPU time per item", "energy per item"] and told[0].ratio == 0.5
+    three = batch("modelled", [1.0, 1.0, 1.0, 1.0])
+    told = drifts(three, batch("modelled", [2.0, 2.0, 2.0, 2.0]), 0.1)[0]
+    assert [one.name for one in told] == ["CPU time per item", "energy per item", "time per item"]
+    assert (told[0].ratio, told[0].drifted, told[1].ratio) == (0.5, True, 1.0)
 
 
 @pytest.mark.xfail(strict=True, reason="a batch shows modelled joules alone")
