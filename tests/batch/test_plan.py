@@ -68,4 +68,14 @@ def test_time_that_follows_size_from_a_start_up_time_is_extrapolated_so():
 def test_with_one_size_time_is_taken_to_be_proportional():
     pace = Pace()
     pace.learn(items(100)[0], 5.0)
-    assert pace.seconds(items(20)) == pytest.approx(1.0)
+    assert pace.weight(items(20)[0]) == pytest.approx(1.0)
+
+
+@pytest.mark.xfail(strict=True, reason="one item stands for all sizes")
+def test_no_time_is_promised_for_other_sizes_than_the_one_that_is_known():
+    pace = Pace()
+    pace.learn(items(1000)[0], 2.0)
+    assert pace.seconds(items(10, 20)) is None, "whether time follows size is not known"
+    assert pace.seconds(items(1000, 1000)) == 4.0
+    pace.learn(items(900)[0], 2.0)
+    assert pace.seconds(items(10, 20)) == pytest.approx(4.0)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from waiting import until
 
+from everywatt.bench.comparing import Plan, Result
 from everywatt.bench.figures import figures
-from everywatt.bench.sweep import choose, parse_watts
+from everywatt.bench.sweep import Sweep, choose, parse_watts
 from everywatt.bench.trials import Candidate, Trial
 from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Budget
@@ -99,6 +100,35 @@ def test_a_choice_that_no_count_of_trials_decides_is_said_in_a_sentence(places):
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=None))
     other = "s0" if places[0] == 0 else "s1"
     assert choose([noisy[0], open_]).why.startswith(f"lowest mean, but not distinguished from {other}")
+
+
+def test_nothing_is_recommended_while_it_is_undecided():
+    noisy = measured([(100, 1.0), (99.95, 1.1)])
+    open_ = [noisy[0], replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=9))]
+    two = tuple(one.candidate for one in open_)
+    sweep = Sweep(Result(Plan(), two, tuple(open_), "trials", None), choose(open_))
+    assert sweep.recommendation.startswith("no recommendation yet: s1 has the lowest mean, but undecided: about 9 more")
+    assert [row[-1] for row in sweep.tables()[0].cells()] == ["yes", "lowest mean"]
+    assert sweep.to_dict()["choice"]["decided"] is False
+    decided = measured([(100, 1.0), (60, 2.0)])
+    sweep = Sweep(Result(Plan(), two, tuple(decided), "trials", None), choose(decided))
+    assert sweep.recommendation.startswith("recommended: s1: ")
+    assert [row[-1] for row in sweep.tables()[0].cells()] == ["yes", "recommended"]
+
+
+def test_cpu_time_leads_where_energy_is_modelled():
+    counted = measured([(100, 1.0), (60, 2.0)])
+    assert (
+        "CPU time" not in Sweep(Result(Plan(), (), tuple(counted), "trials", None), choose(counted)).tables()[0].headers
+    )
+    trials = [
+        replace(trial, energy=replace(trial.energy, pedigree="modelled"), cpu_s=1.0 + trial.candidate)
+        for one in counted
+        for trial in one.trials
+    ]
+    found = figures([one.candidate for one in counted], trials)
+    table = Sweep(Result(Plan(), (), tuple(found), "trials", None), choose(found)).tables()[0]
+    assert list(table.headers[2:5]) == ["CPU time", "ratio of CPU time", "energy"]
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,7 @@ def test_a_load_that_cannot_be_made_is_said(environ) -> None:
 def test_characterise_without_sensors_says_so(environ) -> None:
     done = run(environ, "--characterise", "--time", "0.5s", "--json")
     assert (
-        done.returncode == 0 and json.loads(done.stdout)["sensors"] == [] and "nothing to characterise" in done.stderr
+        done.returncode == 4 and json.loads(done.stdout)["sensors"] == [] and "nothing to characterise" in done.stderr
     )
 
 

@@ -95,3 +95,9 @@ def test_files_as_before(run, tmp_path):
     assert run(tmp_path / "a.ndjson", "--start", "-1h")[0] == 2
     code, _, err = run(tmp_path / "none.json")
     assert code == 2 and "There is no file" in err
+
+
+def test_a_missing_file_is_no_server(run, tmp_path):
+    for name in ("records", "records.dat", tmp_path / "records"):
+        code, _, err = run(name)
+        assert code == 2 and "There is no file" in err and "--start" not in err

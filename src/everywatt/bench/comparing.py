@@ -101,12 +101,21 @@ class Result(ToDict):
         trials = sorted((t for one in self.found for t in one.trials), key=lambda t: (t.block, t.place))
         return [self.candidates[trial.candidate].label for trial in trials]
 
-    def tables(self) -> list[Table]:
-        """One row for each candidate, with the verdicts as notes; CPU time leads where energy is modelled from it."""
-        first = self.found[0]
+    @property
+    def cpu_columns(self) -> tuple[Column, ...]:
+        """CPU time leads where energy is modelled from it; () elsewhere."""
         modelled = any(one.modelled for one in self.found)
-        columns: list[Column | str] = ["", "command", Column("trials", "")]
-        columns += [Column("CPU time", "s"), Column("ratio of CPU time", "")] if modelled else []
+        return (Column("CPU time", "s"), Column("ratio of CPU time", "")) if modelled else ()
+
+    def cpu_cells(self, one: Figures) -> list[Cell]:
+        """The cells of a candidate in these columns."""
+        ratio = one.cpu.cell if one.cpu is not None else 1 if one is self.found[0] else None
+        return [quantity(one.cpu_s, "s"), ratio] if self.cpu_columns else []
+
+    def tables(self) -> list[Table]:
+        """One row for each candidate, with the verdicts as notes."""
+        first = self.found[0]
+        columns: list[Column | str] = ["", "command", Column("trials", ""), *self.cpu_columns]
         columns += [
             *(Column("energy", "J"), Column("above idle", "J", spare=4), Column("ratio", ""), Column("time", "s")),
             *(Column("power", "W", spare=3), Column("memory", "B", spare=2), Column("energy × time", "J·s", spare=1)),
@@ -115,9 +124,7 @@ class Result(ToDict):
         for one in self.found:
             text = one.candidate.text
             shown = text if len(text) <= MOST_COMMAND else f"{text[: MOST_COMMAND - 1]}…"
-            row: list[Cell] = [one.candidate.label, shown, one.trial_count]
-            if modelled:
-                row += [quantity(one.cpu_s, "s"), one.cpu.cell if one.cpu is not None else 1 if one is first else None]
+            row: list[Cell] = [one.candidate.label, shown, one.trial_count, *self.cpu_cells(one)]
             row += [quantity(one.energy, "J"), quantity(one.net, "J"), one.ratio_beside(first), one.seconds.time]
             rows.append([*row, one.rounded(one.power_w, "W"), one.max_rss_bytes, one.rounded(one.edp_js, "J·s")])
         return [Table.of(*columns, rows=rows, notes=[line.strip() for line in self.verdicts()])]

@@ -18,20 +18,24 @@ from everywatt.core.units import parse_power_w
 
 MOST_SETTINGS = 100  # power limits in a sweep: more are a typing mistake in the step
 SETTING_COLUMNS = (
-    *("setting", Column("trials", ""), Column("energy", "J"), Column("above idle", "J"), Column("time", "s")),
-    *(Column("power", "W"), Column("ratio", ""), "Pareto-optimal"),
+    *(Column("energy", "J"), Column("above idle", "J"), Column("time", "s"), Column("power", "W")),
+    *(Column("ratio", ""), "Pareto-optimal"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice(ToDict):
-    """The settings that nothing beats in both energy and time, by label, and the one to take."""
+    """The settings that nothing beats in both energy and time, by label, and the one with the lowest mean energy.
 
-    JSON = "pareto recommended=best why"
+    `decided`: it may be recommended; its difference is known, or there is no other.
+    """
+
+    JSON = "pareto recommended=best why decided"
 
     pareto: tuple[str, ...]
     best: str | None
     why: str
+    decided: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +49,27 @@ class Sweep:
     def recommendation(self) -> str:
         """Which setting to take and why, or why there is none."""
         choice = self.choice
+        if choice.best and not choice.decided:
+            return f"no recommendation yet: {choice.best} has the {choice.why}"
         return f"recommended: {choice.best}: {choice.why}" if choice.best else choice.why
 
     def tables(self) -> list[Table]:
         """One row for each setting, with the recommendation and the verdicts as notes."""
         found = self.result.found
-        words: dict[str | None, str] = {**dict.fromkeys(self.choice.pareto, "yes"), self.choice.best: "recommended"}
+        best = {self.choice.best: "recommended" if self.choice.decided else "lowest mean"}
+        words: dict[str | None, str] = {**dict.fromkeys(self.choice.pareto, "yes"), **best}
         rows = [
             [
-                *(one.candidate.label, one.trial_count, quantity(one.energy, "J"), quantity(one.net, "J")),
+                *(one.candidate.label, one.trial_count, *self.result.cpu_cells(one)),
+                *(quantity(one.energy, "J"), quantity(one.net, "J")),
                 *(one.seconds.time, one.rounded(one.power_w, "W"), one.ratio_beside(found[0])),
                 words.get(one.candidate.label, ""),
             ]
             for one in found
         ]
+        columns = ("setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS)
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
-        return [Table.of(*SETTING_COLUMNS, rows=rows, notes=notes)]
+        return [Table.of(*columns, rows=rows, notes=notes)]
 
     def to_csv(self) -> str:
         """One line for each setting, plain numbers."""
@@ -112,24 +121,25 @@ def choose(found: Sequence[Figures], *, ignore_failure: bool = False) -> Choice:
     best = min(usable, key=lambda one: one.energy.value if one.energy else 0.0)
     first = found[0]
     if best is first or best.gross is None:
-        return Choice(best_ones, best.candidate.label, _beside_next(best, usable))
+        return Choice(best_ones, best.candidate.label, *_beside_next(best, usable))
     slower = best.seconds.value / first.seconds.value - 1
     pace = f"{format_percent(slower)} slower" if slower >= 0 else f"{format_percent(-slower)} faster"
     words = _distinguished(best.gross, best.candidate.label, first.candidate.label)
-    return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}")
+    return Choice(best_ones, best.candidate.label, f"{words}; {best.candidate.label} is {pace}", best.gross.decided)
 
 
-def _beside_next(best: Figures, usable: Sequence[Figures]) -> str:
-    """Why the first setting is the one to take: what is known of the next cheapest beside it."""
+def _beside_next(best: Figures, usable: Sequence[Figures]) -> tuple[str, bool]:
+    """Why the first setting is the one to take: what is known of the next cheapest beside it, and whether that is
+    decided."""
     others = [one for one in usable if one is not best and one.gross is not None and one.energy is not None]
     if not others:
-        return "the only setting with an energy"
+        return "the only setting with an energy", True
     following = min(others, key=lambda one: one.energy.value if one.energy else 0.0)
     gross, label = following.gross, following.candidate.label
     assert gross is not None
     if gross.decided and gross.answer is not Verdict.SAME:
-        return gross.text(label, best.candidate.label)
-    return _distinguished(gross, label, label)
+        return gross.text(label, best.candidate.label), True
+    return _distinguished(gross, label, label), gross.decided
 
 
 def _distinguished(gross: Comparison, label: str, other: str) -> str:

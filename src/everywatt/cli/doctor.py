@@ -68,7 +68,7 @@ def command(
 ) -> int:
     """Check this machine: which sensors work, which domains they cover, and how to fix what is wrong.
 
-    Read-only unless --fix is given. The exit code is 1 if a check failed.
+    Read-only unless --fix is given. The exit code is 1 if a check failed, and 4 if there is no sensor to characterise.
     """
     if (marks is not None or column is not None) and source is None:
         raise UsageError("--marks and --column require --characterise --from FILE.")
@@ -211,7 +211,7 @@ def _characterise(
     times = (Column("PERIOD", "s"), Column("AVERAGES OVER", "s"))
     columns = ("SENSOR", *times, Column("OBSERVED", "%"), Column("STEP", ""), "NOTES")
     output.table(Table.of(*columns, rows=rows))
-    return 0
+    return 0 if found else NoSensor.exit_code
 
 
 @click.command(cls=Verb)

@@ -61,7 +61,7 @@ def command(
     --filter vsn=W023 are filters of the API itself.
     """
     asked = {"--start": start, "--end": end, "--filter": filters, "--head": head, "--tail": tail, "--bucket": bucket}
-    if all(_is_file(source) for source in sources):
+    if all(_is_file(source, start) for source in sources):
         given = next((name for name, value in asked.items() if value), None)
         if given:
             raise UsageError(f"{given} applies only to URLs, not to files.", cure="--set name=TEXT")
@@ -91,5 +91,6 @@ def command(
         write_parts(target, parts, [Path(client.shown)], {"meta": {"imported_from": [client.shown]}})
 
 
-def _is_file(source: str) -> bool:
-    return "://" not in source and (Path(source).exists() or Path(source).suffix in FILES)
+def _is_file(source: str, start: int | None) -> bool:
+    """A name without a scheme is a server only where a period is asked for, which files have none of."""
+    return "://" not in source and (start is None or Path(source).exists() or Path(source).suffix in FILES)
