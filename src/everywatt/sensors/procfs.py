@@ -48,11 +48,6 @@ class KeptFile:
         """Its first `limit` bytes as they are now."""
         return os.pread(self._fd, limit, 0)
 
-    @property
-    def removed(self) -> bool:
-        """Whether it was unlinked since (an entry of /proc or /sys that is gone may also fail to be read)."""
-        return os.fstat(self._fd).st_nlink == 0
-
     def close(self) -> None:
         """Let go of the descriptor; a second time does nothing."""
         if self._fd >= 0:
@@ -159,17 +154,17 @@ def parse_process_stat(data: bytes) -> ProcessStat:
     words = data[closed + 2 :].split()
     if opened < 0 or closed < opened or len(words) < 22:
         raise ValueError(f"not a /proc/PID/stat: {data[:60]!r}")
-    return ProcessStat(
-        pid=int(data[:opened]),
-        name=data[opened + 1 : closed].decode("utf-8", "replace"),
-        state=words[0].decode("ascii", "replace"),
-        ppid=int(words[1]),
-        cpu_s=(int(words[11]) + int(words[12])) / TICKS_PER_S,
-        children_cpu_s=(int(words[13]) + int(words[14])) / TICKS_PER_S,
-        threads=int(words[17]),
-        start=int(words[19]),
-        rss_bytes=int(words[21]) * PAGE_BYTES,
-        cpu=int(words[36]) if len(words) > 36 else None,
+    return ProcessStat(  # by place: names cost a third more, for each process that ran
+        int(data[:opened]),
+        data[opened + 1 : closed].decode("utf-8", "replace"),
+        words[0].decode("ascii", "replace"),
+        int(words[1]),
+        (int(words[11]) + int(words[12])) / TICKS_PER_S,
+        (int(words[13]) + int(words[14])) / TICKS_PER_S,
+        int(words[17]),
+        int(words[19]),
+        int(words[21]) * PAGE_BYTES,
+        int(words[36]) if len(words) > 36 else None,
     )
 
 

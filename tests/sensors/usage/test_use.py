@@ -1,8 +1,10 @@
+import errno
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fake_clock import FakeClock
@@ -94,7 +96,7 @@ def test_processes_and_cgroups_of_a_real_tree():
             group.close()
 
 
-def test_cgroups_change_and_vanish(machine):
+def test_cgroups_change_and_vanish(machine, monkeypatch):
     proc, root = machine.proc, machine.sys / "fs" / "cgroup"
     folder = proc / "10" / "task" / "10"
     folder.mkdir(parents=True)
@@ -115,6 +117,8 @@ def test_cgroups_change_and_vanish(machine):
     for path in (group / "cpu.stat", group / "memory.current"):
         path.unlink()
     group.rmdir()
+    # An open file of a cgroup that was removed cannot be read; an ordinary file still could.
+    monkeypatch.setattr("everywatt.sensors.procfs.KeptFile.read", Mock(side_effect=OSError(errno.ENODEV, "No device")))
     assert cgroups.read_table()[1] == [{"cgroup": "/job_1", "version": 2, "gone": True}]
     assert cgroups.read_table()[1] == []
 

@@ -6,9 +6,8 @@ import contextlib
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everywatt.core.lazy_dataclass import dataclass
 from everywatt.sensors import procfs
 from everywatt.sensors.sysfs import parse_cpus
 
@@ -39,8 +38,7 @@ MADE = "everywatt-run-"  # how the names of groups begin that `everywatt run` ma
 _LOOK_AT_LIMITS = 30  # reads between two looks at what a group was given
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The cgroup of a process. `path` names it; `cpu` and `memory` are the folders that count, None where none does.
 
     A controller that stays at its root counts the whole machine and says nothing of this group, so it does not count.
@@ -155,12 +153,10 @@ class Counted:
 
     def _value(self, name: str, place: str | None, file: str, parse: Any, reasons: dict[str, str]) -> float | None:
         kept = self._files.get(name)
-        if kept is None or kept.removed:  # a group that went and came again is new
+        if kept is None:
             folder = self._folder(name, place, reasons)
             if folder is None:
                 return None
-            if kept is not None:
-                kept.close()
             try:
                 kept = self._files[name] = procfs.KeptFile(f"{folder}/{file}")
             except OSError as error:
@@ -171,7 +167,7 @@ class Counted:
             return value
         except ValueError as error:
             reasons[name] = f"{name}: {error}"
-        except OSError as error:
+        except OSError as error:  # ENODEV: this group is gone, and one that came again has files of its own
             self.close()
             self._folder(name, place, {})  # FileNotFoundError where it is gone
             reasons[name] = f"{name}: {error.strerror}"

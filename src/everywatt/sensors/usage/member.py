@@ -178,7 +178,9 @@ class Reader:
         else:
             fixed = member.fixed
         numbers = (stat.ppid, stat.name, zombie, member.cpu_s, stat.children_cpu_s, stat.rss_bytes, stat.threads)
-        changed = {key: value for key, value in fixed.items() if member.fixed.get(key, member) != value}
+        changed: dict[str, int | str | None] = {}
+        if fixed is not member.fixed:
+            changed = {key: value for key, value in fixed.items() if member.fixed.get(key, member) != value}
         if numbers == member.reported and not changed:
             return None
         member.reported, member.fixed = numbers, fixed
