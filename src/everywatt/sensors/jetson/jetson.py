@@ -61,25 +61,14 @@ _ADDRESS = re.compile(r"\d+-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One measured supply. Either `power` (a file, `power_w` watts for each count), or volts and amps in mV and mA."""
+    """One measured supply: the file with its power (`power_w` watts for each count), or those with its mV and mA."""
 
     chip: str
     label: str
-    power: Path | None
+    files: tuple[Path, ...]
     power_w: float
-    millivolts: Path | None
-    milliamps: Path | None
     shunt_ohm: float
     period_s: float | None
-
-    @property
-    def domain(self) -> Domain:
-        """The whole module (or board), or one rail of it."""
-        return domain_of(self.label)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.power, self.millivolts, self.milliamps) if path is not None)
 
 
 def domain_of(label: str) -> Domain:
@@ -165,8 +154,8 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     for index in (1,) if total else (1, 2, 3):
         labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
         label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
-        power, volts, amps = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
-        if power is None and (volts is None or amps is None):
+        files = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
+        if not files:
             continue
         if not connected(label):
             left_out[f"{chip}/in{index}"] = f"labelled '{label}': not connected"
@@ -174,8 +163,7 @@ def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
             left_out[f"{chip}/in{index}"] = f"{label} is switched off (in{index}_enable is 0)"
         else:
             micro_ohm = read_count(folder / f"shunt{index}_resistor")
-            shunt_ohm = micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM
-            yield Rail(chip, label, power, 1e-6, volts, amps, shunt_ohm, period_s)
+            yield Rail(chip, label, files, 1e-6, micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM, period_s)
 
 
 def _iio_folders(sys: Path) -> list[Path]:
@@ -205,19 +193,17 @@ def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     for index in range(3):
         label = read_text(folder / f"rail_name_{index}") or f"rail{index}"
         names = (f"in_power{index}_input", f"in_voltage{index}_input", f"in_current{index}_input")
-        power, volts, amps = _there(folder, *names)
-        if power is None and (volts is None or amps is None):
-            continue
-        if not connected(label):
+        files = _there(folder, *names)
+        if files and not connected(label):
             left_out[f"{chip}/rail{index}"] = f"labelled '{label}': not connected"
-        else:
-            yield Rail(chip, label, power, 1e-3, volts, amps, SHUNT_OHM, PERIOD_S)
+        elif files:
+            yield Rail(chip, label, files, 1e-3, SHUNT_OHM, PERIOD_S)
 
 
-def _there(folder: Path, *names: str) -> list[Path | None]:
-    """The file with a rail's power, else those with its volts and amps; None for what is not there or not needed."""
-    power, *others = [path if path.exists() else None for path in (folder / name for name in names)]
-    return [power, *([None, None] if power else others)]
+def _there(folder: Path, power: str, volts: str, amps: str) -> tuple[Path, ...]:
+    """The file with a rail's power, else those with its volts and amps; nothing where neither is there."""
+    found = ((folder / power,), (folder / volts, folder / amps))
+    return next((files for files in found if all(file.exists() for file in files)), ())
 
 
 def facts_of(rail: Rail, volts: float) -> Facts:
@@ -267,12 +253,12 @@ class RailReader:
 
     def read(self) -> float:
         """Watts, NaN where a file has no value."""
-        values = [file.read() for file in self.files]
-        return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
+        first, *amps = [file.read() for file in self.files]
+        return first * amps[0] * 1e-6 if amps else first * self.rail.power_w
 
     def volts(self) -> float:
         """The rail's voltage, or 5 V if only its power is known."""
-        read = NAN if self.rail.millivolts is None else self.files[0].read() * 1e-3
+        read = self.files[0].read() * 1e-3 if len(self.files) > 1 else NAN
         return read if read > 0 else _USUAL_V
 
     def close(self) -> None:
