@@ -20,7 +20,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 from everywatt.core.platforms import O_CLOEXEC
-from everywatt.sensors.procfs import slurp
+from everywatt.sensors.procfs import file_text
 
 _LONGEST = 64
 _WATCH_NS = 25_000_000  # how long values are watched: several periods of RAPL, which counts every millisecond
@@ -34,18 +34,10 @@ def open_readonly(path: str) -> int:
     return os.open(path, os.O_RDONLY | O_CLOEXEC)
 
 
-def read_text(path: Path) -> str | None:
-    """The stripped text of a small file, None where it cannot be read or is no text."""
-    try:
-        return slurp(path, 4096).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def read_count(path: Path) -> int | None:
     """A whole number ≥ 0 from a small file, None where there is none."""
-    text = read_text(path)
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
+    text = file_text(path)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
 
 
 def entries(folder: Path) -> list[Path]:
@@ -276,8 +268,8 @@ def deliver_nothing(what: str, files: Iterable[NumberFile], missing: Mapping[str
 
 def threads_per_core(sys: Path) -> int | None:
     """How many CPUs the system shows for each core (2 with hyper-threading); None where it does not say."""
-    listed = read_text(sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list")
-    return len(parse_cpus(listed or "")) or None
+    listed = file_text(sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list")
+    return len(parse_cpus(listed)) or None
 
 
 def packages_of(sys: Path) -> list[int] | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import Sampled, SimpleSensor
 from everywatt.sensors.sysfs import (
     Candidate,
@@ -24,7 +25,6 @@ from everywatt.sensors.sysfs import (
     deliver_nothing,
     entries,
     read_count,
-    read_text,
     value_groups,
 )
 
@@ -114,7 +114,7 @@ def hwmon_chips(machine: Machine) -> list[Path]:
     found: dict[str, Path] = {}
     for folder in _hwmon_folders(machine.sys):
         found.setdefault(folder.name, folder)
-    named = {name: (read_text(folder / "name") or "").lower() for name, folder in found.items()}
+    named = {name: file_text(folder / "name").lower() for name, folder in found.items()}
     ours = [folder for name, folder in found.items() if _CHIP.fullmatch(named[name])]
     if ours or _is_tegra(machine):
         ours += [folder for name, folder in found.items() if named[name] == _TOTAL_CHIP]
@@ -131,7 +131,7 @@ def _hwmon_folders(sys: Path) -> Iterator[Path]:
 
 def _is_tegra(machine: Machine) -> bool:
     places = (machine.proc / "device-tree", machine.sys / "firmware" / "devicetree" / "base")
-    return any("tegra" in (read_text(place / "compatible") or "") for place in places)
+    return any("tegra" in file_text(place / "compatible") for place in places)
 
 
 def _address(folder: Path) -> str:
@@ -147,19 +147,19 @@ def _address(folder: Path) -> str:
 
 def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     chip = _address(folder)
-    total = (read_text(folder / "name") or "").lower() == _TOTAL_CHIP
+    total = file_text(folder / "name").lower() == _TOTAL_CHIP
     period_ms = read_count(folder / "update_interval")
     period_s = period_ms / 1e3 if period_ms else None if total else PERIOD_S
     # Channels 4 to 6 of an INA3221 are its shunts' voltages and 7 is their sum: no rails.
     for index in (1,) if total else (1, 2, 3):
-        labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
-        label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
+        labels = [file_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
+        label = next(filter(None, labels), None) or file_text(folder / "label") or ("VIN" if total else f"in{index}")
         files = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
         if not files:
             continue
         if not connected(label):
             left_out[f"{chip}/in{index}"] = f"labelled '{label}': not connected"
-        elif read_text(folder / f"in{index}_enable") == "0":
+        elif file_text(folder / f"in{index}_enable") == "0":
             left_out[f"{chip}/in{index}"] = f"{label} is switched off (in{index}_enable is 0)"
         else:
             micro_ohm = read_count(folder / f"shunt{index}_resistor")
@@ -191,7 +191,7 @@ def _has_rails(folder: Path) -> bool:
 def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     chip = _address(folder)
     for index in range(3):
-        label = read_text(folder / f"rail_name_{index}") or f"rail{index}"
+        label = file_text(folder / f"rail_name_{index}") or f"rail{index}"
         names = (f"in_power{index}_input", f"in_voltage{index}_input", f"in_current{index}_input")
         files = _there(folder, *names)
         if files and not connected(label):
@@ -321,7 +321,7 @@ class Jetson(SimpleSensor):
         return {**device, "note": "; ".join(notes)} if notes else device
 
     def _model(self) -> str:
-        return (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
+        return file_text(self.machine.proc / "device-tree" / "model")
 
     def _info(self, channel: Channel, reader: RailReader) -> GroupInfo:
         tracked = channel.facts.period_s is not None
