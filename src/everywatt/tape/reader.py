@@ -15,7 +15,7 @@ from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, places, schema
-from everywatt.tape.accumulate import FrameSum, energy_channels, unpack_cum
+from everywatt.tape.accumulate import Cum, energy_channels, unpack_cum
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
@@ -55,8 +55,7 @@ class Frame:
     """Rows of one group that are stored together. Columns are decoded when they are asked for.
 
     first_ns, last_ns  publications of the first and last row
-    cum    for each energy-carrying channel, in the group's order: accumulated and observed ns at the first row, then
-           the last finite value (None: the first row's own) and its publication
+    cum    of each energy-carrying channel at the first row, in the group's order
     breaks rows before it were lost
     """
 
@@ -66,7 +65,7 @@ class Frame:
     first_ns: int
     last_ns: int
     n: int
-    cum: tuple[FrameSum, ...]
+    cum: tuple[Cum, ...]
     breaks: bool
     parts: tuple[tuple[int, memoryview], ...]
 
