@@ -389,7 +389,10 @@ class Tape:
     @property
     def replaced(self) -> bool:
         """True where the file is another one now: the tape was sealed, or removed."""
-        return not self._same_file()
+        try:
+            return self.path.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     def tables(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[TableFrame]:
         """Tables of a group in [start_ns, end_ns], with one before and one after."""
@@ -432,7 +435,7 @@ class Tape:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
             return
-        if not self._same_file() or not opening.has_log(self.path):
+        if self.replaced or not opening.has_log(self.path):
             self._db.close()
             self._load()
             return
@@ -442,12 +445,6 @@ class Tape:
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
         if self._directory is not None:
             self._directory.update()
-
-    def _same_file(self) -> bool:
-        try:
-            return self.path.stat().st_ino == self._inode
-        except OSError:
-            return False
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
