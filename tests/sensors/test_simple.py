@@ -41,6 +41,18 @@ def test_it_is_probed_by_reading(tree):
     assert (row.values, row.read_ns) == ((4500.0,), tree.clock.monotonic_ns())
 
 
+class Broken(Thermos):
+    def find(self):
+        self.missing["thermos.1.power"] = "its bus is closed"
+        raise PermissionError(13, "Permission denied", "/sys/class/thermos")
+
+
+def test_a_search_that_fails_keeps_what_it_noted(tree):
+    report = Broken(tree.request()).probe()
+    assert report.state is State.UNUSABLE and "Permission denied" in report.why
+    assert report.missing == {"thermos.1.power": "its bus is closed"}
+
+
 class Odd:
     rows_every_s = 2.0
     read_raw = None  # switched off for this device

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import re
 import sys
@@ -34,7 +35,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, RunExists, UsageError
 from everywatt.core.files import replacing
 from everywatt.core.plugins import ARCHIVE_COPIES, arrow, load_plugin
-from everywatt.meters.block import Block, Bools, Floats, Ints, Oddities, Stretches, gathered, held
+from everywatt.meters.block import Block, Bools, Floats, Ints, Oddities, Stretches, forwards, gathered, held
 from everywatt.meters.journal import journal_blocks
 from everywatt.meters.parquet import read_parquet, to_column, writing
 from everywatt.tape.places import sync_file
@@ -262,18 +263,14 @@ def read_archive(
             f"{archive} has no meter '{meter}'." if meter else f"{archive} has several meters.", cure=listed
         )
     files = found[meter]
-    last = np.iinfo(np.int64).min
-    for place, (begin_ns, path) in enumerate(files):
-        next_ns = files[place + 1][0] if place + 1 < len(files) else None
-        if (end_ns is not None and begin_ns >= end_ns) or (
-            start_ns is not None and next_ns is not None and next_ns + NS <= start_ns
-        ):
-            continue
-        for block in read_parquet(path, start_ns, end_ns, plugs):
-            part = block.between(None if start_ns is None and last < 0 else max(start_ns or last + 1, last + 1), end_ns)
-            if len(part):
-                last = int(part.utc_ns[-1])
-                yield part
+    ends_ns = [next_ns + NS for next_ns, _ in files[1:]] + [math.inf]
+    chosen = [
+        path
+        for (begin_ns, path), last_ns in zip(files, ends_ns, strict=True)
+        if (end_ns is None or begin_ns < end_ns) and (start_ns is None or last_ns > start_ns)
+    ]
+    blocks = (block for path in chosen for block in read_parquet(path, start_ns, end_ns, plugs))
+    yield from forwards((part for block in blocks if len(part := block.between(start_ns, end_ns))), Oddities())
 
 
 def pack(archive: Path, meter: str, journal: Path, zip_turn: tuple[int, int] | None = None) -> list[Path]:

@@ -22,7 +22,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.errors import RecorderError
 from everywatt.recorder.wire import LOCK, address_in, encode, own_folder
 from everywatt.sensors import registry
-from everywatt.sensors.base import Group, Request, checked
+from everywatt.sensors.base import Group, Request, TableGroup, checked
 
 if TYPE_CHECKING:
     import subprocess
@@ -258,26 +258,20 @@ class Local:
 class Inline:
     """The inline groups of a run, opened in this process too. A group that fails is left alone for a second."""
 
-    def __init__(self, groups: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> None:
-        names = {info.name for info in groups if info.inline}
-        sensors = sorted({info.sensor for info in groups if info.inline and info.sensor in targets})
-        self._groups: list[tuple[str, Group]] = []
+    def __init__(self, groups: Sequence[Group | TableGroup], clock: Clock) -> None:
+        self._groups = [(group.info.name, cast("Group", group)) for group in groups]
         self._muted: dict[str, int] = {}
-        self._clock = request.machine.clock
-        if not sensors:
-            return
-        for group in registry.choose(targets, request, sensors).groups:
-            if group.info.inline and group.info.name in names:
-                self._groups.append((group.info.name, cast("Group", group)))
-            else:
-                group.close()
+        self._clock = clock
 
     @classmethod
-    def of(cls, groups: Sequence[object], request: Request) -> Inline:
-        """Of groups that are open already."""
-        made = cls((), {}, request)
-        made._groups = [(cast("Group", group).info.name, cast("Group", group)) for group in groups]
-        return made
+    def opened(cls, infos: Sequence[GroupInfo], targets: Mapping[str, str], request: Request) -> Inline:
+        wanted = {info.name: info.sensor for info in infos if info.inline and info.sensor in targets}
+        sensors = sorted(set(wanted.values()))
+        found = registry.choose(targets, request, sensors).groups if sensors else ()
+        for group in found:
+            if group.info.name not in wanted:
+                group.close()
+        return cls([group for group in found if group.info.name in wanted], request.machine.clock)
 
     def read(self) -> list[tuple[str, Row]]:
         edges = []

@@ -139,7 +139,7 @@ class Recording:
         self._looks = 0
         self._edges: tuple[list[Any], list[Any]] = [], []  # the first and the last that were sent
         self._prefix = f"{self._pid:x}-{self._clock.monotonic_ns():x}"
-        self._inline = Inline((), order.targets, order.request)
+        self._inline = Inline((), self._clock)
         self._channel: Remote | Local = self._connect(order)
         _live.add(self)
 
@@ -174,7 +174,7 @@ class Recording:
             self.tenants = reply.get("tenants", ())
             self.recorder_pid, self.recorder_is_new = int(reply.get("pid", 0)), int(reply["tape"]) == 1
             self._inline.close()
-            self._inline = Inline(self.groups, order.targets, order.request)
+            self._inline = Inline.opened(self.groups, order.targets, order.request)
             return remote
         return self._here(order, why)
 
@@ -200,7 +200,7 @@ class Recording:
         self.groups = tuple(group.info for group in kept)
         self.reports = [plain(report) for report in choice.reports]
         self._inline.close()
-        self._inline = Inline.of(kept, order.request)
+        self._inline = Inline(kept, self._clock)
         without = f" Not recorded: {', '.join(group.info.name for group in left)}." if left else ""
         self.notes.append(
             f"There is no recorder process, so only counters are read, where spans start and end.{without} {why}"

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -271,10 +272,10 @@ class Server(ReadLoop):
 
     def _open(self, connection: Connection, message: Message) -> Reply | None:
         sys.path += [entry for entry in message.get("path") or () if entry not in sys.path]
-        roots = {
+        roots: dict[str, Any] = {
             key: Path(value) for key, value in (message.get("roots") or {}).items() if key in ("sys", "proc", "dev")
         }
-        machine = Machine(**{**_roots(Machine.here()), **roots}, clock=self.clock)
+        machine = replace(Machine.here(), **roots, clock=self.clock)
         asked = RecordRequest.from_dict(message)
         request = asked.for_sensors(machine, PATIENCE_S)
         before = self.cost()
@@ -355,10 +356,6 @@ class Server(ReadLoop):
             tape.closing.connection.put(
                 {"id": tape.closing.id, "ok": True, "path": path, "cost": meter, "notes": notes, "sealed": not why}
             )
-
-
-def _roots(machine: Machine) -> dict[str, Any]:
-    return {"sys": machine.sys, "proc": machine.proc, "dev": machine.dev, "environ": machine.environ}
 
 
 def most_descriptors() -> int:

@@ -35,6 +35,14 @@ def slurp(path: str | Path, limit: int | None = None) -> bytes:
         os.close(fd)
 
 
+def file_text(path: Path, limit: int | None = None) -> str:
+    """A file's text without NUL bytes and blanks around it; empty where it cannot be read."""
+    try:
+        return slurp(path, limit).decode("utf-8", "replace").replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
 class KeptFile:
     """A file that is opened once and read many times from its beginning."""
 

@@ -111,12 +111,11 @@ class SimpleSensor:
         missing = self.missing = {}
         try:
             found = list(self.find())
-        except Absent as error:
-            return Report(self.name, State.ABSENT, error.message, error.cure, {}, missing, self.devices)
         except EverywattError as error:
-            return Report(self.name, State.UNUSABLE, error.message, error.cure, {}, missing, self.devices)
+            state = State.ABSENT if isinstance(error, Absent) else State.UNUSABLE
+            return Report(self.name, state, error.message, error.cure, {}, missing, self.devices)
         except OSError as error:
-            return Report(self.name, State.UNUSABLE, str(error))
+            return Report(self.name, State.UNUSABLE, str(error), None, {}, missing, self.devices)
         for group in found:
             channels = group.info.channels
             try:

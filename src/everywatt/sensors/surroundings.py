@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
+from everywatt.sensors.procfs import file_text as file_text
 from everywatt.sensors.usage.cgroups import parse_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from everywatt.core.machine import Machine
 
@@ -65,14 +65,6 @@ def look(machine: Machine) -> Surroundings:
         nvidia_driver=_nvidia_driver(machine),
         nvidia_card=_nvidia_card(machine),
     )
-
-
-def file_text(path: Path) -> str:
-    """A small file's text without NUL bytes; empty where it cannot be read."""
-    try:
-        return procfs.slurp(path).decode("utf-8", "replace").replace("\0", " ").strip()
-    except OSError:
-        return ""
 
 
 def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | None:

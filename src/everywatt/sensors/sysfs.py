@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -20,7 +20,7 @@ from everywatt.core.clocks import NS, Clock
 from everywatt.core.device import natural
 from everywatt.core.errors import SensorError
 from everywatt.core.platforms import O_CLOEXEC
-from everywatt.sensors.procfs import slurp
+from everywatt.sensors.procfs import file_text
 
 _LONGEST = 64
 _WATCH_NS = 25_000_000  # how long values are watched: several periods of RAPL, which counts every millisecond
@@ -34,18 +34,10 @@ def open_readonly(path: str) -> int:
     return os.open(path, os.O_RDONLY | O_CLOEXEC)
 
 
-def read_text(path: Path) -> str | None:
-    """The stripped text of a small file, None where it cannot be read or is no text."""
-    try:
-        return slurp(path, 4096).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def read_count(path: Path) -> int | None:
     """A whole number ≥ 0 from a small file, None where there is none."""
-    text = read_text(path)
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
+    text = file_text(path)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
 
 
 def entries(folder: Path) -> list[Path]:
@@ -209,6 +201,24 @@ def in_unit(channel: Channel, raw: float) -> float | None:
     return None if raw != raw else raw * channel.scale
 
 
+Which = TypeVar("Which")
+Count = TypeVar("Count")
+
+
+def unmoved(
+    first: Mapping[Which, Count], read: Callable[[Which], Count | None], clock: Clock, most_ns: int, step_ns: int
+) -> list[Which]:
+    """Those of some counters that still stand where they stood `first` after so long; a failure is no movement."""
+    still = list(first)
+    deadline_ns = clock.monotonic_ns() + most_ns
+    while still := [one for one in still if read(one) in (first[one], None)]:
+        now_ns = clock.monotonic_ns()
+        if now_ns >= deadline_ns:
+            break
+        clock.sleep_until(min(now_ns + step_ns, deadline_ns))
+    return still
+
+
 class Candidate(NamedTuple):
     """A value that may be one of a sensor's: its name in `missing`, and of a counter the joules of one count.
 
@@ -226,22 +236,18 @@ def alive(candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock
 
     A counter that stands still is read again for 25 ms, a gauge once: it may be on a slow bus.
     """
-    first = [one.reading.read() for one in candidates]
-    last = list(first)
+    last = [one.reading.read() for one in candidates]
+    counters = {
+        n: value
+        for n, (one, value) in enumerate(zip(candidates, last, strict=True))
+        if one.joules is not None and value == value and (value == 0 or not one.may_rest)
+    }
 
-    def stuck() -> list[int]:
-        return [
-            n
-            for n, (one, a, b) in enumerate(zip(candidates, first, last, strict=True))
-            if one.joules is not None and a == b and (a == 0 or not one.may_rest)
-        ]
+    def read(n: int) -> float:
+        last[n] = candidates[n].reading.read()
+        return last[n]
 
-    deadline_ns = clock.monotonic_ns() + _WATCH_NS
-    while (still := stuck()) and (now_ns := clock.monotonic_ns()) < deadline_ns:
-        clock.sleep_until(min(now_ns + _WATCH_STEP_NS, deadline_ns))
-        for n in still:
-            last[n] = candidates[n].reading.read()
-    for n in still:
+    for n in unmoved(counters, read, clock, _WATCH_NS, _WATCH_STEP_NS):
         missing[candidates[n].name] = f"the counter is stuck at {last[n] * (candidates[n].joules or 0.0):.6g} J"
     for one, value in zip(candidates, last, strict=True):
         if value != value:
@@ -262,8 +268,8 @@ def deliver_nothing(what: str, files: Iterable[NumberFile], missing: Mapping[str
 
 def threads_per_core(sys: Path) -> int | None:
     """How many CPUs the system shows for each core (2 with hyper-threading); None where it does not say."""
-    listed = read_text(sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list")
-    return len(parse_cpus(listed or "")) or None
+    listed = file_text(sys / "devices" / "system" / "cpu" / "cpu0" / "topology" / "thread_siblings_list")
+    return len(parse_cpus(listed)) or None
 
 
 def packages_of(sys: Path) -> list[int] | None:

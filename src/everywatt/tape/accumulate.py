@@ -36,12 +36,13 @@ class Cum(NamedTuple):
 
     total      raw counts (counter) or raw value × ns (gauge) since the tape's start
     observed_ns nanoseconds really observed since then
-    last, last_ns  the last finite value and its publication, NaN and 0 where there was none
+    last, last_ns  the last finite value and its publication, NaN and 0 where there was none; of a frame that was read
+                   None and 0 where it is the first row's own
     """
 
     total: float
     observed_ns: int
-    last: float
+    last: float | None
     last_ns: int
 
 
@@ -190,7 +191,7 @@ class Accumulator:
         info: GroupInfo,
         expected_period_s: float,
         first: Row,
-        cums: Sequence[tuple[float, int, float | None, int]],
+        cums: Sequence[Cum],
     ) -> Accumulator:
         """One that stands where a frame's `cum` says, at the frame's first row: the rows after it are to be added."""
         resumed = cls(info, expected_period_s)
@@ -240,13 +241,9 @@ def pack_cum(cums: Sequence[Cum], first_ns: int) -> bytes:
     return b"".join(parts)
 
 
-# Of one channel: total, observed ns, the last value or None where it is the first row's own, its publication.
-FrameSum = tuple[float, int, float | None, int]
-
-
-def unpack_cum(data: bytes, channels: int) -> list[FrameSum]:
+def unpack_cum(data: bytes, channels: int) -> list[Cum]:
     """The inverse."""
-    cums: list[FrameSum] = []
+    cums: list[Cum] = []
     at = 0
     try:
         for _ in range(channels):
@@ -256,7 +253,7 @@ def unpack_cum(data: bytes, channels: int) -> list[FrameSum]:
             if carried:
                 last, last_ns = _CARRY.unpack_from(data, at)
                 at += _CARRY.size
-            cums.append((total, observed_ns, last, last_ns))
+            cums.append(Cum(total, observed_ns, last, last_ns))
     except struct.error:
         raise ValueError("cum ends early") from None
     if at != len(data):

@@ -17,7 +17,7 @@ from everywatt.core.clocks import NS
 from everywatt.core.errors import TapeDamaged, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.tape import codec
-from everywatt.tape.accumulate import GAP_PERIODS, FrameSum, energy_channels, expected_ns, least_jump, most_per_s
+from everywatt.tape.accumulate import GAP_PERIODS, Cum, energy_channels, expected_ns, least_jump, most_per_s
 from everywatt.tape.reader import Frame, StoredGroup, Tape
 
 Floats = NDArray[np.float64]
@@ -60,20 +60,23 @@ class Columns:
         if low == 0 and high >= len(self):
             return self
         cut = slice(low, high)
-        times = (column[cut] for column in self._times)
-        tables = ({name: column[cut] for name, column in table.items()} for table in self._tables)
-        return Columns(*times, *tables, self.carried if low == 0 else {})
+        read, early, late, published = (column[cut] for column in self._times)
+        values, accumulated, observed_ns = (
+            {name: column[cut] for name, column in table.items()} for table in self._tables
+        )
+        carried = self.carried if low == 0 else {}
+        return Columns(read, early, late, published, values, accumulated, observed_ns, carried)
 
     def then(self, later: Columns) -> Columns:
         """These rows and later ones of the same channels."""
         if not len(self):
             return later
-        times = map(np.concatenate, zip(self._times, later._times, strict=True))
-        tables = (
+        read, early, late, published = map(np.concatenate, zip(self._times, later._times, strict=True))
+        values, accumulated, observed_ns = (
             {name: np.concatenate((column, more[name])) for name, column in table.items()}
             for table, more in zip(self._tables, later._tables, strict=True)
         )
-        return Columns(*times, *tables, self.carried)
+        return Columns(read, early, late, published, values, accumulated, observed_ns, self.carried)
 
     @property
     def _times(self) -> tuple[Ints, ...]:
@@ -108,7 +111,7 @@ def columns_of(tape: Tape, group: StoredGroup, frames: Iterable[Frame], channels
             raise UsageError(f"Group {group.info.name} has no channel {name}.")
     wanted = list(dict.fromkeys(channels))
     indexes = [names.index(name) for name in wanted]
-    sums: list[tuple[FrameSum, ...]] = []  # of the first row of each frame
+    sums: list[tuple[Cum, ...]] = []  # of the first row of each frame
     pieces: list[list[NDArray[Any]]] = []
     parts = [0, 1, 2, *(3 + index for index in indexes)]
     for frame in frames:
@@ -175,9 +178,10 @@ def ticks_by_frame(
         widths.extend(width)
         for grown, index, column in zip(columns, indexes, decoded, strict=True):
             if index in energy and group.info.channels[index].kind is Kind.COUNTER:
-                column = _counts(column, frame.cum[energy.index(index)][0], group.info.channels[index])
-                if column is None:
+                counts = _counts(column, frame.cum[energy.index(index)].total, group.info.channels[index])
+                if counts is None:
                     return None
+                column = counts
             grown.extend(column)
     return times.rows(), widths.rows(), {name: grown.rows() for name, grown in zip(channels, columns, strict=True)}
 
@@ -246,7 +250,7 @@ def accumulate_columns(
     values: Floats,
     published: Ints,
     starts: Ints,
-    cums: Sequence[FrameSum],
+    cums: Sequence[Cum],
     jumps: Callable[[], Sequence[int]] = tuple,
 ) -> tuple[Floats, Ints]:
     """The rule of `accumulate` for whole columns; `starts` are the first rows of frames, `cums` their own sums.
@@ -259,8 +263,8 @@ def accumulate_columns(
         steps, observed = _counter_steps(channel, values, published, starts, cums, jumps)
     else:
         steps, observed = _gauge_steps(expected, values, published)
-    steps[starts] = [cum[0] for cum in cums]
-    observed[starts] = [cum[1] for cum in cums]
+    steps[starts] = [cum.total for cum in cums]
+    observed[starts] = [cum.observed_ns for cum in cums]
     bounds = [*starts.tolist(), len(values)]
     for low, high in pairwise(bounds):
         # One running sum for each frame, from its own start: the very additions that the writer made.
@@ -286,7 +290,7 @@ def _counter_steps(
     values: Floats,
     published: Ints,
     starts: Ints,
-    cums: Sequence[FrameSum],
+    cums: Sequence[Cum],
     jumps: Callable[[], Sequence[int]],
 ) -> tuple[Floats, Ints]:
     """`core.counters.difference` for whole columns, from the last finite value to each finite one."""
@@ -323,7 +327,7 @@ def _last_finite(
     published: Ints,
     finite: NDArray[np.bool_],
     starts: Ints,
-    cums: Sequence[FrameSum],
+    cums: Sequence[Cum],
 ) -> tuple[Floats, Ints]:
     """For each row the last finite value before it in its frame, else what the frame carried over.
 
@@ -336,8 +340,8 @@ def _last_finite(
     before = np.concatenate(([-1], latest[:-1]))
     lengths = np.diff(np.append(starts, len(values)))
     inside = before >= np.repeat(starts, lengths)
-    carried = np.repeat([np.nan if cum[2] is None else cum[2] for cum in cums], lengths)
-    carried_ns = np.repeat(np.array([cum[3] for cum in cums], np.int64), lengths)
+    carried = np.repeat([np.nan if cum.last is None else cum.last for cum in cums], lengths)
+    carried_ns = np.repeat(np.array([cum.last_ns for cum in cums], np.int64), lengths)
     at = np.maximum(before, 0)
     return np.where(inside, values[at], carried), np.where(inside, published[at], carried_ns)
 

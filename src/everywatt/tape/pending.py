@@ -198,9 +198,13 @@ class Buffer:
         for sql, rows in groupby(self._others, key=itemgetter(0)):
             yield sql, [row for _, row in rows]
         if self._closed:
-            yield schema.INSERT["frame"], self._frames()
+            seqs = {group: state.seq for group, state in enumerate(self._groups, 1)}
+            rows = ((chunk.group, *encode_chunk(chunk)) for chunk in self._closed)
+            yield schema.INSERT["frame"], self._numbered("frame", rows, seqs)
         if tables:
-            yield schema.INSERT["tframe"], self._table_rows(tables)
+            seqs = {group: state.table_seq for group, state in enumerate(self._groups, 1)}
+            packed = ((row.group, row.at_ns, row.n, codec.deflate(row.json)) for row in self._tables[:tables])
+            yield schema.INSERT["tframe"], self._numbered("tframe", packed, seqs)
 
     def _first_prompt(self) -> int:
         """Put tables that cannot wait before the others; how many they are."""
@@ -209,22 +213,11 @@ class Buffer:
             self._tables = prompt + [row for row in self._tables if not self._group(row.group).prompt]
         return len(prompt)
 
-    def _frames(self) -> Iterator[tuple[Any, ...]]:
-        number = self._ids.get("frame", 0)
-        seqs = {index: state.seq for index, state in enumerate(self._groups, 1)}
-        for chunk in self._closed:
-            number += 1
-            seqs[chunk.group] += 1
-            yield schema.sealed_row("frame", (number, chunk.group, seqs[chunk.group], *encode_chunk(chunk)))
-
-    def _table_rows(self, most: int) -> Iterator[tuple[Any, ...]]:
-        number = self._ids.get("tframe", 0)
-        seqs = {index: state.table_seq for index, state in enumerate(self._groups, 1)}
-        for row in self._tables[:most]:
-            number += 1
-            seqs[row.group] += 1
-            data = codec.deflate(row.json)
-            yield schema.sealed_row("tframe", (number, row.group, seqs[row.group], row.at_ns, row.n, data))
+    def _numbered(self, table: str, rows: Iterable[tuple[Any, ...]], seqs: dict[int, int]) -> Iterator[tuple[Any, ...]]:
+        """Rows that begin with their group, with their numbers in the table and in the group."""
+        for number, (group, *columns) in enumerate(rows, self._ids.get(table, 0) + 1):
+            seqs[group] += 1
+            yield schema.sealed_row(table, (number, group, seqs[group], *columns))
 
     def written(self) -> None:
         frames, tables, others = self._in_flight

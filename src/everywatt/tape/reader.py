@@ -15,7 +15,7 @@ from everywatt.core.errors import TapeDamaged, TapeError, UsageError
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.spans import Note, Point, Span
 from everywatt.tape import checking, codec, opening, places, schema
-from everywatt.tape.accumulate import FrameSum, energy_channels, unpack_cum
+from everywatt.tape.accumulate import Cum, energy_channels, unpack_cum
 
 _MOST_TABLE_BYTES: Final = 64 << 20
 _LONGEST_NS: Final = 10 * 366 * 86400 * 10**9  # of one tape
@@ -55,8 +55,7 @@ class Frame:
     """Rows of one group that are stored together. Columns are decoded when they are asked for.
 
     first_ns, last_ns  publications of the first and last row
-    cum    for each energy-carrying channel, in the group's order: accumulated and observed ns at the first row, then
-           the last finite value (None: the first row's own) and its publication
+    cum    of each energy-carrying channel at the first row, in the group's order
     breaks rows before it were lost
     """
 
@@ -66,7 +65,7 @@ class Frame:
     first_ns: int
     last_ns: int
     n: int
-    cum: tuple[FrameSum, ...]
+    cum: tuple[Cum, ...]
     breaks: bool
     parts: tuple[tuple[int, memoryview], ...]
 
@@ -390,7 +389,10 @@ class Tape:
     @property
     def replaced(self) -> bool:
         """True where the file is another one now: the tape was sealed, or removed."""
-        return not self._same_file()
+        try:
+            return self.path.stat().st_ino != self._inode
+        except OSError:
+            return True
 
     def tables(self, group_id: int, start_ns: int | None = None, end_ns: int | None = None) -> list[TableFrame]:
         """Tables of a group in [start_ns, end_ns], with one before and one after."""
@@ -433,7 +435,7 @@ class Tape:
         """See what was written since the tape was opened. Nothing changes for a sealed one."""
         if self.sealed:
             return
-        if not self._same_file() or not opening.has_log(self.path):
+        if self.replaced or not opening.has_log(self.path):
             self._db.close()
             self._load()
             return
@@ -443,12 +445,6 @@ class Tape:
         self._anchors = [Anchor(*row[1:]) for row in self._rows("anchor")]
         if self._directory is not None:
             self._directory.update()
-
-    def _same_file(self) -> bool:
-        try:
-            return self.path.stat().st_ino == self._inode
-        except OSError:
-            return False
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
         """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""

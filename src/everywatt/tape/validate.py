@@ -12,7 +12,7 @@ import numpy as np
 
 from everywatt.core.errors import TapeError
 from everywatt.tape import SUFFIX, columns
-from everywatt.tape.accumulate import energy_channels, expected_ns
+from everywatt.tape.accumulate import Cum, energy_channels, expected_ns
 from everywatt.tape.reader import StoredGroup, Tape
 
 _KINDS = ("missed", "reset", "many-wraps", "jump", "suspend", "lost")
@@ -108,7 +108,7 @@ def _sums_that_differ(
     for index, name in zip(energy_channels(group.info), names, strict=True):
         values = np.append(before.values[name], here.values[name][:1])
         published = np.append(before.published, here.published[:1])
-        start = (before.accumulated[name][0], int(before.observed_ns[name][0]), *before.carried[name])
+        start = Cum(before.accumulated[name][0], int(before.observed_ns[name][0]), *before.carried[name])
         total, observed = columns.accumulate_columns(
             group.info.channels[index],
             expected_ns(group.expected_period_s),

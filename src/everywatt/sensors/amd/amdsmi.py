@@ -17,12 +17,13 @@ from everywatt.sensors.base import Request
 from everywatt.sensors.meters import power_channel
 from everywatt.sensors.node.hwmon import card_devices
 from everywatt.sensors.simple import Absent, SimpleGroup, SimpleSensor
-from everywatt.sensors.sysfs import short_pci, socket_of
+from everywatt.sensors.sysfs import short_pci, socket_of, unmoved
 
 # No published comparison of AMD's own readings with a meter is known to us: their gain and offset are unknown.
 FACTS = Facts(quantum=1.0)
 POWER = ("current_socket_power", "average_socket_power", "socket_power")
-MOVES_NS = NS // 5  # drivers refresh their metrics at least every 100 ms, and an idle card draws several watts
+# Some counters never move. Drivers refresh them at least every 100 ms, and an idle card draws several watts.
+MOVES_NS, STEP_NS = NS // 5, 5_000_000
 COUNT = ("energy_accumulator", "power")  # the second by early versions
 Value = TypeVar("Value")
 
@@ -138,7 +139,8 @@ class AmdSmi(SimpleSensor):
             return tuple(NAN if value is None else value for value, _ in found)
 
         energy, why = _tried(count)
-        if energy is not None and not self._moves(count, energy):
+        clock = self.machine.clock
+        if energy is not None and unmoved({"": energy}, lambda _: _tried(count)[0], clock, MOVES_NS, STEP_NS):
             why = f"the counter did not move in {MOVES_NS / NS:g} s"
         if why:
             self.missing[f"{device}.energy"] = why
@@ -154,18 +156,7 @@ class AmdSmi(SimpleSensor):
             channels.append(replace(power_channel(device, Domain.GPU, FACTS), in_slot=True))
             asks.append(watts)
         info = GroupInfo(f"amdsmi.{device}", self.name, device, tuple(channels))
-        return SimpleGroup(info, values, self.machine.clock, end=self.one_closed) if channels else None
-
-    def _moves(self, count: Callable[[], tuple[float, float] | None], first: tuple[float, float]) -> bool:
-        """Whether a counter moves: some cards have one that never does."""
-        clock = self.machine.clock
-        deadline_ns = clock.monotonic_ns() + MOVES_NS
-        while _tried(count)[0] in (first, None):  # a failure is no movement
-            now_ns = clock.monotonic_ns()
-            if now_ns >= deadline_ns:
-                return False
-            clock.sleep_until(min(now_ns + 5_000_000, deadline_ns))
-        return True
+        return SimpleGroup(info, values, clock, end=self.one_closed) if channels else None
 
     def close(self) -> None:
         if self._library is not None:

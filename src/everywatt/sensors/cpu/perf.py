@@ -26,8 +26,9 @@ from everywatt.core.channels import NAN, Cadence, Channel, Domain, GroupInfo
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
 from everywatt.sensors.cpu.rapl import Cpu, Rapl, energy_channel, name_of, socket_name
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import Absent, SimpleSensor
-from everywatt.sensors.sysfs import Candidate, ValueGroup, alive, parse_cpus, read_count, read_text, value_groups
+from everywatt.sensors.sysfs import Candidate, ValueGroup, alive, parse_cpus, read_count, value_groups
 
 EventOpener = Callable[[int, int, int], int]
 EventReader = Callable[[int], int]
@@ -123,14 +124,14 @@ def _pmu_events(sys: Path, pmu: str, known: Mapping[str, Domain]) -> tuple[list[
     root = sys / "bus" / "event_source" / "devices" / pmu
     left_out: dict[str, str] = {}
     kind = read_count(root / "type")
-    cpus = parse_cpus(read_text(root / "cpumask") or "")
+    cpus = parse_cpus(file_text(root / "cpumask"))
     if kind is None or not cpus:
         return [], {pmu: "the PMU has no type or no cpumask"} if root.is_dir() else {}
     sockets = _sockets(sys, cpus)
     events = []
     for name, domain in known.items():
-        text = read_text(root / "events" / name)
-        if text is None:
+        text = file_text(root / "events" / name)
+        if not text:
             continue
         config, scale = _config(text), _scale(root / "events", name)
         if config is None or scale is None:
@@ -148,10 +149,10 @@ def _config(text: str) -> int | None:
 def _scale(folder: Path, name: str) -> float | None:
     """Joules of one count."""
     try:
-        scale = float(read_text(folder / f"{name}.scale") or "")
+        scale = float(file_text(folder / f"{name}.scale"))
     except ValueError:
         return None
-    return scale if read_text(folder / f"{name}.unit") == "Joules" and 0 < scale < 1 else None
+    return scale if file_text(folder / f"{name}.unit") == "Joules" and 0 < scale < 1 else None
 
 
 def _sockets(sys: Path, cpus: Sequence[int]) -> dict[int, str]:
@@ -276,7 +277,7 @@ class PerfRapl(SimpleSensor):
 
     def _unusable(self, counters: Sequence[Counter]) -> SensorError:
         if any(isinstance(counter.error, PermissionError) for counter in counters):
-            level = read_text(self.machine.proc / "sys" / "kernel" / "perf_event_paranoid")
+            level = file_text(self.machine.proc / "sys" / "kernel" / "perf_event_paranoid")
             why = (
                 "The power PMU exists but perf_events are not allowed (kernel.perf_event_paranoid is "
                 f"{level or 'not readable'}; CAP_PERFMON or a value of 0 is needed; container runtimes often block the "

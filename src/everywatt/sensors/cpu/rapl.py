@@ -21,7 +21,7 @@ from typing import Any
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.errors import SensorError
 from everywatt.sensors.base import Request
-from everywatt.sensors.procfs import parse_cpuinfo
+from everywatt.sensors.procfs import file_text, parse_cpuinfo
 from everywatt.sensors.simple import Absent, SimpleSensor
 from everywatt.sensors.sysfs import (
     Candidate,
@@ -30,7 +30,6 @@ from everywatt.sensors.sysfs import (
     alive,
     entries,
     read_count,
-    read_text,
     value_groups,
 )
 
@@ -61,7 +60,7 @@ class Cpu:
     @classmethod
     def read(cls, proc: Path) -> Cpu:
         """The first processor of /proc/cpuinfo."""
-        fields = next(iter(parse_cpuinfo(read_text(proc / "cpuinfo") or "")), {})
+        fields = next(iter(parse_cpuinfo(file_text(proc / "cpuinfo", 4096))), {})
         return cls(
             fields.get("vendor_id", ""),
             _whole(fields.get("cpu family", "")),
@@ -195,7 +194,7 @@ def find_zones(root: Path) -> tuple[list[Zone], dict[str, str]]:
     Zones of a package lie inside its folder, beside it, or (through the class's links) both; each counts once.
     """
     folders = dict(_folders(root))
-    names = {zone: read_text(folder / "name") or "" for zone, folder in folders.items()}
+    names = {zone: file_text(folder / "name") for zone, folder in folders.items()}
     zones, left_out = [], {}
     for zone, folder in folders.items():
         place = _place(zone, names)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from everywatt.core.channels import NAN, Channel, Kind
 from everywatt.core.machine import Machine
-from everywatt.sensors.procfs import PAGE_BYTES, memory_used_bytes, parse_meminfo, slurp
-from everywatt.sensors.sysfs import NumberFile, SignedFile, entries, read_text
+from everywatt.sensors.procfs import PAGE_BYTES, file_text, memory_used_bytes, parse_meminfo, slurp
+from everywatt.sensors.sysfs import NumberFile, SignedFile, entries
 from everywatt.sensors.usage.activity import Part, StateGroup, close_all, cpus_part
 
 GPU_NODES = ("gv11b", "gp10b", "ga10b", "gpu")  # names of the GPU in the device tree; Nano and TX1 say "gpu"
@@ -47,7 +47,7 @@ def _files(found: Sequence[tuple[Channel, NumberFile]], why: str) -> Part:
 def gpu_part(machine: Machine) -> Part:
     """Utilisation (the kernel counts per mille) and clock of the integrated GPU."""
     for folder in entries(machine.sys / "class" / "devfreq"):
-        node = (read_text(folder / "device" / "of_node" / "name") or "").rstrip("\0")
+        node = file_text(folder / "device" / "of_node" / "name")
         if node not in GPU_NODES and not any(folder.name.endswith(name) for name in GPU_NODES):
             continue
         clock, load = folder / "cur_freq", folder / "device" / "load"
@@ -103,7 +103,7 @@ def temperature_part(machine: Machine) -> Part:
     """Every thermal zone that is on, by its type without the ending that all of them have: `cpu-thermal` is `cpu`."""
     found = []
     for zone in entries(machine.sys / "class" / "thermal"):
-        name = (read_text(zone / "type") or "").removesuffix("-thermal").removesuffix("-therm")
+        name = file_text(zone / "type").removesuffix("-thermal").removesuffix("-therm")
         file = SignedFile(zone / "temp")
         if zone.name.startswith("thermal_zone") and name and file.read() > OFF_MILLICELSIUS:
             found.append((gauge(f"{name}.temperature", "°C", 1e-3), file))

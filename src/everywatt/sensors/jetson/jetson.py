@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Report
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import Sampled, SimpleSensor
 from everywatt.sensors.sysfs import (
     Candidate,
@@ -24,7 +25,6 @@ from everywatt.sensors.sysfs import (
     deliver_nothing,
     entries,
     read_count,
-    read_text,
     value_groups,
 )
 
@@ -61,25 +61,14 @@ _ADDRESS = re.compile(r"\d+-[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One measured supply. Either `power` (a file, `power_w` watts for each count), or volts and amps in mV and mA."""
+    """One measured supply: the file with its power (`power_w` watts for each count), or those with its mV and mA."""
 
     chip: str
     label: str
-    power: Path | None
+    files: tuple[Path, ...]
     power_w: float
-    millivolts: Path | None
-    milliamps: Path | None
     shunt_ohm: float
     period_s: float | None
-
-    @property
-    def domain(self) -> Domain:
-        """The whole module (or board), or one rail of it."""
-        return domain_of(self.label)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.power, self.millivolts, self.milliamps) if path is not None)
 
 
 def domain_of(label: str) -> Domain:
@@ -125,7 +114,7 @@ def hwmon_chips(machine: Machine) -> list[Path]:
     found: dict[str, Path] = {}
     for folder in _hwmon_folders(machine.sys):
         found.setdefault(folder.name, folder)
-    named = {name: (read_text(folder / "name") or "").lower() for name, folder in found.items()}
+    named = {name: file_text(folder / "name").lower() for name, folder in found.items()}
     ours = [folder for name, folder in found.items() if _CHIP.fullmatch(named[name])]
     if ours or _is_tegra(machine):
         ours += [folder for name, folder in found.items() if named[name] == _TOTAL_CHIP]
@@ -142,7 +131,7 @@ def _hwmon_folders(sys: Path) -> Iterator[Path]:
 
 def _is_tegra(machine: Machine) -> bool:
     places = (machine.proc / "device-tree", machine.sys / "firmware" / "devicetree" / "base")
-    return any("tegra" in (read_text(place / "compatible") or "") for place in places)
+    return any("tegra" in file_text(place / "compatible") for place in places)
 
 
 def _address(folder: Path) -> str:
@@ -158,24 +147,23 @@ def _address(folder: Path) -> str:
 
 def _hwmon_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     chip = _address(folder)
-    total = (read_text(folder / "name") or "").lower() == _TOTAL_CHIP
+    total = file_text(folder / "name").lower() == _TOTAL_CHIP
     period_ms = read_count(folder / "update_interval")
     period_s = period_ms / 1e3 if period_ms else None if total else PERIOD_S
     # Channels 4 to 6 of an INA3221 are its shunts' voltages and 7 is their sum: no rails.
     for index in (1,) if total else (1, 2, 3):
-        labels = [read_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
-        label = next(filter(None, labels), None) or read_text(folder / "label") or ("VIN" if total else f"in{index}")
-        power, volts, amps = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
-        if power is None and (volts is None or amps is None):
+        labels = [file_text(folder / f"{kind}{index}_label") for kind in ("in", "power", "curr")]
+        label = next(filter(None, labels), None) or file_text(folder / "label") or ("VIN" if total else f"in{index}")
+        files = _there(folder, f"power{index}_input", f"in{index}_input", f"curr{index}_input")
+        if not files:
             continue
         if not connected(label):
             left_out[f"{chip}/in{index}"] = f"labelled '{label}': not connected"
-        elif read_text(folder / f"in{index}_enable") == "0":
+        elif file_text(folder / f"in{index}_enable") == "0":
             left_out[f"{chip}/in{index}"] = f"{label} is switched off (in{index}_enable is 0)"
         else:
             micro_ohm = read_count(folder / f"shunt{index}_resistor")
-            shunt_ohm = micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM
-            yield Rail(chip, label, power, 1e-6, volts, amps, shunt_ohm, period_s)
+            yield Rail(chip, label, files, 1e-6, micro_ohm * 1e-6 if micro_ohm else SHUNT_OHM, period_s)
 
 
 def _iio_folders(sys: Path) -> list[Path]:
@@ -203,21 +191,19 @@ def _has_rails(folder: Path) -> bool:
 def _iio_rails(folder: Path, left_out: dict[str, str]) -> Iterator[Rail]:
     chip = _address(folder)
     for index in range(3):
-        label = read_text(folder / f"rail_name_{index}") or f"rail{index}"
+        label = file_text(folder / f"rail_name_{index}") or f"rail{index}"
         names = (f"in_power{index}_input", f"in_voltage{index}_input", f"in_current{index}_input")
-        power, volts, amps = _there(folder, *names)
-        if power is None and (volts is None or amps is None):
-            continue
-        if not connected(label):
+        files = _there(folder, *names)
+        if files and not connected(label):
             left_out[f"{chip}/rail{index}"] = f"labelled '{label}': not connected"
-        else:
-            yield Rail(chip, label, power, 1e-3, volts, amps, SHUNT_OHM, PERIOD_S)
+        elif files:
+            yield Rail(chip, label, files, 1e-3, SHUNT_OHM, PERIOD_S)
 
 
-def _there(folder: Path, *names: str) -> list[Path | None]:
-    """The file with a rail's power, else those with its volts and amps; None for what is not there or not needed."""
-    power, *others = [path if path.exists() else None for path in (folder / name for name in names)]
-    return [power, *([None, None] if power else others)]
+def _there(folder: Path, power: str, volts: str, amps: str) -> tuple[Path, ...]:
+    """The file with a rail's power, else those with its volts and amps; nothing where neither is there."""
+    found = ((folder / power,), (folder / volts, folder / amps))
+    return next((files for files in found if all(file.exists() for file in files)), ())
 
 
 def facts_of(rail: Rail, volts: float) -> Facts:
@@ -267,12 +253,12 @@ class RailReader:
 
     def read(self) -> float:
         """Watts, NaN where a file has no value."""
-        values = [file.read() for file in self.files]
-        return values[0] * self.rail.power_w if self.rail.power is not None else values[0] * values[1] * 1e-6
+        first, *amps = [file.read() for file in self.files]
+        return first * amps[0] * 1e-6 if amps else first * self.rail.power_w
 
     def volts(self) -> float:
         """The rail's voltage, or 5 V if only its power is known."""
-        read = NAN if self.rail.millivolts is None else self.files[0].read() * 1e-3
+        read = self.files[0].read() * 1e-3 if len(self.files) > 1 else NAN
         return read if read > 0 else _USUAL_V
 
     def close(self) -> None:
@@ -335,7 +321,7 @@ class Jetson(SimpleSensor):
         return {**device, "note": "; ".join(notes)} if notes else device
 
     def _model(self) -> str:
-        return (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
+        return file_text(self.machine.proc / "device-tree" / "model")
 
     def _info(self, channel: Channel, reader: RailReader) -> GroupInfo:
         tracked = channel.facts.period_s is not None

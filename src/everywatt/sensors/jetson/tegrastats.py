@@ -112,7 +112,7 @@ def parse_line(text: str) -> TegraLine | None:
         return None
     # Only now the words: inside brackets and parentheses stand others that look like them.
     bare = _MTS.sub(" ", _LIMIT.sub(" ", re.sub(r"\([^)]{0,200}\)", " ", text)))
-    engines = dict(_engines(bare))
+    engines = _engines(bare)
     mts = _MTS.search(text)
     return TegraLine(
         time=_time(text),
@@ -168,12 +168,12 @@ def _cores(text: str, shared_mhz: str | None) -> tuple[Engine | None, ...]:
     return tuple(found)
 
 
-def _engines(text: str) -> list[tuple[str, Engine]]:
-    found = []
+def _engines(text: str) -> dict[str, Engine]:
+    found = {}
     for match in _ENGINE.finditer(text):
         name, off, percent, many, one, many_alone, one_alone, clock = match.groups()
         clocks = tuple(map(int, re.findall(r"\d{1,9}", many or many_alone or one or one_alone or clock or "")))
-        found.append((name, Engine(float(percent) if percent else None, clocks, bool(off))))
+        found[name] = Engine(float(percent) if percent else None, clocks, bool(off))
     return found
 
 

@@ -7,17 +7,18 @@ import re
 from everywatt.core.channels import NAN, Channel, Domain, Facts, GroupInfo, Kind
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import SimpleGroup, SimpleSensor
-from everywatt.sensors.sysfs import entries, read_text
+from everywatt.sensors.sysfs import entries
 
 PERIOD_S = 0.1
 _ENERGY = re.compile(r"(?:(\w+)_)?energy")
 _VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
 
 
-def parse_counter(text: str | None) -> float | None:
+def parse_counter(text: str) -> float | None:
     """Joules of `100 J 1734094386462336 us`, None for anything else."""
-    match = _VALUE.fullmatch((text or "").strip())
+    match = _VALUE.fullmatch(text)
     return float(match[1]) if match else None
 
 
@@ -34,7 +35,7 @@ class Cray(SimpleSensor):
         )
 
         def values() -> tuple[float, ...]:
-            found = [parse_counter(read_text(folder / name)) for name in names]
+            found = [parse_counter(file_text(folder / name)) for name in names]
             if names[0] != "energy" or found[0] is None:
                 raise SensorError("pm_counters exist, but energy cannot be read.")
             return tuple(NAN if value is None else value for value in found)

@@ -14,6 +14,7 @@ from pathlib import Path
 from everywatt.core.channels import Cadence, Channel, Domain, Facts, GroupInfo, Kind, Pedigree
 from everywatt.sensors.cpu.rapl import PERIOD_S, Cpu, Rapl, energy_channel, name_of
 from everywatt.sensors.jetson.jetson import connected, hwmon_chips, word
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import SimpleSensor
 from everywatt.sensors.sysfs import (
     Candidate,
@@ -25,7 +26,6 @@ from everywatt.sensors.sysfs import (
     entries,
     numbered,
     read_count,
-    read_text,
     socket_of,
     value_groups,
 )
@@ -112,14 +112,14 @@ def find_values(sys: Path) -> tuple[list[Value], dict[str, str]]:
 
 
 def _values(place: Path, folder: Path, left_out: dict[str, str]) -> Iterator[Value]:
-    chip = read_text(folder / "name") or read_text(folder / "device" / "name") or folder.name
+    chip = file_text(folder / "name") or file_text(folder / "device" / "name") or folder.name
     for path in entries(place):
         match = _VALUE.fullmatch(path.name)
         if match is None or (match[1] == "energy" and match[3] == "average"):
             continue
         stem = f"{match[1]}{match[2]}"
-        about = read_text(place / f"{stem}_oem_info") or ""
-        label = read_text(place / f"{stem}_label") or (about if _SUPERCHIP.fullmatch(about) else stem)
+        about = file_text(place / f"{stem}_oem_info")
+        label = file_text(place / f"{stem}_label") or (about if _SUPERCHIP.fullmatch(about) else stem)
         if not connected(label):
             left_out[f"{chip}/{path.name}"] = f"labelled '{label}': not connected"
             continue
@@ -291,7 +291,7 @@ def _facts(value: Value) -> Facts:
     interval_ms = count("average_interval") if value.file.endswith("_average") else None
     most_uw = count("rated_max") or count("cap_max")
     # ACPI's meaning: 90 % accuracy is an error of up to 10 %. "100.0%" is a field that was never filled in.
-    accuracy = re.match(r"\d+(\.\d+)?", read_text(value.folder / f"power{value.index}_accuracy") or "")
+    accuracy = re.match(r"\d+(\.\d+)?", file_text(value.folder / f"power{value.index}_accuracy"))
     error_pct = 100.0 - float(accuracy[0]) if accuracy else 0.0
     return Facts(
         period_s=update_ms / 1e3 if update_ms else PERIOD_S if value.chip in _CPU_COUNTERS else None,

@@ -8,8 +8,8 @@ from everywatt.core.channels import Facts
 from everywatt.core.errors import SensorError
 from everywatt.sensors.jetson.jetson import rail_channel
 from everywatt.sensors.meters import CommandMeters, Meter, PolledGroup
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.simple import Absent
-from everywatt.sensors.sysfs import read_text
 
 NOTE = (
     "the sum of the rails behind the power chip, without what the 5 V input feeds directly (USB, the fan, HATs) and "
@@ -35,8 +35,7 @@ class Raspberry(CommandMeters):
     age_s = 0.1
 
     def find(self) -> list[PolledGroup]:
-        model = (read_text(self.machine.proc / "device-tree" / "model") or "").rstrip("\0 ")
-        if "Raspberry Pi" not in model:
+        if "Raspberry Pi" not in file_text(self.machine.proc / "device-tree" / "model"):
             raise Absent("This is not a Raspberry Pi.")
         if not self.binary:
             raise SensorError("vcgencmd was not found on the PATH.", cure="apt install raspi-utils")

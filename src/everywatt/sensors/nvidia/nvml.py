@@ -35,6 +35,7 @@ from everywatt.sensors.nvidia.nvml_groups import (
     probe_utilisation,
 )
 from everywatt.sensors.nvidia.nvml_processes import ProcessTable, probe_processes
+from everywatt.sensors.sysfs import unmoved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -259,26 +260,21 @@ class Nvml:
 
     def _check_counters(self, cards: list[_Card]) -> None:
         """A counter is one when it moves. Those that stand still although the card draws power are left out."""
-        waiting = {card.device.index: card for card in cards if card.power.counts}
+        by_index = {card.device.index: card for card in cards if card.power.counts}
+        waiting: dict[int, float | None] = {}
         last = _last_counters.setdefault(self._nvml, {})
-        for index, card in list(waiting.items()):
+        for index, card in by_index.items():
             uuid, first = card.device.identity.gpu.uuid, card.power.samples[f"gpu.{index}.energy"]
-            if first is not None and last.get(uuid, first) != first:
-                del waiting[index]
+            if first is None or last.get(uuid, first) == first:
+                waiting[index] = first
             if first is not None and uuid:
                 last[uuid] = first
-        deadline_ns = self._clock.monotonic_ns() + STUCK_NS
-        while waiting:
-            for index, card in list(waiting.items()):
-                first = card.power.samples[f"gpu.{index}.energy"]
-                if self._counter_j(card) not in (first, None):  # None: it failed this time, which is no movement
-                    del waiting[index]
-            now_ns = self._clock.monotonic_ns()
-            if now_ns >= deadline_ns:
-                break
-            if waiting:
-                self._clock.sleep_until(now_ns + PROBE_STEP_NS)
-        for index, card in waiting.items():
+
+        def read(index: int) -> float | None:
+            return self._counter_j(by_index[index])
+
+        for index in unmoved(waiting, read, self._clock, STUCK_NS, PROBE_STEP_NS):
+            card = by_index[index]
             watts = card.power.samples.get(f"gpu.{index}.power") or 0.0
             if watts >= 1.0:
                 why = f"the counter did not move in {STUCK_NS / NS:.1f} s while the card drew {watts:.0f} W"

@@ -195,7 +195,8 @@ class Fields:
         if self.errors:
             self.errors.clear()
         values = []
-        for place, (kind, code, number) in enumerate(zip(raw[::3], raw[1::3], raw[2::3], strict=True)):
+        numbers = iter(raw)
+        for place, (kind, code, number) in enumerate(zip(numbers, numbers, numbers, strict=True)):
             if code:
                 self.errors[self.ids[place]] = code
                 values.append(NAN)

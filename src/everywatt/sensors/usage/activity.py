@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from everywatt.core.channels import NAN, Cadence, Channel, Facts, GroupInfo, Kind, Row, fresh
 from everywatt.core.clocks import NS
 from everywatt.core.errors import SensorError
-from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, parse_cpu_times, slurp
-from everywatt.sensors.sysfs import NumberFile, in_unit, parse_cpus, read_text
+from everywatt.sensors.procfs import TICKS_PER_S, KeptFile, file_text, parse_cpu_times, slurp
+from everywatt.sensors.sysfs import NumberFile, in_unit, parse_cpus
 
 if TYPE_CHECKING:
     from everywatt.core.machine import Machine
@@ -139,7 +139,7 @@ def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS
     """Events of all CPUs by perf_event_open. OSError where the kernel or the machine has none for us."""
     from everywatt.sensors.cpu.perf import open_event, read_event  # loads ctypes
 
-    cpus = parse_cpus(read_text(machine.sys / "devices" / "system" / "cpu" / "online") or "") or [0]
+    cpus = parse_cpus(file_text(machine.sys / "devices" / "system" / "cpu" / "online")) or [0]
     handles: list[list[int]] = []
 
     def close() -> None:
@@ -165,7 +165,7 @@ def counts_part(machine: Machine, events: Mapping[str, tuple[int, int]] = COUNTS
 def cpus_part(machine: Machine, device: str = "host") -> Part:
     """Of every CPU the utilisation since the last read (%) and its clock (MHz) where cpufreq has one; NaN while off."""
     folder = machine.sys / "devices" / "system" / "cpu"
-    present = parse_cpus(read_text(folder / "present") or "")
+    present = parse_cpus(file_text(folder / "present"))
     last = parse_cpu_times(slurp(machine.proc / "stat"))
     cpus = present or sorted(last)
     size = STAT_LINE_BYTES * (len(cpus) + 1)
