@@ -16,7 +16,7 @@ from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.figures import MOST_OF_ONE, Figures, answered, figures, whole_blocks
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, plan, ranked, savings
-from everywatt.bench.precision.plan import TARGET, ComputedReport, Job, LoopReport
+from everywatt.bench.precision.plan import TARGET, Job, LoopReport
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
@@ -227,7 +227,7 @@ class PrecisionLab:
 
     def _prepare(self, variant: Variant) -> None:
         self._wake(variant)
-        facts = cast(ComputedReport, self._step(variant, "facts"))
+        facts = self._step(variant, "facts")
         variant.check(facts)
         if not self.scorer.ready:
             self._step(variant, "score", part="train", file=str(self.folder / "train.npz"))
