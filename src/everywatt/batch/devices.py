@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,15 @@ from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.sensors.child import let_go, run_once, send_line
 from everywatt.sensors.nvidia.gpu_select import Gpu, parse_listing, select
-from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
+from everywatt.sensors.nvidia.nvml_api import (
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    code_of,
+    started,
+    text,
+    tried,
+    words_for,
+)
 from everywatt.sensors.nvidia.nvml_device import identify
 
 ORDER = "PCI_BUS_ID"
@@ -71,15 +80,10 @@ class Inventory:
     denied: bool = False
 
 
-def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
-    """Every GPU that NVML lists, else nvidia-smi."""
+def take_inventory(environ: Mapping[str, str], *, start: Callable[[], Any] = started) -> Inventory:
+    """Every GPU that NVML lists, once it is started, else nvidia-smi."""
     try:
-        library = nvml
-        if library is None:
-            import pynvml
-
-            library = pynvml
-        library.nvmlInit()
+        library = start()
     except Exception as error:  # noqa: BLE001 - a driver's border
         if code_of(error) == NO_PERMISSION:
             return _denied(words_for(error))
@@ -208,43 +212,39 @@ def lay_out(
     return Lanes(tuple(cpu or [CPU]), (f"{message.rstrip('.')}. Items run on the CPU.",))
 
 
+@dataclass(frozen=True, slots=True)
+class GpuState(ToDict):
+    """A GPU at one instant, in BADC's names: utilisation in percent, memory in MiB."""
+
+    index: int
+    utilization: int
+    memory_used_mb: int
+    memory_total_mb: int
+
+
 class GpuNow:
     """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
 
     def __init__(self) -> None:
-        self._nvml: Any = None
         self._handles: dict[str, Any] = {}
-        self._works: bool | None = None
 
-    def read(self, device: Device) -> dict[str, Any] | None:
-        """In BADC's names: index, utilization (%), memory_used_mb, memory_total_mb."""
-        if not device.is_gpu or not self._ready():
+    @cached_property
+    def _nvml(self) -> Any:
+        """The library, started when first needed; None where that fails."""
+        return tried(started)[0]
+
+    def read(self, device: Device) -> GpuState | None:
+        if not device.is_gpu or self._nvml is None:
             return None
         try:
             handle = self._handles.get(device.name)
             if handle is None:
                 handle = self._handles[device.name] = self._nvml.nvmlDeviceGetHandleByIndex(int(device.index))
             memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            return {
-                "index": int(device.index),
-                "utilization": int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-                "memory_used_mb": round(memory.used / MIB),
-                "memory_total_mb": round(memory.total / MIB),
-            }
+            busy = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            return GpuState(int(device.index), busy, round(memory.used / MIB), round(memory.total / MIB))
         except Exception:  # noqa: BLE001 - a driver's border; the tape has the figures that count
             return None
-
-    def _ready(self) -> bool:
-        if self._works is None:
-            try:
-                import pynvml
-
-                self._nvml = pynvml
-                pynvml.nvmlInit()
-                self._works = True
-            except Exception:  # noqa: BLE001 - a driver's border
-                self._works = False
-        return self._works
 
 
 GRACE_S = 10.0  # for a worker to end by itself

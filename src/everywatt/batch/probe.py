@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
@@ -371,10 +370,10 @@ class _Peak:
 
     def _look(self) -> None:
         while not self._done.is_set():
-            seen: Mapping[str, Any] | None = self._gpus.read(self._device)
+            seen = self._gpus.read(self._device)
             if seen is None:
                 return
-            self.bytes = max(self.bytes or 0.0, float(seen["memory_used_mb"]) * MIB)
+            self.bytes = max(self.bytes or 0.0, float(seen.memory_used_mb) * MIB)
             self._done.wait(LOOK_S)
 
     def __enter__(self) -> _Peak:
