@@ -18,8 +18,7 @@ from typing import Any
 
 from everywatt.batch import worker
 from everywatt.batch.items import Item
-from everywatt.batch.journal import Attempt
-from everywatt.core.device import Device as TapeDevice
+from everywatt.batch.journal import Attempt, Device
 from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.sensors.child import let_go, run_once, send_line
@@ -35,36 +34,8 @@ from everywatt.sensors.nvidia.nvml_api import (
 )
 from everywatt.sensors.nvidia.nvml_device import identify
 
-ORDER = "PCI_BUS_ID"
 MIB = 2**20
 SMI_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Device(ToDict):
-    """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape."""
-
-    JSON = "device=name name=title uuid memory_bytes"
-
-    name: str
-    visible: str = ""
-    title: str = ""
-    uuid: str = ""
-    memory_bytes: float | None = None
-
-    @property
-    def index(self) -> str:
-        """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
-        return TapeDevice.parse(self.name).name if self.is_gpu else ""
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU or a part of one."""
-        return TapeDevice.parse(self.name).is_gpu
-
-    def environment(self) -> dict[str, str]:
-        """What a command there has to see: this device alone."""
-        return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
 
 
 CPU = Device("cpu", title="CPU")
