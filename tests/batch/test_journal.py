@@ -155,7 +155,6 @@ def test_names_of_files_that_are_no_text_come_back_as_they_were(tmp_path):
     assert found.command == ["x", name] and found.states[name].item == item and found.states[name].status == DONE
 
 
-@pytest.mark.xfail(strict=True, reason="a list of devices that holds something else ends the reading of the journal")
 def test_a_line_whose_devices_are_none_is_damaged(tmp_path):
     write(tmp_path).close()
     with (tmp_path / JOURNAL).open("a") as journal:

@@ -220,7 +220,7 @@ def read_journal(folder: Path) -> History:
     for number, record in records:
         try:
             _apply(history, record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             history.trouble.append(f"line {number} of the journal is damaged and was skipped: {error!r}")
     _apply_exits(history, folder / EXITS)
     return history
