@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from everywatt.api.run import Run, load
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, Attempt, Journal, read_journal
+from everywatt.batch.journal import DONE, Attempt, Device, Journal, read_journal
 from everywatt.batch.measuring import figures
 from everywatt.bench.llm.energy import bill
 from everywatt.bench.llm.records import OK, Answer, Record
@@ -615,7 +615,7 @@ def by_items(recorded: Recorded) -> Answers:
     items = [Item(number, span.id, span.name) for number, span in enumerate(spans)]
     folder = recorded.run.tapes[0].path.parent
     journal = Journal(folder)
-    journal.batch(["work"], items, [{"device": "gpu.0", "name": "Card", "uuid": None, "memory_bytes": None}])
+    journal.batch(["work"], items, [Device("gpu.0", title="Card")])
     for item, span in zip(items, spans, strict=True):
         journal.start(item, Attempt(1, "gpu.0", 0, span.id, at="2026-01-01T00:00:00"))
         journal.end(item, 1, DONE, {"exit_code": 0, "runtime_s": 1.0}, final=True)

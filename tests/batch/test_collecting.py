@@ -7,7 +7,7 @@ from everywatt.batch import array
 from everywatt.batch.array import Array, Follow
 from everywatt.batch.collecting import collect
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, FAILED, Attempt, Journal, read_journal
+from everywatt.batch.journal import DONE, FAILED, Attempt, Device, Journal, read_journal
 from everywatt.batch.measuring import figures
 from everywatt.batch.plan import Pace
 from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Pedigree, Row
@@ -35,7 +35,7 @@ def task(run, number, host, start_s, items, uuid):
     end_s = start_s + len(items)
     spans = [Span(f"root{number}", "batch", round(start_s * NS), round(end_s * NS), None, {"role": "run"})]
     journal = Journal(folder)
-    journal.batch(["work"], items, [{"device": "gpu.0", "name": "Card", "uuid": uuid, "memory_bytes": None}])
+    journal.batch(["work"], items, [Device("gpu.0", title="Card", uuid=uuid)])
     for place, item in enumerate(items):
         span = Span(f"s{number}.{place}", item.id, round((start_s + place) * NS), round((start_s + place + 1) * NS))
         marks = {"role": "item", "device": "gpu.0", "devices": ["gpu.0", "cpu.0"]}

@@ -91,17 +91,15 @@ def test_denied_missing_and_none_are_three_messages(sim_machine, tmp_path):
 
 
 def test_nvidia_smi_serves_where_nvml_does_not(tmp_path):
-    class NoNvml:
-        @staticmethod
-        def nvmlInit():
-            raise ModuleNotFoundError("pynvml")
+    def no_nvml():
+        raise ModuleNotFoundError("pynvml")
 
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
         "#!/bin/sh\necho 'GPU 0: NVIDIA A30 (UUID: GPU-11)'\necho '  MIG 1g.6gb Device 0: (UUID: MIG-22)'\n"
     )
     tool.chmod(0o755)
-    found = take_inventory({"PATH": f"{tmp_path}:/bin:/usr/bin"}, nvml=NoNvml)
+    found = take_inventory({"PATH": f"{tmp_path}:/bin:/usr/bin"}, start=no_nvml)
     assert [(gpu.index, gpu.uuid, gpu.migs[0].uuid) for gpu in found.gpus] == [(0, "GPU-11", "MIG-22")]
     tool.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Insufficient Permissions'; exit 4\n")
-    assert "no permission" in take_inventory({"PATH": f"{tmp_path}:/bin:/usr/bin"}, nvml=NoNvml).message
+    assert "no permission" in take_inventory({"PATH": f"{tmp_path}:/bin:/usr/bin"}, start=no_nvml).message

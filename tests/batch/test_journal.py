@@ -6,7 +6,18 @@ import os
 import pytest
 
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, JOURNAL, PENDING, RUNNING, Attempt, Journal, read_journal
+from everywatt.batch.journal import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    JOURNAL,
+    PENDING,
+    RUNNING,
+    Attempt,
+    Device,
+    Journal,
+    read_journal,
+)
 from everywatt.batch.session import what_is_left
 from everywatt.core.errors import RunNotFound, UsageError
 
@@ -15,7 +26,7 @@ ITEMS = [Item(i, name, name, {"input": name}) for i, name in enumerate("abcd")]
 
 def write(folder):
     journal = Journal(folder)
-    journal.batch(["x", "{input}"], ITEMS, [{"device": "gpu.0", "uuid": "u"}])
+    journal.batch(["x", "{input}"], ITEMS, [Device("gpu.0", uuid="u")])
     for item, status, final in ((ITEMS[0], DONE, True), (ITEMS[1], FAILED, True), (ITEMS[2], FAILED, False)):
         journal.start(item, Attempt(1, "gpu.0", 0, "s"))
         journal.end(item, 1, status, {"exit_code": 0 if status == DONE else 1}, final=final)
@@ -142,3 +153,12 @@ def test_names_of_files_that_are_no_text_come_back_as_they_were(tmp_path):
     assert journal.close() == ""
     found = read_journal(tmp_path)
     assert found.command == ["x", name] and found.states[name].item == item and found.states[name].status == DONE
+
+
+def test_a_line_whose_devices_are_none_is_damaged(tmp_path):
+    write(tmp_path).close()
+    with (tmp_path / JOURNAL).open("a") as journal:
+        journal.write('{"kind": "batch", "command": ["x"], "devices": ["gpu.0"]}\n')
+    history = read_journal(tmp_path)
+    assert [one.name for one in history.devices] == ["gpu.0"]
+    assert any("damaged" in line for line in history.trouble)

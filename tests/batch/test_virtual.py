@@ -10,9 +10,8 @@ from virtual_batch import Ran, lanes
 from virtual_world import VirtualWorld
 
 from everywatt.api.meter import Meter
-from everywatt.batch.devices import Device
 from everywatt.batch.items import Item
-from everywatt.batch.journal import read_journal
+from everywatt.batch.journal import Device, read_journal
 from everywatt.batch.measuring import figures
 from everywatt.batch.probe import Plan, Probe
 from everywatt.batch.runner import FINISH, KILL, Settings

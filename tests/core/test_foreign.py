@@ -1,5 +1,6 @@
 """Files from elsewhere: the same text by every way in, and limits that hold whatever is in them."""
 
+import csv
 import gzip
 import io
 import json
@@ -21,6 +22,8 @@ from everywatt.core.errors import UsageError
 from everywatt.core.foreign import (
     Limits,
     check_member,
+    csv_rows,
+    json_lines,
     lines,
     parse_json,
     pieces,
@@ -233,3 +236,23 @@ def test_memory_of_a_long_file_is_that_of_a_piece(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert sum(1 for _ in lines(path)) == 5_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=8)
+
+
+@given(st.integers(1, 4).flatmap(lambda width: st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=6)))
+def test_a_whole_table_has_the_rows_that_the_csv_module_reads(rows):
+    text = io.StringIO()
+    names = [f"column {place}" for place in range(len(rows[0]) if rows else 1)]
+    csv.writer(text, lineterminator="\n").writerows([names, *rows])
+    wanted = [row for row in csv.DictReader(io.StringIO(text.getvalue())) if any(map(str.strip, row.values()))]
+    assert [row for _, row in csv_rows(text.getvalue(), "t.csv")] == wanted
+
+
+def test_json_lines_have_their_numbers_and_say_which_is_none(tmp_path):
+    path = written(tmp_path, b'{"a": 1}\n\n[2]\n{"b"\n')
+    found = json_lines(path, "a record")
+    assert [next(found), next(found)] == [(1, {"a": 1}), (3, [2])]
+    with pytest.raises(UsageError, match="file:4 is not a record: "):
+        next(found)

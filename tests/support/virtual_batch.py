@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from virtual_time import Process
 from virtual_world import VirtualWorld
 
-from everywatt.batch.devices import Device, Lane
+from everywatt.batch.devices import Lane
+from everywatt.batch.journal import Device
 from everywatt.core.clocks import NS
 
 NO_PID = 1 << 23  # above every process id that Linux gives

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.batch import array
-from everywatt.batch.journal import INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.batch.journal import INTERRUPTED, RUNNING, Device, History, Journal, State, read_journal
 from everywatt.core.channels import Channel, GroupInfo, Row
 from everywatt.core.clocks import NS
 from everywatt.core.device import is_gpu
@@ -242,7 +242,7 @@ def _renaming(histories: Sequence[History]) -> list[dict[str, str]]:
     for history in histories:
         names: dict[str, str] = {}
         for one in history.devices:
-            name, uuid = str(one.get("device")), str(one.get("uuid") or "")
+            name, uuid = one.name, one.uuid
             if not is_gpu(name) or not uuid or uuid.startswith("MIG-"):
                 continue
             known = next((kept for kept, owner in taken.items() if owner == uuid), None)
@@ -298,14 +298,14 @@ def _attempts(
             journal.end(state.item, number, one.status, one.ended, final=final, device=device)
 
 
-def _devices(found: Sequence[Task], placed: Placed) -> Iterator[dict[str, Any]]:
+def _devices(found: Sequence[Task], placed: Placed) -> Iterator[Device]:
     seen = set()
     for task in found:
         spans = [one.span for state in task.history.states.values() for one in state.attempts if one.span]
         at = {(host, tuple(names.items())) for host, names in (placed.get(span, NOWHERE) for span in spans)}
         for host, renamed in sorted(at):
             for one in task.history.devices:
-                name = dict(renamed).get(str(one.get("device")), str(one.get("device")))
+                name = dict(renamed).get(one.name, one.name)
                 if (host, name) not in seen:
                     seen.add((host, name))
-                    yield {**one, "device": name, "host": host}
+                    yield replace(one, name=name, host=host)

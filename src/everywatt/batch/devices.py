@@ -10,52 +10,32 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from everywatt.batch import worker
 from everywatt.batch.items import Item
-from everywatt.batch.journal import Attempt
-from everywatt.core.device import Device as TapeDevice
+from everywatt.batch.journal import Attempt, Device
 from everywatt.core.errors import EverywattError, SensorError, UsageError
 from everywatt.core.jsonio import ToDict
 from everywatt.sensors.child import let_go, run_once, send_line
 from everywatt.sensors.nvidia.gpu_select import Gpu, parse_listing, select
-from everywatt.sensors.nvidia.nvml_api import LIBRARY_NOT_FOUND, NO_PERMISSION, code_of, text, words_for
+from everywatt.sensors.nvidia.nvml_api import (
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    code_of,
+    started,
+    text,
+    tried,
+    words_for,
+)
 from everywatt.sensors.nvidia.nvml_device import identify
 
-ORDER = "PCI_BUS_ID"
 MIB = 2**20
 SMI_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Device(ToDict):
-    """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape."""
-
-    JSON = "device=name name=title uuid memory_bytes"
-
-    name: str
-    visible: str = ""
-    title: str = ""
-    uuid: str = ""
-    memory_bytes: float | None = None
-
-    @property
-    def index(self) -> str:
-        """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
-        return TapeDevice.parse(self.name).name if self.is_gpu else ""
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether it is a GPU or a part of one."""
-        return TapeDevice.parse(self.name).is_gpu
-
-    def environment(self) -> dict[str, str]:
-        """What a command there has to see: this device alone."""
-        return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
 
 
 CPU = Device("cpu", title="CPU")
@@ -71,15 +51,10 @@ class Inventory:
     denied: bool = False
 
 
-def take_inventory(environ: Mapping[str, str], *, nvml: Any = None) -> Inventory:
-    """Every GPU that NVML lists, else nvidia-smi."""
+def take_inventory(environ: Mapping[str, str], *, start: Callable[[], Any] = started) -> Inventory:
+    """Every GPU that NVML lists, once it is started, else nvidia-smi."""
     try:
-        library = nvml
-        if library is None:
-            import pynvml
-
-            library = pynvml
-        library.nvmlInit()
+        library = start()
     except Exception as error:  # noqa: BLE001 - a driver's border
         if code_of(error) == NO_PERMISSION:
             return _denied(words_for(error))
@@ -208,43 +183,39 @@ def lay_out(
     return Lanes(tuple(cpu or [CPU]), (f"{message.rstrip('.')}. Items run on the CPU.",))
 
 
+@dataclass(frozen=True, slots=True)
+class GpuState(ToDict):
+    """A GPU at one instant, in BADC's names: utilisation in percent, memory in MiB."""
+
+    index: int
+    utilization: int
+    memory_used_mb: int
+    memory_total_mb: int
+
+
 class GpuNow:
     """Utilisation and memory of a GPU at this instant, by NVML; None where that cannot be had."""
 
     def __init__(self) -> None:
-        self._nvml: Any = None
         self._handles: dict[str, Any] = {}
-        self._works: bool | None = None
 
-    def read(self, device: Device) -> dict[str, Any] | None:
-        """In BADC's names: index, utilization (%), memory_used_mb, memory_total_mb."""
-        if not device.is_gpu or not self._ready():
+    @cached_property
+    def _nvml(self) -> Any:
+        """The library, started when first needed; None where that fails."""
+        return tried(started)[0]
+
+    def read(self, device: Device) -> GpuState | None:
+        if not device.is_gpu or self._nvml is None:
             return None
         try:
             handle = self._handles.get(device.name)
             if handle is None:
                 handle = self._handles[device.name] = self._nvml.nvmlDeviceGetHandleByIndex(int(device.index))
             memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            return {
-                "index": int(device.index),
-                "utilization": int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-                "memory_used_mb": round(memory.used / MIB),
-                "memory_total_mb": round(memory.total / MIB),
-            }
+            busy = int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+            return GpuState(int(device.index), busy, round(memory.used / MIB), round(memory.total / MIB))
         except Exception:  # noqa: BLE001 - a driver's border; the tape has the figures that count
             return None
-
-    def _ready(self) -> bool:
-        if self._works is None:
-            try:
-                import pynvml
-
-                self._nvml = pynvml
-                pynvml.nvmlInit()
-                self._works = True
-            except Exception:  # noqa: BLE001 - a driver's border
-                self._works = False
-        return self._works
 
 
 GRACE_S = 10.0  # for a worker to end by itself

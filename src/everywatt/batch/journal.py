@@ -17,14 +17,56 @@ from typing import Any
 
 from everywatt.batch.items import Item
 from everywatt.bench.experiment import JsonLines, numbered_lines, read_lines
+from everywatt.core.device import Device as TapeDevice
 from everywatt.core.errors import RunNotFound, UsageError
-from everywatt.core.jsonio import declared
+from everywatt.core.jsonio import ToDict, declared
 
 JOURNAL = "batch.jsonl"
 EXITS = "batch-exits.jsonl"
 DONE, FAILED, INTERRUPTED = "done", "failed", "interrupted"
 PENDING, RUNNING = "pending", "running"
+ORDER = "PCI_BUS_ID"  # CUDA's own is by speed, and a number would mean another board than on the tape
 LOOK_S = 0.05  # a reader that asks whether a batch is in progress holds the lock for less
+
+
+@dataclass(frozen=True, slots=True)
+class Device(ToDict):
+    """Where items run. `visible` is its CUDA_VISIBLE_DEVICES, "" for the CPU; `name` is its name on the tape.
+
+    `host` is empty unless it is a device of a job array. A journal does not keep `visible`.
+    """
+
+    JSON = "device=name name=title uuid memory_bytes"
+
+    name: str
+    visible: str = ""
+    title: str = ""
+    uuid: str = ""
+    memory_bytes: float | None = None
+    host: str = ""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Device:
+        """The inverse of `to_dict`."""
+        name, title, uuid, host = (str(data.get(key) or "") for key in ("device", "name", "uuid", "host"))
+        return cls(name, "", title, uuid, data.get("memory_bytes"), host)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**ToDict.to_dict(self), **({"host": self.host} if self.host else {})}
+
+    @property
+    def index(self) -> str:
+        """What `{gpu}` becomes: the number of the board in PCI bus order; empty for the CPU."""
+        return TapeDevice.parse(self.name).name if self.is_gpu else ""
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU or a part of one."""
+        return TapeDevice.parse(self.name).is_gpu
+
+    def environment(self) -> dict[str, str]:
+        """What a command there has to see: this device alone."""
+        return {"CUDA_VISIBLE_DEVICES": self.visible, "CUDA_DEVICE_ORDER": ORDER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +130,7 @@ class History:
     options: dict[str, Any] | None = None
     source: str | None = None
     states: dict[str, State] = field(default_factory=dict)
-    devices: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     collected: set[str] = field(default_factory=set)
     late: list[State] = field(default_factory=list)
@@ -115,7 +157,7 @@ class Journal(JsonLines):
         self,
         command: Sequence[str],
         items: Sequence[Item],
-        devices: Sequence[Mapping[str, Any]],
+        devices: Sequence[Device],
         *,
         options: Mapping[str, Any] | None = None,
         source: str | None = None,
@@ -126,9 +168,10 @@ class Journal(JsonLines):
         """
         more: dict[str, Any] = {"options": dict(options)} if options is not None else {}
         more |= {"source": source} if source is not None else {}
+        listed = [one.to_dict() for one in devices]
         for item in items:
             self.write({"kind": "item", **item.to_dict()})
-        self.write({"kind": "batch", "at": now(), "command": list(command), "devices": list(devices), **more})
+        self.write({"kind": "batch", "at": now(), "command": list(command), "devices": listed, **more})
 
     def start(self, item: Item, attempt: Attempt) -> None:
         data = declared(attempt, "attempt=number device lane span")
@@ -177,7 +220,7 @@ def read_journal(folder: Path) -> History:
     for number, record in records:
         try:
             _apply(history, record)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             history.trouble.append(f"line {number} of the journal is damaged and was skipped: {error!r}")
     _apply_exits(history, folder / EXITS)
     return history
@@ -204,7 +247,8 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
     if kind == "batch":
         history.command = [str(word) for word in record.get("command", ())]
         known = {_identity(one) for one in history.devices}
-        history.devices += [one for one in record.get("devices", ()) if _identity(one) not in known]
+        listed = [Device.from_dict(one) for one in record.get("devices", ())]
+        history.devices += [one for one in listed if _identity(one) not in known]
         if isinstance(record.get("options"), dict):
             history.options = record["options"]
         history.source = record.get("source", history.source)
@@ -240,8 +284,8 @@ def _apply(history: History, record: Mapping[str, Any]) -> None:
         state.status = status if record.get("final") or status in (DONE, INTERRUPTED) else PENDING
 
 
-def _identity(device: Mapping[str, Any]) -> tuple[Any, ...]:
-    return device.get("host", ""), device.get("device"), device.get("uuid")
+def _identity(device: Device) -> tuple[str, str, str]:
+    return device.host, device.name, device.uuid
 
 
 def now() -> str:

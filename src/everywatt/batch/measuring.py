@@ -172,9 +172,7 @@ def _devices(
     def called(device: str, host: str) -> str:
         return f"{host}/{device}" if several and host else device
 
-    titles = {
-        called(str(one.get("device")), str(one.get("host", ""))): str(one.get("name", "")) for one in history.devices
-    }
+    titles = {called(one.name, one.host): one.title for one in history.devices}
     where = [called(one.attempt.device, one.attempt.host) for item in items for one in item.attempts]
     outside = [entry for entry in ledger.entries if entry.owner.kind is OwnerKind.OTHER]
     parts = dict(ledger.total.parts)

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import MIB, Device, GpuNow, Lane
+from everywatt.batch.devices import MIB, GpuNow, Lane
 from everywatt.batch.figures import BatchFigures, ItemFigures
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, FAILED, Journal, State, read_journal
+from everywatt.batch.journal import DONE, FAILED, Device, Journal, State, read_journal
 from everywatt.batch.measuring import added, figures
 from everywatt.batch.runner import NO_COMMAND, Runner, Settings
 from everywatt.bench.experiment import Experiment
@@ -250,7 +249,7 @@ class Probe:
         plan = self._plan
         journal = Journal(self._folder)
         try:
-            journal.batch(self._settings.command, [], [self._device.to_dict()])
+            journal.batch(self._settings.command, [], [self._device])
             self._found = largest(lambda size: self._try(journal, size), plan.first, plan.most, plan.tolerance)
             if plan.energy and self._found.fits is not None:
                 known = {size: cost for size in sorted(self._tried) if (cost := self._cost(journal, size)) is not None}
@@ -284,7 +283,7 @@ class Probe:
         item = Item(
             self._count - 1, f"size-{size}#{len(tried.states) + 1}", str(size), {"size": str(size)}, float(size)
         )
-        journal.batch(self._settings.command, [item], [self._device.to_dict()])
+        journal.batch(self._settings.command, [item], [self._device])
         state = State(item)
         tried.states.append(state)
         self._runner = Runner(
@@ -371,10 +370,10 @@ class _Peak:
 
     def _look(self) -> None:
         while not self._done.is_set():
-            seen: Mapping[str, Any] | None = self._gpus.read(self._device)
+            seen = self._gpus.read(self._device)
             if seen is None:
                 return
-            self.bytes = max(self.bytes or 0.0, float(seen["memory_used_mb"]) * MIB)
+            self.bytes = max(self.bytes or 0.0, float(seen.memory_used_mb) * MIB)
             self._done.wait(LOOK_S)
 
     def __enter__(self) -> _Peak:

@@ -15,9 +15,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everywatt.batch.devices import Device, Lane
+from everywatt.batch.devices import Lane
 from everywatt.batch.items import Item, fill
-from everywatt.batch.journal import DONE, EXITS, FAILED, INTERRUPTED, PENDING, RUNNING, Attempt, Journal, State, now
+from everywatt.batch.journal import (
+    DONE,
+    EXITS,
+    FAILED,
+    INTERRUPTED,
+    PENDING,
+    RUNNING,
+    Attempt,
+    Device,
+    Journal,
+    State,
+    now,
+)
 from everywatt.batch.plan import Pace, in_order
 from everywatt.batch.worker import MARK
 from everywatt.core.clocks import NS, Clock, SystemClock

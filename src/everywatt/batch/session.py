@@ -9,9 +9,9 @@ from pathlib import Path
 
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run
-from everywatt.batch.devices import Device, Lane
+from everywatt.batch.devices import Lane
 from everywatt.batch.items import Item
-from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, History, Journal, State, read_journal
+from everywatt.batch.journal import DONE, INTERRUPTED, RUNNING, Device, History, Journal, State, read_journal
 from everywatt.batch.plan import Pace
 from everywatt.batch.runner import Event, Progress, Runner, Settings
 from everywatt.batch.worker import describe_file, end_batch
@@ -124,8 +124,8 @@ def work_off(
         for state in history.late if history is not None else ():
             last = state.attempts[-1]
             journal.end(state.item, last.number, DONE, last.ended, final=True, device=last.device)
-        told = [device.to_dict() for device in {(one.name, one.visible): one for one in devices}.values()]
-        journal.batch(settings.command, work.new, told, options=settings.options, source=settings.source)
+        different = list({(one.name, one.visible): one for one in devices}.values())
+        journal.batch(settings.command, work.new, different, options=settings.options, source=settings.source)
         pace = Pace.of(history.states) if history is not None else None
         runner = Runner(
             states, devices, settings, journal, meter.recording, watch=watch, pace=pace, lane=lane

@@ -16,19 +16,16 @@ from types import TracebackType
 from typing import Any
 
 from everywatt.core.errors import MeasurementRefused, UsageError
-from everywatt.sensors.nvidia.nvml_api import words_for
+from everywatt.sensors.nvidia.nvml_api import started, words_for
 
 READY_S = 30.0  # for the guard to restore the limits and end: a driver call takes ms, a busy machine may delay it
 
 
 def _nvml() -> Any:
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
+        return started()
     except Exception as error:  # noqa: BLE001 - the border with a driver
         raise MeasurementRefused(f"No GPU was found whose power limit could be set: {words_for(error)}.") from None
-    return pynvml
 
 
 class PowerLimits:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -87,20 +88,33 @@ def arrow(extra: str = "analysis") -> tuple[Any, Any]:
     return library("pyarrow", extra), library("pyarrow.parquet", extra)
 
 
+@contextmanager
+def border(what: str) -> Iterator[None]:
+    """Raise UsageError for any exception of a plug-in; errors of everywatt pass."""
+    try:
+        yield
+    except EverywattError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise UsageError(f"The plug-in {what} cannot be used: {reason}.", cure="everywatt plugins") from error
+
+
 def load_plugin(group: str, name: str) -> Any:
     """What is registered under a name, loaded; None where nothing is. UsageError where it cannot be loaded."""
     target = registered(group).get(name)
     if target is None:
         return None
-    try:
+    with border(f"{name} ({target})"):
         return load(target)
-    except EverywattError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise UsageError(
-            f"The plug-in {name} ({target}) cannot be used: {reason}.", cure="everywatt plugins"
-        ) from error
+
+
+def required_plugin(group: str, name: str, what: str) -> Any:
+    """The same, for a name that a user gave; UsageError with the registered ones where nothing has it."""
+    found = load_plugin(group, name)
+    if found is None:
+        raise UsageError(f"There is no {what} '{name}'.", cure=f"one of: {', '.join(sorted(registered(group)))}")
+    return found
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from everywatt.batch.devices import GpuNow
+from everywatt.batch.devices import GpuNow, GpuState
 from everywatt.batch.figures import BatchFigures
 from everywatt.batch.journal import DONE, now
 from everywatt.batch.runner import Event
@@ -49,7 +49,7 @@ class TelemetryLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._gpus = GpuNow()
-        self._before: dict[int, dict[str, Any] | None] = {}
+        self._before: dict[int, GpuState | None] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from everywatt.bench.precision.backend import Unsupported, make
-from everywatt.bench.precision.computed import Computed, refusal, widened
+from everywatt.bench.precision.computed import refusal, widened
 from everywatt.bench.precision.data import load_data
 from everywatt.bench.precision.layers import apportion
 from everywatt.bench.precision.plan import Job
@@ -81,12 +81,12 @@ WEIGHTS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "qi
 @pytest.mark.parametrize("precision", WEIGHTS)
 def test_operators_weights_and_size_agree_with_the_label(job, precision):
     model, batch = made(job, precision)
-    seen = Computed.of({k: v for k, v in model.facts(batch).items() if k != "capability"})
+    seen = model.facts(batch)
     assert refusal(precision, seen) is None
     assert max(seen.weights, key=seen.weights.get) == WEIGHTS[precision]
     if precision.startswith("int8"):
         assert any(name.startswith("quantized::linear") for name in seen.operators)
-        assert seen.disk_bytes < 0.6 * made(job, "fp32")[0].facts(batch)["disk_bytes"]
+        assert seen.disk_bytes < 0.6 * made(job, "fp32")[0].facts(batch).disk_bytes
     else:
         assert set(seen.compute) == {WEIGHTS[precision]}
     assert refusal("int8" if not precision.startswith("int8") else "fp32", seen) is not None
@@ -98,8 +98,7 @@ def test_operators_weights_and_size_agree_with_the_label(job, precision):
 def test_a_float_model_called_int8_is_refused(job, entry):
     model, batch = made(job, "int8", entry)
     facts = model.facts(batch)
-    facts.pop("capability")
-    assert "none of them stored in 8 bits" in refusal("int8", Computed.of(facts))
+    assert "none of them stored in 8 bits" in refusal("int8", facts)
 
 
 @pytest.fixture(scope="module")
@@ -171,9 +170,8 @@ def test_gpt2_in_int8_has_all_its_products_in_int8(gpt2):
     job, model, prepared, _ = gpt2
     small = make(job, "int8", [], None)
     facts = small.facts(prepared)
-    assert facts["operators"]["quantized::linear_dynamic"] == 4 * 4 + 1
-    facts.pop("capability")
-    assert refusal("int8", Computed.of(facts)) is None
+    assert facts.operators["quantized::linear_dynamic"] == 4 * 4 + 1
+    assert refusal("int8", facts) is None
     one, other = model.answers(prepared), small.answers(prepared)
     assert other["loss"] == pytest.approx(one["loss"], rel=0.01)
     assert one["tokens"].tolist() == [15, 15]
@@ -258,7 +256,7 @@ def test_onnxruntime_is_what_its_label_says(job, precision):
     from dataclasses import replace
 
     model, batch = made(replace(job, runtime="onnxruntime"), precision)
-    seen = Computed.of(model.facts(batch))
+    seen = model.facts(batch)
     assert refusal(precision, seen) is None
     weights, compute, operator = ONNX[precision]
     assert max(seen.weights, key=seen.weights.get) == weights

@@ -7,30 +7,16 @@ returns a `Client`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from everywatt.bench.llm.records import Answer, Ask
-from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.plugins import LLM_CLIENTS, load_plugin, registered
+from everywatt.core.errors import UsageError
+from everywatt.core.plugins import LLM_CLIENTS, border, required_plugin
 from everywatt.core.units import parse_duration_s
 from everywatt.net.http1 import Backoff
-
-
-@contextmanager
-def border(what: str) -> Iterator[None]:
-    """Raise UsageError for any exception of third-party code; errors of everywatt pass."""
-    try:
-        yield
-    except EverywattError:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise UsageError(f"The plug-in {what} cannot be used: {said}.", cure="everywatt plugins") from error
-
 
 KEY_VARIABLE = "EVERYWATT_LLM_API_KEY"
 PhaseCounters = Mapping[str, tuple[float, float]]
@@ -170,10 +156,7 @@ def checked_url(text: str) -> str:
 
 def make(name: str, connection: Connection) -> Client:
     """The client that is registered under that name in the entry point group `everywatt.llm_clients`."""
-    maker: Callable[[Connection], Client] | None = load_plugin(LLM_CLIENTS, name)
-    if maker is None:
-        there = sorted(registered(LLM_CLIENTS))
-        raise UsageError(f"There is no client '{name}'.", cure=f"one of: {', '.join(there)}")
+    maker: Callable[[Connection], Client] = required_plugin(LLM_CLIENTS, name, "client")
     with border(name):
         return maker(connection)
 

@@ -23,12 +23,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from everywatt.bench.llm.clients import border
 from everywatt.bench.llm.plan import Questions
 from everywatt.bench.llm.records import Item
 from everywatt.core import foreign
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import LLM_DATASETS, load_plugin, registered
+from everywatt.core.plugins import LLM_DATASETS, border, load_plugin, registered
 from everywatt.tape.importing import arrow_batches
 
 Row = Mapping[str, Any]

@@ -213,10 +213,7 @@ def _overlap(one: Figure, other: Figure) -> bool:
         return one.value is other.value
     if one.low is None or other.low is None:
         return one.value == other.value
-    infinite = math.inf
-    return max(one.low, other.low) <= min(
-        infinite if one.high is None else one.high, infinite if other.high is None else other.high
-    )
+    return max(one.low, other.low) <= min(math.inf if end is None else end for end in (one.high, other.high))
 
 
 def check_board(data: Mapping[str, Any], find: Callable[[str], Run]) -> list[tuple[str, str, str]]:

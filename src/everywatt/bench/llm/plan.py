@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -118,6 +119,11 @@ class LlmPlan(ToDict):
         if wrong:
             raise UsageError(f"{name} used other options: {', '.join(wrong)} differ.")
         return replace(self, facts=new.facts, scoring=new.scoring, server_tape=new.server_tape)
+
+    def again(self, name: str) -> str:
+        """The command that resumes this run. A server that it started is named again, as no command of a run folder is
+        executed."""
+        return f"everywatt bench llm --resume {name}" + (f" --serve {shlex.quote(self.serve)}" if self.serve else "")
 
     def write(self, folder: Path) -> None:
         """Keep it beside the tape, readable by its owner alone: a system prompt may be in it."""

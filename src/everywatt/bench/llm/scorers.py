@@ -15,7 +15,7 @@ from typing import Any
 
 from everywatt.bench.llm.records import RIGHT, UNPARSED, WRONG, Item, Score
 from everywatt.core.errors import UsageError
-from everywatt.core.plugins import LLM_SCORERS, library, load_plugin, registered
+from everywatt.core.plugins import LLM_SCORERS, library, required_plugin
 
 SPECIFICATION = "https://json-schema.org/draft/2020-12/schema"
 # JSON Schema itself ignores a keyword that it does not know, and may fetch what `$ref` names: both are refused here.
@@ -239,8 +239,5 @@ def constraints(text: str, item: Item) -> Score:
 
 def scorer(name: str) -> Scorer:
     """The scorer that is registered under that name in the entry point group `everywatt.llm_scorers`."""
-    made: Scorer | None = load_plugin(LLM_SCORERS, name)
-    if made is None:
-        there = registered(LLM_SCORERS)
-        raise UsageError(f"There is no scorer '{name}'.", cure=f"one of: {', '.join(there)}")
+    made: Scorer = required_plugin(LLM_SCORERS, name, "scorer")
     return made

@@ -27,10 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.bench.llm import clients
-from everywatt.bench.llm.clients import Connection, border
+from everywatt.bench.llm.clients import Connection
 from everywatt.bench.llm.records import OK, RIGHT, UNEVALUATED, UNPARSED, WRONG, Answer, Ask, Item, Score
 from everywatt.bench.llm.scorers import schema_validator, scorer
 from everywatt.core.errors import EverywattError, MeasurementRefused, UsageError
+from everywatt.core.plugins import border
 
 MOST_SECONDS = 10.0  # for the unit tests of an item, unless it says otherwise
 MOST_BYTES = 1 << 30  # of address space

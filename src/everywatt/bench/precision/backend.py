@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import ComputedReport, Job, LayerTime
+from everywatt.bench.precision.plan import Job, LayerTime
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library, load
 
@@ -63,8 +64,8 @@ class Backend(ABC):
         """Run and give what can be scored: `outputs` (vectors or logits), or `loss` and `tokens` of each item."""
 
     @abstractmethod
-    def facts(self, prepared: Any) -> ComputedReport:
-        """The fields of `computed.Computed`, from a separate pass under the profiler."""
+    def facts(self, prepared: Any) -> Computed:
+        """What is computed, from a separate pass under the profiler."""
 
     def hooks(self) -> int:
         """How many hooks the model's modules have now."""
@@ -130,5 +131,5 @@ class PlainBackend(Backend):
     def answers(self, prepared: Any) -> dict[str, npt.NDArray[Any]]:
         return {"outputs": np.asarray(self.run(prepared), dtype=np.float32)}
 
-    def facts(self, prepared: Any) -> ComputedReport:
-        return {"visible": False}
+    def facts(self, prepared: Any) -> Computed:
+        return Computed(visible=False)

@@ -36,10 +36,11 @@ ARM = {"bf16": ("bf16",), "fp16": ("asimdhp", "fphp")}
 class Computed(ToDict):
     """What a worker saw of the model that it ran.
 
-    weights    bytes of parameters by type
-    compute    types that matrix products got their inputs in, with how often
-    operators  names from the profiler with their calls, the most expensive first
-    visible    False: the model is a black box, and the label is the caller's word
+    weights     bytes of parameters by type
+    compute     types that matrix products got their inputs in, with how often
+    operators   names from the profiler with their calls, the most expensive first
+    visible     False: the model is a black box, and the label is the caller's word
+    capability  of a CUDA device; None for the CPU
     """
 
     JSON = "weights_bytes=weights compute operators disk_bytes memory_bytes parameters device"
@@ -52,10 +53,15 @@ class Computed(ToDict):
     parameters: int | None = None
     device: str = "cpu"
     visible: bool = True
+    capability: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> Computed:
-        return cls(**{name: report[name] for name in cls.__dataclass_fields__ if name in report})
+        """From its fields as JSON has them; a journal of an older version has fewer."""
+        known = {name: report[name] for name in cls.__dataclass_fields__ if name in report}
+        if known.get("capability") is not None:
+            known["capability"] = (int(known["capability"][0]), int(known["capability"][1]))
+        return cls(**known)
 
     @property
     def int8_operators(self) -> list[str]:

@@ -16,7 +16,7 @@ from everywatt.bench.experiment import Experiment, JsonLines, Show
 from everywatt.bench.figures import MOST_OF_ONE, Figures, answered, figures, whole_blocks
 from everywatt.bench.precision.data import Dataset
 from everywatt.bench.precision.layers import Ranking, Sensitivity, plan, ranked, savings
-from everywatt.bench.precision.plan import TARGET, ComputedReport, Job, LoopReport
+from everywatt.bench.precision.plan import TARGET, Job, LoopReport
 from everywatt.bench.precision.result import Latency, Result, Row, Window
 from everywatt.bench.precision.scoring import Scorer, read_answers
 from everywatt.bench.precision.variants import (
@@ -227,7 +227,7 @@ class PrecisionLab:
 
     def _prepare(self, variant: Variant) -> None:
         self._wake(variant)
-        facts = cast(ComputedReport, self._step(variant, "facts"))
+        facts = self._step(variant, "facts")
         variant.check(facts)
         if not self.scorer.ready:
             self._step(variant, "score", part="train", file=str(self.folder / "train.npz"))
@@ -404,13 +404,13 @@ class PrecisionLab:
         self, variants: Sequence[Variant], run: Run | None, counted: range, *, live: bool = False
     ) -> tuple[list[Candidate], list[Trial]]:
         """Trials of some blocks as energies and seconds of one batch, so that loops of different lengths compare."""
-        found = []
-        for variant in variants:
-            kept = [trial for trial in variant.trials if trial.block in counted]
-            filled = kept if run is None else with_energy(kept, run, live=live)
-            if run is not None and not live:
-                filled = with_power(filled, run)
-            found += [trial.shared(len(loop)) for trial, loop in zip(filled, variant.loops_in(counted), strict=True)]
+        trials = [trial for variant in variants for trial in variant.trials if trial.block in counted]
+        loops = [loop for variant in variants for loop in variant.loops_in(counted)]
+        if run is not None:
+            trials = with_energy(trials, run, live=live)
+        if run is not None and not live:
+            trials = with_power(trials, run)  # for all at once, as it reads the power of the whole tape
+        found = [trial.shared(len(loop)) for trial, loop in zip(trials, loops, strict=True)]
         return [Candidate(variant.index, variant.precision, variant.precision, ()) for variant in variants], found
 
     def _figures(self, run: Run | None) -> dict[int, Figures]:

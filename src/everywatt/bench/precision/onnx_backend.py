@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from everywatt.bench.precision.backend import Backend, Unsupported, build, load_model, pooled
-from everywatt.bench.precision.computed import INT8_OPERATORS, cpu_flags, int8_note
+from everywatt.bench.precision.computed import INT8_OPERATORS, Computed, cpu_flags, int8_note
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import ComputedReport, Job
+from everywatt.bench.precision.plan import Job
 from everywatt.core.plugins import library
 
 OUTPUT = "output"
@@ -58,7 +58,7 @@ class OnnxBackend(Backend):
         ids, mask = (torch.from_numpy(prepared[name]) for name in ("input_ids", "attention_mask"))
         return language_loss(torch.from_numpy(np.asarray(out)), ids, mask)
 
-    def facts(self, prepared: Any) -> ComputedReport:
+    def facts(self, prepared: Any) -> Computed:
         import onnx
 
         weights: Counter[str] = Counter()
@@ -68,16 +68,9 @@ class OnnxBackend(Backend):
             if array.size > 1:
                 weights[str(array.dtype)] += array.nbytes
                 count += array.size
-        size = self._file.stat().st_size
         operators, compute = self._profile(prepared)
-        return {
-            "weights": dict(weights),
-            "operators": operators,
-            "compute": dict(compute),
-            "disk_bytes": size,
-            "memory_bytes": sum(weights.values()),
-            "parameters": count,
-        }
+        size, memory = self._file.stat().st_size, sum(weights.values())
+        return Computed(dict(weights), compute, operators, disk_bytes=size, memory_bytes=memory, parameters=count)
 
     def _profile(self, prepared: Any) -> tuple[dict[str, int], dict[str, int]]:
         """Operators that ran, the most expensive first, and the types that products got, from a session of its own."""

@@ -28,33 +28,6 @@ class LayerTime(TypedDict):
     calls: float
 
 
-class SetupReport(TypedDict):
-    """A model that is ready: tokens of a timed sentence."""
-
-    seq_length: int | None
-
-
-class ComputedReport(TypedDict, total=False):
-    """The fields of `computed.Computed` as far as a backend knows them, and the compute capability of a CUDA device."""
-
-    weights: dict[str, int]
-    compute: dict[str, int]
-    operators: dict[str, int]
-    disk_bytes: int
-    memory_bytes: int
-    parameters: int
-    device: str
-    visible: bool
-    capability: list[int] | None
-
-
-class LayersReport(TypedDict):
-    """Where the time of a pass goes, and the seconds of one."""
-
-    layers: list[LayerTime]
-    whole_s: float
-
-
 class LoopReport(TypedDict):
     """A timed loop: its window (CLOCK_MONOTONIC), the latency of each batch, and what the worker used."""
 

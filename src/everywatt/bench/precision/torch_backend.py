@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from everywatt.bench.precision.backend import Backend, Unsupported, build, converts, load_model, pooled
+from everywatt.bench.precision.computed import Computed
 from everywatt.bench.precision.data import Arrays
-from everywatt.bench.precision.plan import ComputedReport, Job, LayerTime
+from everywatt.bench.precision.plan import Job, LayerTime
 from everywatt.core.stats import median
 
 HOOK_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -119,19 +120,20 @@ class TorchBackend(Backend):
             return {"outputs": out.float().cpu().numpy()}
         return language_loss(out, prepared["input_ids"], prepared["attention_mask"])
 
-    def facts(self, prepared: Any) -> ComputedReport:
+    def facts(self, prepared: Any) -> Computed:
         weights, memory = weights_of(self.model)
         operators, compute = self._watched(prepared)
-        return {
-            "weights": weights,
-            "compute": compute,
-            "operators": operators,
-            "disk_bytes": _disk_bytes(self.model),
-            "memory_bytes": memory,
-            "parameters": sum(tensor.numel() for tensor in tensors_of(self.model) if tensor.numel() > 1),
-            "device": str(torch.cuda.get_device_name(self.device)) if self.device.type == "cuda" else "cpu",
-            "capability": list(torch.cuda.get_device_capability(self.device)) if self.device.type == "cuda" else None,
-        }
+        cuda = self.device.type == "cuda"
+        return Computed(
+            weights,
+            compute,
+            operators,
+            disk_bytes=_disk_bytes(self.model),
+            memory_bytes=memory,
+            parameters=sum(tensor.numel() for tensor in tensors_of(self.model) if tensor.numel() > 1),
+            device=str(torch.cuda.get_device_name(self.device)) if cuda else "cpu",
+            capability=torch.cuda.get_device_capability(self.device) if cuda else None,
+        )
 
     def hooks(self) -> int:
         return sum(len(getattr(module, table, ())) for module in self.model.modules() for table in HOOK_TABLES)

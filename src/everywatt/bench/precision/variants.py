@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, TypedDict, cast
 from everywatt.bench.experiment import read_lines
 from everywatt.bench.precision.computed import Computed, cpu_flags, emulated, int8_note, refusal, widened
 from everywatt.bench.precision.data import Dataset, load_data
-from everywatt.bench.precision.plan import ComputedReport, LayerTime, LoopReport
+from everywatt.bench.precision.plan import LayerTime, LoopReport
 from everywatt.bench.trials import Trial, last_line
 from everywatt.core.errors import UsageError
 from everywatt.sensors.child import let_go, send_line
@@ -163,7 +163,7 @@ class CheckedLine(TypedDict):
 
     kind: Literal["checked"]
     precision: str
-    told: ComputedReport
+    told: dict[str, Any]
     seq_length: int | None
     notes: list[str]
     memory_bytes: int
@@ -251,10 +251,9 @@ class Variant:
         why = refusal(self.precision, self.computed)
         if why is not None:
             raise WorkerFailed(why)
-        flags, capability = cpu_flags(), facts.get("capability")
-        pair = None if capability is None else (int(capability[0]), int(capability[1]))
-        self.emulated = widened(self.precision, self.computed) or emulated(self.precision, flags=flags, capability=pair)
-        if self.precision.startswith("int8") and pair is None and (note := int8_note(flags)) is not None:
+        flags, card = cpu_flags(), self.computed.capability
+        self.emulated = widened(self.precision, self.computed) or emulated(self.precision, flags=flags, capability=card)
+        if self.precision.startswith("int8") and card is None and (note := int8_note(flags)) is not None:
             self.notes.append(note)
         if not self.computed.visible:
             self.notes.append("a plain callable: its precision is as declared by the caller")

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from everywatt.bench.precision.backend import Backend, make
 from everywatt.bench.precision.data import Arrays, Dataset, by_length, halves, load_data, scored_items, timed_batches
-from everywatt.bench.precision.plan import ComputedReport, Job, LayersReport, LoopReport, SetupReport, job_from
+from everywatt.bench.precision.plan import Job, LoopReport, job_from
 from everywatt.core.platforms import own_peak_bytes
 
 CALIBRATION_ITEMS = 64  # items from which ranges of activations are found; more change them little and take seconds
@@ -34,7 +35,7 @@ class Lab:
         self.model: Backend
         self._timed: list[Any] = []
 
-    def setup(self, request: Mapping[str, Any]) -> SetupReport:
+    def setup(self, request: Mapping[str, Any]) -> dict[str, int | None]:
         """Load the data, make the model at its precision."""
         self._job = job_from(request["job"])
         self.data = load_data(self._job.data)
@@ -91,11 +92,11 @@ class Lab:
         _save(Path(request["file"]), items, answers)
         return {"items": len(items)}
 
-    def facts(self, request: Mapping[str, Any]) -> ComputedReport:
-        """What was computed, from a pass of its own."""
-        return self.model.facts(self._timed[0])
+    def facts(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of `Computed`, from a pass of its own."""
+        return asdict(self.model.facts(self._timed[0]))
 
-    def layers(self, request: Mapping[str, Any]) -> LayersReport:
+    def layers(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Where the time goes, from passes of their own."""
         found, whole_s = self.model.layers(self._timed[0], int(request.get("passes", 5)))
         return {"layers": found, "whole_s": whole_s}

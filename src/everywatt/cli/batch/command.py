@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from everywatt.batch import array
-from everywatt.batch.devices import Device, Lanes, lay_out
+from everywatt.batch.devices import Lanes, lay_out
 from everywatt.batch.items import Item, check_words, decoded, parse_items, read_items, unused
-from everywatt.batch.journal import DONE, History, read_journal
+from everywatt.batch.journal import DONE, Device, History, read_journal
 from everywatt.batch.plan import Pace, plan_lines, plan_table, shares
 from everywatt.batch.runner import FINISH, KILL, Event, Progress
 from everywatt.batch.runner import Settings as RunnerSettings

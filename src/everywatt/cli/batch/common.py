@@ -14,8 +14,7 @@ import click
 from click.core import ParameterSource
 
 from everywatt.api.meter import Meter
-from everywatt.batch.devices import Device
-from everywatt.batch.journal import JOURNAL
+from everywatt.batch.journal import JOURNAL, Device
 from everywatt.batch.runner import FINISH
 from everywatt.cli.common.metering import meter_of
 from everywatt.cli.common.options import Verb

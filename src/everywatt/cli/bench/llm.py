@@ -267,6 +267,10 @@ def command(
         )
         with terminable() as code:
             outcome = bench.run(resume=folder)
+    except MeasurementRefused as error:
+        if old is None or old.serve is None or server is not None:
+            raise
+        raise MeasurementRefused(error.message, cure=old.again(str(resume))) from None
     finally:
         if server is not None:
             server.stop(None if outcome is None else outcome.folder)
@@ -279,13 +283,13 @@ def command(
     )
     _tell(result, outcome.folder, out, output)
     if outcome.ended == "interrupted":
-        output.say(f"Interrupted. Resume with: everywatt bench llm --resume {outcome.folder.name}")
+        output.say(f"Interrupted. Resume with: {plan.again(outcome.folder.name)}")
         return code()
     if outcome.ended == LOST:
         done = sum(record.ok for record in outcome.records)
         output.warn(
             f"stopped: the server no longer answers. {done} of {len(items) * len(plan.loads)} queries are answered. "
-            f"Resume with: everywatt bench llm --resume {outcome.folder.name}"
+            f"Resume with: {plan.again(outcome.folder.name)}"
         )
         return MeasurementRefused.exit_code
     if any(record.ok for record in outcome.records):

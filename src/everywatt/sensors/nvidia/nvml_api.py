@@ -64,6 +64,14 @@ def words_for(error: BaseException | int) -> str:
     return _WORDS.get(code, f"NVML error {code}")
 
 
+def started() -> Any:
+    """pynvml with NVML started. Whatever a driver raises passes; so does the ImportError where there is no pynvml."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
 def is_lost(error: BaseException | int) -> bool:
     """True where the device itself is gone, so that asking for its other metrics is no use."""
     code = error if isinstance(error, int) else code_of(error)
