@@ -17,7 +17,7 @@ from everywatt.api.meter import Meter
 from everywatt.batch.devices import Device
 from everywatt.batch.journal import JOURNAL
 from everywatt.batch.runner import FINISH
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, on_signals
 from everywatt.cli.common.options import Verb
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
@@ -112,12 +112,8 @@ def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Stoppable], N
         if caught:
             runner.stop(how)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signals(stop, (signal.SIGINT, signal.SIGTERM)):
         yield ready, caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def wanted_gpus(text: str | None) -> list[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,17 @@ from everywatt.recorder.request import RecordRequest
 if TYPE_CHECKING:
     from everywatt.api.run import Run
     from everywatt.footprint.carbon import Footprint
+
+
+@contextmanager
+def on_signals(handle: Callable[[int, FrameType | None], object], numbers: Iterable[int]) -> Iterator[None]:
+    """These signals are handled so inside, and as before afterwards."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -39,11 +50,8 @@ def terminable() -> Iterator[Callable[[], int]]:
         elif len(came) == 1:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with on_signals(end, (signal.SIGTERM,)):
         yield lambda: 128 + (came[0] if came else signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def meter_of(settings: Settings, name: str = "", **more: Any) -> Meter:
