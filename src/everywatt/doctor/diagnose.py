@@ -7,6 +7,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ from everywatt.core.channels import Domain, Pedigree
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
-from everywatt.doctor.preflight import SLOWED, who_is_there
+from everywatt.doctor.preflight import slowed_by, who_is_there
 from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
@@ -71,11 +72,9 @@ def diagnose(
     around = look(machine)
     targets = known(machine.environ)
     request = Request(machine=machine, devices=machine.environ.get("CUDA_VISIBLE_DEVICES"), options=options or {})
-    choice = choose(targets, request)
-    covered = coverage(group.info for group in choice.groups)
-    tenants = _gpu_processes(choice.groups)
-    for group in choice.groups:
-        group.close()
+    with closing(choose(targets, request)) as choice:
+        covered = coverage(group.info for group in choice.groups)
+        tenants = _gpu_processes(choice.groups)
     reports = every_report(choice, targets, request)
     nvml = reports.get("nvml")
     checks = [
@@ -198,12 +197,8 @@ def _tenants(tenants: Sequence[TableRow] | None) -> Check:
 
 def _throttling(nvml: Report) -> list[Check]:
     masks = {name.removesuffix(".throttle"): v for name, v in nvml.samples.items() if name.endswith(".throttle")}
-    known_masks = {device: int(value) for device, value in masks.items() if value is not None}
-    slowed = [
-        f"{device}: {', '.join(word for bit, word in SLOWED.items() if mask & bit)}"
-        for device, mask in known_masks.items()
-        if any(mask & bit for bit in SLOWED)
-    ]
+    known_masks = {device: value for device, value in masks.items() if value is not None}
+    slowed = [f"{device}: {words}" for device, mask in known_masks.items() if (words := slowed_by(mask))]
     if slowed:
         return [Check("GPU throttling", Verdict.WARN, "; ".join(slowed), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE")]
     if known_masks:
