@@ -34,6 +34,8 @@ from everywatt.cli.common.options import (
     Verb,
     as_value,
     cooldown_option,
+    device_option,
+    entry_option,
     idle_option,
     out_option,
     output_options,
@@ -83,10 +85,8 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option(
     "--runtime", type=click.Choice(RUNTIMES), default="torch", help="Library that runs the model.  [default: torch]"
 )
-@click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
-@click.option(
-    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
-)
+@entry_option
+@device_option
 @idle_option
 @cooldown_option
 @click.option("--layers", is_flag=True, help="Also measure energy by layer.")
