@@ -205,7 +205,6 @@ def test_show_gives_the_sci_score(two_runs, capsys):
     assert run_json(capsys, *words)["carbon"]["sci"]["unit"] == "g CO2e/item"
 
 
-@pytest.mark.xfail(strict=True, reason="`batch summary` looks below the working directory alone")
 def test_a_batch_is_found_in_the_run_directory_of_the_settings(own_home, tmp_path, capsys):
     runs = Path(__file__).parent.parent / "corpus" / "data" / "runs"
     config = tmp_path / "config" / "everywatt" / "config.toml"

@@ -33,7 +33,6 @@ def test_home_falls_back_to_the_state_folder_and_says_so(tmp_path, env):
         run_store.home(blocked / "x", {"XDG_STATE_HOME": str(blocked)})
 
 
-@pytest.mark.xfail(strict=True, reason="a run directory from the settings files has no fallback")
 def test_a_configured_home_that_cannot_be_made_falls_back_too_and_what_was_kept_is_found(tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
-from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, UsageError
 from everywatt.core.jsonio import text
-from everywatt.core.machine import state_folder
 from everywatt.core.platforms import require_linux
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
 from everywatt.sensors.base import State
 from everywatt.sensors.registry import odd_tables
-from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment
+from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
 from everywatt.tape.run_store import home as runs_home
 
 if TYPE_CHECKING:
@@ -239,17 +238,9 @@ class Meter:
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
             where = self._scratch
         else:
-            where, self.elsewhere = self._home_or_state()
+            where, self.elsewhere = runs_home(self._home)
         self._folder = new_run(where, self.name, SystemClock().utc_ns())
         return next_segment(self._folder, socket.gethostname())
-
-    def _home_or_state(self) -> Home:
-        """The folder of runs; the user's state folder, with a sentence, where that cannot be written."""
-        try:
-            return runs_home(self._home)
-        except TapeError as error:
-            state = runs_home(state_folder(os.environ)).path
-            return Home(state, f"{error.message} Runs are kept in {state}.")
 
     @property
     def run(self) -> Run:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.files import can_make, existing
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
@@ -291,9 +292,9 @@ def check_recorder(environ: Mapping[str, str]) -> Check:
     try:
         state = os.lstat(folder)
     except FileNotFoundError:
-        if _can_make(folder):
+        if can_make(folder):
             return Check(name, Verdict.PASS, f"not running; {folder} can be created on demand")
-        closed = f"{_existing(folder)} is not writable for you"
+        closed = f"{existing(folder)} is not writable for you"
         return Check(name, Verdict.FAIL, f"{folder} cannot be created, because {closed}{lacking}", _TRY_RUNTIME)
     except OSError as error:
         return Check(name, Verdict.FAIL, f"{folder}: {error.strerror}{lacking}", _TRY_RUNTIME)
@@ -328,26 +329,13 @@ def _socket(folder: Path) -> Check:
 def check_home(home: Path, environ: Mapping[str, str]) -> list[Check]:
     """Whether runs can be kept, and whether there is room for them."""
     name = "run directory"
-    if _can_make(home):
+    if can_make(home):
         return [Check(name, Verdict.PASS, f"{home} is writable{_spooled(home)}"), *_space(home)]
     state = state_folder(environ)
-    if _can_make(state):
+    if can_make(state):
         seen = f"{home} is not writable; runs are kept in {state}"
         return [Check(name, Verdict.WARN, seen, "set EVERYWATT_HOME"), *_space(state)]
     return [Check(name, Verdict.FAIL, f"neither {home} nor {state} is writable", "set EVERYWATT_HOME")]
-
-
-def _can_make(folder: Path) -> bool:
-    """True where the folder can be written, or made below one that can."""
-    existing = _existing(folder)
-    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-    return writable and not os.statvfs(existing).f_flag & os.ST_RDONLY
-
-
-def _existing(folder: Path) -> Path:
-    while not os.path.lexists(folder) and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 def _spooled(home: Path) -> str:
@@ -357,7 +345,7 @@ def _spooled(home: Path) -> str:
 
 def _space(folder: Path) -> list[Check]:
     try:
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(existing(folder)).free
     except OSError as error:
         return [Check("disk space", Verdict.WARN, f"unknown: {error.strerror}")]
     if free >= LITTLE_SPACE_BYTES:

@@ -13,6 +13,7 @@ from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.measuring import TOLERANCE, Drift, drifts, figures
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
+from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import document, dumps
@@ -46,14 +47,14 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         return _several(names, form, output)
     if names[0].endswith((".jsonl", ".json")):
         return _telemetry(Path(names[0]), output, form)
-    folder = find_run(names[0], existing_home())
+    folder = find_run(names[0], existing_home(resolve().home))
     found, _, why = batch_figures(folder)
     if found is None:
         raise UsageError(f"{folder.name} has no figures: {why}")
     changes: list[Drift] = []
     notes: list[str] = []
     if baseline is not None:
-        steady, _, why = batch_figures(find_run(baseline, existing_home()))
+        steady, _, why = batch_figures(find_run(baseline, existing_home(resolve().home)))
         if steady is None:
             raise UsageError(f"{baseline} has no figures: {why}")
         changes, notes = drifts(found, steady, tolerance)
@@ -78,7 +79,7 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
 def _several(names: Sequence[str], form: str | None, output: Output) -> int:
     found = []
     for name in names:
-        figures_of, _, why = batch_figures(find_run(name, existing_home()))
+        figures_of, _, why = batch_figures(find_run(name, existing_home(resolve().home)))
         if figures_of is None:
             raise UsageError(f"{name} has no figures: {why}")
         found.append(figures_of)
