@@ -22,7 +22,7 @@ from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
 from everywatt.sensors.base import State
-from everywatt.sensors.registry import odd_tables
+from everywatt.sensors.registry import BEHIND, odd_tables
 from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
 from everywatt.tape.run_store import home as runs_home
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 _open: list[Meter] = []
-# The mask that hides cards from a program, and the sensors that others stand in for.
-_MASK = "CUDA_VISIBLE_DEVICES"
-_INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
+_MASK = "CUDA_VISIBLE_DEVICES"  # hides cards from a program
 
 
 class Meter:
@@ -404,10 +402,9 @@ def missed(reports: Sequence[Mapping[str, Any]], asked: Sequence[str] | None = N
     found = []
     for report in reports:
         sensor = report["sensor"]
-        first = next((better for better, instead in _INSTEAD.items() if instead == sensor), None)
-        stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
-        told_already = first is not None and states.get(first) == State.UNUSABLE
-        broken = report["state"] == State.UNUSABLE and not stands_in and not told_already
+        replaced = any(states.get(other) == State.USABLE for other, behind in BEHIND.items() if sensor in behind)
+        told_already = any(states.get(better) == State.UNUSABLE for better in BEHIND.get(sensor, ()))
+        broken = report["state"] == State.UNUSABLE and not replaced and not told_already
         if broken or (report["state"] == State.ABSENT and sensor in (asked or ())):
             why, cure = report["why"], report.get("cure")
             found.append(
