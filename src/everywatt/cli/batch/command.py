@@ -39,7 +39,7 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.metering import new_folder
+from everywatt.cli.common.metering import new_folder, start
 from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings, nearest, resolve
@@ -271,9 +271,7 @@ def run_batch(
     log = None if telemetry is None else TelemetryLog(telemetry)
     meter = batch_meter("batch", devices, settings, folder)
     words = [runner.source or "-", *option_words(runner.options or {}), "--", *runner.command]
-    meter.start(command=["everywatt", "batch", *words], reaper=os.getpid())
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
+    start(meter, output, root=True, command=["everywatt", "batch", *words], reaper=os.getpid())
     if meter.recording is None:
         output.warn(f"nothing recorded: {meter.energy.refused}")
     with stopping(on_interrupt, output) as (ready, caught):

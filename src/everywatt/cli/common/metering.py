@@ -14,12 +14,14 @@ from everywatt.api.meter import Meter
 from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration
 from everywatt.recorder.request import RecordRequest
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run
     from everywatt.footprint.carbon import Footprint
+    from everywatt.recorder.client import Recording
 
 
 @contextmanager
@@ -79,11 +81,18 @@ def new_folder(settings: Settings, name: str, output: Output) -> Path:
     return new_run(place.path, name, SystemClock.utc_ns())
 
 
-def start(meter: Meter, output: Output, **how: Any) -> None:
-    """Start it without a span of its own; `how` goes to `Meter.start`."""
-    meter.start(root=False, **how)
+def start(meter: Meter, output: Output, *, root: bool = False, **how: Any) -> None:
+    """Start it, without a span of its own unless `root`; `how` goes to `Meter.start`."""
+    meter.start(root=root, **how)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
+
+
+def recording_of(meter: Meter) -> Recording:
+    """The recording that was started. MeasurementRefused where none could be."""
+    if meter.recording is None:
+        raise MeasurementRefused(f"Nothing can be recorded: {meter.energy.refused}", cure="everywatt doctor")
+    return meter.recording
 
 
 def stop(meter: Meter, output: Output) -> Run | None:
