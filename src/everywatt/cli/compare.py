@@ -165,8 +165,7 @@ def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool,
     unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
     for sentence in failed:
         output.say(f"failed: {sentence}")
-    for sentence in unknown:
-        output.warn(sentence)
+    output.warn(*unknown)
     return bool(failed), bool(unknown)
 
 
@@ -223,8 +222,7 @@ def compare(
 def show(found: FileResult, lines: Sequence[str], output: Output) -> None:
     """The tables, and below them lines in place of their notes, which are for files."""
     output.table(*(replace(table, notes=()) for table in found.tables()))
-    for line in ("", *lines):
-        output.text(line)
+    output.text("", *lines)
 
 
 def say_trials(result: Result, output: Output) -> None:
@@ -265,11 +263,10 @@ def _models(runs: Sequence[Run], level: str | None, force: bool, out: Path | Non
     result = compare_llm_runs(runs, level=level, force=force)
     for one, table in zip(result.found, result.tables(), strict=True):
         output.table(replace(table, notes=()))
-        for text in one.verdicts:
-            output.text(text)
+        output.text(*one.verdicts)
         for text in one.notes:
             output.say(f"Note: {text}")
-        output.text()
+        output.text("")
     write_result(output, out, "llm-comparison", result)
     return 0
 

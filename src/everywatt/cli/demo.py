@@ -87,8 +87,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
     write_text(folder / "report.txt", "\n".join(lines) + "\n")
     output.json("run", run.to_dict())
-    for line in lines:
-        output.text(line)
+    output.text(*lines)
     if "modelled" in run.energy().pedigree:
         output.say("No sensor here measures power: joules are modelled from CPU utilisation. See: everywatt doctor")
     # The folder of runs may be set for this process alone, as `make demo` does: a path works from everywhere.

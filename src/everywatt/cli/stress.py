@@ -212,8 +212,7 @@ def _show_plan(program: Program, output: Output) -> None:
 def _show(program: Program, results: Sequence[StepResult], run: Run | None, output: Output) -> None:
     energies = energies_of(run, results) if run is not None else None
     output.table(step_table(program, results, energies))
-    for line in notes(results):
-        output.text(line)
+    output.text(*notes(results))
     found = Duty.of(results)
     if found is not None:
         output.text(str(found))

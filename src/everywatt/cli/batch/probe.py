@@ -76,8 +76,7 @@ def command(
             "The command does not contain {size}.", cure="everywatt batch probe -- CMD --batch-size {size}"
         )
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus))
-    for text in lanes.notes:
-        output.say(text)
+    output.say(*lanes.notes)
     device = lanes.devices[0] if lanes.devices else CPU
     plan = Plan(initial, most, step, trials, not largest_only)
     meter = batch_meter("probe", [device], settings)
@@ -95,8 +94,7 @@ def command(
     result = probe.result(meter.run)
     output.json("batch-probe", result.to_dict())
     output.table(*(replace(table, notes=()) for table in result.tables()))
-    for line in result.lines():
-        output.text(line)
+    output.text(*result.lines())
     output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
     if picture is not None and result.largest.fits is not None:
         from everywatt.report.plots import plot_sizes

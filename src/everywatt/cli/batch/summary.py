@@ -71,8 +71,7 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
         _show(found, output)
-        for line in lines:
-            output.text(line)
+        output.text(*lines)
     return code
 
 

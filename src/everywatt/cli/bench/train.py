@@ -85,16 +85,14 @@ def command(
         result = lab.result(recorded(meter, output, lab.work, command=own_words()))
     shown, *means = result.tables()
     output.table(replace(shown, notes=()))
-    output.text()
-    for line in result.remarks():
-        output.text(line)
+    output.text("")
+    output.text(*result.remarks())
     if not means:
         output.say("One training run each: these intervals do not include the variation from run to run.")
     for table in means:
         output.table(table)
-        output.text()
-    for line in result.verdicts():
-        output.text(line)
+        output.text("")
+    output.text(*result.verdicts())
     if result.run is not None:
         output.say(f"  run     {result.run}")
     write_result(output, out, "training", result)

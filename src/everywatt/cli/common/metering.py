@@ -132,7 +132,6 @@ def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
         from everywatt.footprint.carbon import carbon_lines
 
         lines += carbon_lines(found)
-    for line in lines:
-        output.say(line)
+    output.say(*lines)
     then = f"everywatt why {run.name}" if run.energy().joules is not None else "everywatt doctor"
     output.say(f"  run     {run.name}   (everywatt show {run.name}, {then})")

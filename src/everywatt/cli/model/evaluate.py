@@ -34,8 +34,7 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
     fitted = load_model(model)
     target = target or fitted.target
     found = evaluate(fitted, table, target)
-    for warning in found["warnings"]:
-        output.warn(warning)
+    output.warn(*found["warnings"])
     bias = format_quantity(found["bias_w"], "W", signed=True)
     rows = [
         ["mean error", percent(found["mape_pct"]), format_watts(found["mae_w"])],
@@ -88,8 +87,7 @@ def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
         PREDICTED,
         ((f"{at:.6f}", *(f"{power:.6g}" for power in powers), "; ".join(outside)) for at, *powers, outside in rows),
     )
-    for warning in found.warnings:
-        output.warn(warning)
+    output.warn(*found.warnings)
     if out is not None:
         write_text(out, text)
     elif output.json_to is None:
@@ -131,7 +129,7 @@ def show(model: Path, output: Output) -> None:
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
-        output.text()
+        output.text("")
         output.table(Table.of("MODEL", "BLOCKED", "HELD-OUT LOAD", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
@@ -170,7 +168,7 @@ def explain(model: Path, output: Output) -> None:
     output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOW", "MEDIAN", "HIGH", "RANGE")), rows=rows))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
-        output.text()
+        output.text("")
         output.table(
             Table.of(
                 "FEATURE",
@@ -179,8 +177,7 @@ def explain(model: Path, output: Output) -> None:
                 right=(1,),
             )
         )
-    for warning in scale_warnings(fitted):
-        output.warn(warning)
+    output.warn(*scale_warnings(fitted))
     output.json(
         "model-explanation",
         {
