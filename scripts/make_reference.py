@@ -111,12 +111,7 @@ def api_page() -> str:
     for name in everywatt.__all__:
         if name.startswith("__") or name in error_names:
             continue
-        try:
-            value = getattr(everywatt, name)
-        except ModuleNotFoundError as missing:
-            if missing.name != "everywatt.api":
-                raise
-            continue
+        value = getattr(everywatt, name)
         parts.append(f"## everywatt.{name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_prose(value.__doc__)}\n")
         parts += _members(value)
     parts.append("The errors are in [errors.md](errors.md). `everywatt.__version__` is the version.\n")

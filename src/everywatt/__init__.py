@@ -13,29 +13,11 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-_API = ("measure", "Meter", "span", "log", "load", "Run")
-_ERRORS = (
-    "EverywattError",
-    "UsageError",
-    "ConfigError",
-    "RunNotFound",
-    "RunExists",
-    "MissingExtra",
-    "ScopeError",
-    "MeasurementRefused",
-    "NoSensor",
-    "SensorError",
-    "TapeError",
-    "NotATape",
-    "TapeDamaged",
-    "TapeTooNew",
-    "RecorderError",
-    "NetworkError",
-    "SimError",
-)
+# Where public names live; those that are not here are errors.
 _HOMES = {
-    **dict.fromkeys(_API, "everywatt.api"),
-    **dict.fromkeys(_ERRORS, "everywatt.core.errors"),
+    "measure": "everywatt.api.measurement",
+    **dict.fromkeys(("Meter", "log", "span"), "everywatt.api.meter"),
+    **dict.fromkeys(("Run", "load"), "everywatt.api.run"),
     "Energy": "everywatt.core.energy",
     "Span": "everywatt.core.spans",
     "load_ipython_extension": "everywatt.integrations.jupyter",
@@ -44,7 +26,9 @@ _HOMES = {
 # `typing` costs a third of Python's own start; type checkers know this name without it.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from everywatt.api import Meter, Run, load, log, measure, span
+    from everywatt.api.measurement import measure
+    from everywatt.api.meter import Meter, log, span
+    from everywatt.api.run import Run, load
     from everywatt.core.energy import Energy
     from everywatt.core.errors import (
         ConfigError,
@@ -98,8 +82,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    home = _HOMES.get(name, "everywatt.core.errors")
+    if name not in _HOMES and name not in __all__:
         raise AttributeError(f"module 'everywatt' has no attribute {name!r}")
     from importlib import import_module
 

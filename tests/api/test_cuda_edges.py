@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from fake_clock import FakeClock
 
-from everywatt.api import Meter, span
 from everywatt.api.cuda_edges import REFERENCE_EVERY_NS, CudaClock, CudaSpans, unavailable
+from everywatt.api.meter import Meter, span
 from everywatt.core.clocks import NS
 
 MS = NS // 1000

@@ -50,6 +50,13 @@ def test_sentences(reports, sentences) -> None:
     assert told(*reports) == sentences
 
 
+@pytest.mark.parametrize(("better", "instead"), [("jetson", "tegrastats"), ("amdsmi", "rocm-smi")])
+def test_every_stand_in_counts(better, instead) -> None:
+    broken = Report(better, State.UNUSABLE, "broken.")
+    assert told(broken, Report(instead, State.USABLE)) == []
+    assert told(broken, Report(instead, State.UNUSABLE, "too.")) == [f"{better} is not measured: broken."]
+
+
 def test_a_run_beside_a_lost_gpu_says_so(sim_machine, tmp_path) -> None:
     lab = sim_machine(gpus=["constant:100W", "constant:60W"], sensor=["gpu.1.lost_at=1us"])
     command = [sys.executable, "-m", "everywatt", "run", "--json=out.json", "--", "sleep", "0.3"]

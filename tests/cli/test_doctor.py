@@ -20,6 +20,7 @@ from everywatt.sim.build import NVML, compile_library, compiler
 
 def run(environ, *words):
     command = [sys.executable, "-m", "everywatt", "doctor", *words]
+    environ = {**environ, "EVERYWATT_SLURM_SPOOL": "/none"}  # whether this machine is a node of Slurm is not asked here
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from tapes import counter_group, gauge_group, rows, write_tape
@@ -201,3 +203,15 @@ def test_show_gives_the_sci_score(two_runs, capsys):
         items.append({"kind": "end", "id": name, "attempt": 1, "status": "done", "final": True})
     (folder / "batch.jsonl").write_text("".join(json.dumps(line) + "\n" for line in items))
     assert run_json(capsys, *words)["carbon"]["sci"]["unit"] == "g CO2e/item"
+
+
+def test_a_batch_is_found_in_the_run_directory_of_the_settings(own_home, tmp_path, capsys):
+    runs = Path(__file__).parent.parent / "corpus" / "data" / "runs"
+    config = tmp_path / "config" / "everywatt" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'home = "{tmp_path / "kept"}"\n', encoding="utf-8")
+    for name in ("batch-one", "batch-two"):
+        shutil.copytree(runs / name, tmp_path / "kept" / name)
+    assert main(["show", "batch-one", "--quiet"]) == 0
+    for words in (["batch-one"], ["batch-one", "--baseline", "batch-two"], ["batch-one", "batch-two"]):
+        assert main(["batch", "summary", *words]) in (0, 1), capsys.readouterr().err

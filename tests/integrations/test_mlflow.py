@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from truths import holds
 
-from everywatt.api import Meter
+from everywatt.api.meter import Meter
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml

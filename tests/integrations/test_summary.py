@@ -6,7 +6,8 @@ import time
 import pytest
 from truths import holds
 
-from everywatt.api import Meter, measure
+from everywatt.api.measurement import measure
+from everywatt.api.meter import Meter
 from everywatt.core.errors import MeasurementRefused, UsageError
 from everywatt.integrations import _summary
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from everywatt.api import Meter
+from everywatt.api.meter import Meter
 from everywatt.core.errors import UsageError
 
 pytestmark = pytest.mark.ml

@@ -30,7 +30,19 @@ def test_home_falls_back_to_the_state_folder_and_says_so(tmp_path, env):
         run_store.state_folder({"XDG_STATE_HOME": "relative", "HOME": "/h"}).as_posix() == "/h/.local/state/everywatt"
     )
     with pytest.raises(TapeError, match="EVERYWATT_HOME"):
-        run_store.home(blocked / "x")
+        run_store.home(blocked / "x", {"XDG_STATE_HOME": str(blocked)})
+
+
+def test_a_configured_home_that_cannot_be_made_falls_back_too_and_what_was_kept_is_found(tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    env = {"XDG_STATE_HOME": str(tmp_path / "state")}
+    path, why = run_store.home(blocked / "x", env)
+    assert path == tmp_path / "state" / "everywatt" and f"Runs are kept in {path}." in why
+    assert run_store.existing_home(blocked / "x", env) == path
+    assert run_store.existing_home(tmp_path / "new", env) == tmp_path / "new", (
+        "it can be made: nothing was kept elsewhere"
+    )
 
 
 def test_runs_are_named_by_start_and_tag(tmp_path):

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 from everywatt.api.provenance import provenance
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import resolve
-from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, TapeError, UsageError
+from everywatt.core.errors import EverywattError, MeasurementRefused, RunExists, RunNotFound, UsageError
 from everywatt.core.jsonio import text
-from everywatt.core.machine import state_folder
 from everywatt.core.platforms import require_linux
 from everywatt.core.units import parse_duration_s
 from everywatt.recorder.client import Recording, record
 from everywatt.recorder.request import RecordRequest
 from everywatt.sensors.base import State
-from everywatt.sensors.registry import odd_tables
-from everywatt.tape.run_store import Home, existing_home, find_run, new_run, next_segment
+from everywatt.sensors.registry import BEHIND, odd_tables
+from everywatt.tape.run_store import existing_home, find_run, new_run, next_segment
 from everywatt.tape.run_store import home as runs_home
 
 if TYPE_CHECKING:
@@ -34,9 +33,7 @@ if TYPE_CHECKING:
 
 _current: ContextVar[tuple[Meter, str | None] | None] = ContextVar("everywatt_current", default=None)
 _open: list[Meter] = []
-# The mask that hides cards from a program, and the sensors that others stand in for.
-_MASK = "CUDA_VISIBLE_DEVICES"
-_INSTEAD = {"rapl": "perf", "nvml": "nvidia-smi"}
+_MASK = "CUDA_VISIBLE_DEVICES"  # hides cards from a program
 
 
 class Meter:
@@ -239,17 +236,9 @@ class Meter:
             self._scratch = Path(tempfile.mkdtemp(prefix="everywatt-"))
             where = self._scratch
         else:
-            where, self.elsewhere = self._home_or_state()
+            where, self.elsewhere = runs_home(self._home)
         self._folder = new_run(where, self.name, SystemClock().utc_ns())
         return next_segment(self._folder, socket.gethostname())
-
-    def _home_or_state(self) -> Home:
-        """The folder of runs; the user's state folder, with a sentence, where that cannot be written."""
-        try:
-            return runs_home(self._home)
-        except TapeError as error:
-            state = runs_home(state_folder(os.environ)).path
-            return Home(state, f"{error.message} Runs are kept in {state}.")
 
     @property
     def run(self) -> Run:
@@ -413,10 +402,9 @@ def missed(reports: Sequence[Mapping[str, Any]], asked: Sequence[str] | None = N
     found = []
     for report in reports:
         sensor = report["sensor"]
-        first = next((better for better, instead in _INSTEAD.items() if instead == sensor), None)
-        stands_in = states.get(_INSTEAD.get(sensor, "")) == State.USABLE
-        told_already = first is not None and states.get(first) == State.UNUSABLE
-        broken = report["state"] == State.UNUSABLE and not stands_in and not told_already
+        replaced = any(states.get(other) == State.USABLE for other, behind in BEHIND.items() if sensor in behind)
+        told_already = any(states.get(better) == State.UNUSABLE for better in BEHIND.get(sensor, ()))
+        broken = report["state"] == State.UNUSABLE and not replaced and not told_already
         if broken or (report["state"] == State.ABSENT and sensor in (asked or ())):
             why, cure = report["why"], report.get("cure")
             found.append(

@@ -19,7 +19,7 @@ from everywatt.core.config import resolve
 from everywatt.core.energy import Energy, combine, total
 from everywatt.core.errors import RunNotFound, TapeError, UsageError
 from everywatt.core.format import format_duration
-from everywatt.core.jsonio import document
+from everywatt.core.jsonio import declared, document
 from everywatt.core.spans import Point, Span
 from everywatt.energy.quality import quality
 from everywatt.energy.sources import Source, addable, scope_of, sources
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 IDLE_ROLE = "idle"
 SAME_CLOCK_NS = 5 * NS  # clocks that were zero at instants so close are one; UTC may have been set a little
+BASELINE = "method watts spread_w duration_s busy"  # what a run's JSON has of its idle level
 LEDGER_OWNERS = 50  # in a run's JSON; the rest of them are one sum
 # Verbs with an option --idle of their own: they need no `everywatt run --idle` around them.
 HAVE_IDLE = {"compare", "sweep", "bench", "stress"}
@@ -359,7 +360,7 @@ class Run:
                 "duration_s": self.duration_s,
                 "energy": self.energy().to_dict(),
                 "energy_net": self.energy_net().to_dict(),
-                "baseline": self._baseline_dict(),
+                "baseline": declared(idle, BASELINE) if (idle := self.baseline) else None,
                 "devices": self.devices(),
                 "ledger": self.ledger().to_dict(top=LEDGER_OWNERS),
                 "spans": [self._span_dict(span, origin, len(spans) <= 200) for span in spans],
@@ -369,32 +370,10 @@ class Run:
             },
         )
 
-    def _baseline_dict(self) -> dict[str, Any] | None:
-        baseline = self.baseline
-        return (
-            None
-            if baseline is None
-            else {
-                "method": baseline.method,
-                "watts": baseline.watts,
-                "spread_w": baseline.spread_w,
-                "duration_s": baseline.duration_s,
-                "busy": baseline.busy,
-            }
-        )
-
     def _span_dict(self, span: Span, origin_ns: int, with_energy: bool) -> dict[str, Any]:
-        data: dict[str, Any] = {
-            "id": span.id,
-            "name": span.name,
-            "parent": span.parent,
-            "start_s": (span.start_ns - origin_ns) / NS,
-            "duration_s": span.duration_s,
-            "attributes": dict(span.attributes),
-        }
-        if with_energy:
-            data["energy"] = self.energy(span).to_dict()
-        return data
+        data = declared(span, "id name parent start_s=start_ns duration_s attributes")
+        data["start_s"] = (span.start_ns - origin_ns) / NS
+        return {**data, "energy": self.energy(span).to_dict()} if with_energy else data
 
     def __str__(self) -> str:
         return f"{self.name}: {self.energy()} in {format_duration(self.duration_s)}"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.metering import meter_of, start
+from everywatt.cli.common.metering import meter_of, recording_of, start
 from everywatt.cli.common.options import SPELL, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.run import finish, note_disturbances, progress
 from everywatt.core.config import Settings
-from everywatt.core.errors import EverywattError, MeasurementRefused, NoSensor, UsageError
+from everywatt.core.errors import EverywattError, NoSensor, UsageError
 from everywatt.core.machine import Machine
 from everywatt.doctor import preflight
 from everywatt.sensors import procfs
@@ -53,9 +53,7 @@ def command(pids: tuple[int, ...], for_s: float | None, settings: Settings, outp
     # From here on a signal ends the recording and not this program.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     start(meter, output, command=["everywatt", "attach", *map(str, pids)], reaper=os.getpid())
-    recording = meter.recording
-    if recording is None:
-        raise MeasurementRefused(f"Nothing can be recorded: {meter.energy.refused}")
+    recording = recording_of(meter)
     if not any(channel.carries_energy for group in recording.groups for channel in group.channels):
         meter.discard()
         raise NoSensor("No sensor on this machine measures power, and --no-estimate rules out a model.")

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from everywatt.api.run import Run, load
-from everywatt.bench.comparing import Comparing, Plan, Result, RunsCompared, compare_runs
-from everywatt.bench.figures import MOST_OF_ONE, Figures, Rule, failing, parse_rule, unjudged
+from everywatt.bench.comparing import Comparing, Plan, Result, compare_runs
+from everywatt.bench.figures import MOST_OF_ONE, Rule, failing, parse_rule, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
@@ -31,7 +31,7 @@ from everywatt.cli.common.options import (
     settings_options,
 )
 from everywatt.cli.common.output import Output
-from everywatt.cli.common.results import check_ending, own_words, run_of, write_result
+from everywatt.cli.common.results import FileResult, check_ending, own_words, run_of, write_result
 from everywatt.core.config import Settings
 from everywatt.core.errors import MeasurementRefused, NoSensor, NotATape, RunNotFound, UsageError
 
@@ -128,7 +128,9 @@ def command(
         output.say(f"One command, nothing to compare it with: {most} trials at most; --trials N for another number.")
     with terminable() as code:
         result = compare(chosen, replace(plan, most=most), settings, resume, output)
-    _show(result, out, settings, output)
+    show(result, [*result.verdicts(), *([result.floor] if result.floor else [])], output)
+    say_trials(result, output)
+    write_result(output, out, "comparison", result, lambda: trials_html(result, None, settings))
     failed, unknown = _judged(gate, result, output)
     if result.ended == "interrupted":
         if result.run is not None:
@@ -163,8 +165,7 @@ def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool,
     unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
     for sentence in failed:
         output.say(f"failed: {sentence}")
-    for sentence in unknown:
-        output.warn(sentence)
+    output.warn(*unknown)
     return bool(failed), bool(unknown)
 
 
@@ -218,31 +219,24 @@ def compare(
     return comparing.result(recorded(meter, output, comparing.work, command=own_words()))
 
 
-def _show(result: Result, out: Path | None, settings: Settings, output: Output) -> None:
-    _verdicts(result, output)
+def show(found: FileResult, lines: Sequence[str], output: Output) -> None:
+    """The tables, and below them lines in place of their notes, which are for files."""
+    output.table(*(replace(table, notes=()) for table in found.tables()))
+    output.text("", *lines)
+
+
+def say_trials(result: Result, output: Output) -> None:
+    """What is odd about trials, how those ended that did not end well, and the run that they are in."""
     for one in result.found:
+        label = one.candidate.label
         if one.outliers:
-            output.say(f"{one.candidate.label}: {one.outlier_line}")
-        warn_of_failures(one, output)
+            output.say(f"{label}: {one.outlier_line}")
+        if one.failures:
+            output.warn(f"{label}: {one.endings}; --show-output shows its messages")
         for note in one.notes:
-            output.warn(f"{one.candidate.label}: {note}")
-    if result.floor:
-        output.text(result.floor)
+            output.warn(f"{label}: {note}")
     if result.run is not None:
         output.say(f"  run     {result.run}")
-    write_result(output, out, "comparison", result, lambda: trials_html(result, None, settings))
-
-
-def _verdicts(result: Result | RunsCompared, output: Output) -> None:
-    output.table(*(replace(table, notes=()) for table in result.tables()))
-    for line in ("", *result.verdicts()):
-        output.text(line)
-
-
-def warn_of_failures(one: Figures, output: Output) -> None:
-    """Say how trials of a candidate ended that did not end well."""
-    if one.failures:
-        output.warn(f"{one.candidate.label}: {one.endings}; --show-output shows its messages")
 
 
 def trials_html(result: Result, sweep: Sweep | None, settings: Settings) -> str:
@@ -257,7 +251,7 @@ def trials_html(result: Result, sweep: Sweep | None, settings: Settings) -> str:
 def _finished(runs: Sequence[Run], target: float, force: bool, out: Path | None, output: Output) -> int:
     check_ending(out)
     result = compare_runs(runs, target=target, force=force)
-    _verdicts(result, output)
+    show(result, result.verdicts(), output)
     output.say("One run each: these intervals do not include the variation of the program from run to run.")
     write_result(output, out, "comparison", result, lambda: _runs_html(runs))
     return 0
@@ -269,11 +263,10 @@ def _models(runs: Sequence[Run], level: str | None, force: bool, out: Path | Non
     result = compare_llm_runs(runs, level=level, force=force)
     for one, table in zip(result.found, result.tables(), strict=True):
         output.table(replace(table, notes=()))
-        for text in one.verdicts:
-            output.text(text)
+        output.text(*one.verdicts)
         for text in one.notes:
             output.say(f"Note: {text}")
-        output.text()
+        output.text("")
     write_result(output, out, "llm-comparison", result)
     return 0
 

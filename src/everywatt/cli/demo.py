@@ -16,6 +16,7 @@ import click
 from everywatt.api.meter import Meter
 from everywatt.api.run import Run, load
 from everywatt.bench.experiment import folder_of
+from everywatt.cli.common.metering import recording_of, start
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_here
 from everywatt.cli.common.output import Output, write_text
 from everywatt.core.config import Settings
@@ -24,8 +25,6 @@ from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps
 from everywatt.core.plugins import check_installed
 from everywatt.report.text import summary
-from everywatt.tape.run_store import find_run
-from everywatt.tape.run_store import home as runs_home
 
 SIZE = 512
 PRECISIONS = ("float64", "float32")
@@ -54,14 +53,10 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
         return _precision(work_s, settings, output)
     if what == "llm":
         return _llm(max_queries, settings, output)
-    home = runs_home(settings.home)
-    if home.why:
-        output.warn(home.why)
     output.say(f"everywatt demo: idle for 2 s, then two loads of {format_duration(work_s)} each")
-    meter = Meter("demo", home=home.path, note="the same matrix products in float64 and in float32").start(root=False)
-    recording = meter.recording
-    if recording is None:
-        raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
+    meter = Meter("demo", home=settings.home, note="the same matrix products in float64 and in float32")
+    start(meter, output)
+    recording = recording_of(meter)
     idle = recording.span_open("idle", attributes={"role": "idle"})
     time.sleep(2.0)
     recording.span_close(idle)
@@ -76,9 +71,8 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
         products[precision] += count
         cpu_s[precision] += used_s
     recording.span_close(work, attributes={"cpu_s": sum(cpu_s.values())})
-    run = meter.stop()
-    if run is None:
-        raise MeasurementRefused(meter.energy.refused or "Nothing was recorded.", cure="everywatt doctor")
+    meter.stop()
+    run = meter.run
     # What refuses a net figure is cured by `everywatt run --idle`, which a demo is not.
     shown = [line for line in summary(run) if not line.startswith("  net     refused")]
     lines = [*_ratio(run, products, cpu_s), *shown]
@@ -93,8 +87,7 @@ def command(what: str, work_s: float, max_queries: int, output: Output) -> int:
     write_text(folder / "report.json", dumps(run.to_dict(), indent=2) + "\n")
     write_text(folder / "report.txt", "\n".join(lines) + "\n")
     output.json("run", run.to_dict())
-    for line in lines:
-        output.text(line)
+    output.text(*lines)
     if "modelled" in run.energy().pedigree:
         output.say("No sensor here measures power: joules are modelled from CPU utilisation. See: everywatt doctor")
     # The folder of runs may be set for this process alone, as `make demo` does: a path works from everywhere.
@@ -130,7 +123,7 @@ def _precision(loop_s: float, settings: Settings, output: Output) -> int:
     job = Job(precisions=("fp32", "int8"), loop_s=loop_s, limit=128)
     result = experiment(job, Conduct(trials=3, cool=False), replace(settings, note="demo precision"), output)
     show(result, output)
-    folder = None if result.run is None else find_run(result.run, runs_home(settings.home).path)
+    folder = None if result.run is None else folder_of(load(result.run, home=settings.home))
     page = None if folder is None else folder / "report.html"
     write_result(output, page, KIND, result, lambda: page_of(result, settings))
     if page is not None:

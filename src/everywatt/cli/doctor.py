@@ -96,16 +96,15 @@ def command(
         "sensors": {report.sensor: report_row(report) for report in diagnosis.reports},
     }
     output.json("doctor", {**data, "fixed": fixed})
-    for line in outlook(diagnosis):
-        output.text(line)
-    output.text()
+    output.text(*outlook(diagnosis))
+    output.text("")
     rows = [[check.name, check.verdict, check.seen, check.cure or None] for check in diagnosis.checks]
     output.table(Table.of("CHECK", "VERDICT", "RESULT", "FIX", rows=rows))
-    output.text()
+    output.text("")
     present = [report for report in diagnosis.reports if report.state is not State.ABSENT]
     output.table(Table.of("SENSOR", "STATE", "VALUE", "REASON", rows=[_sensor_row(report) for report in present]))
     if missing := absent(diagnosis.reports):
-        output.text()
+        output.text("")
         output.table(Table.of("ABSENT", "REASON", rows=missing))
     return 1 if diagnosis.failed else 0
 

@@ -201,9 +201,8 @@ def import_command(files: tuple[Path, ...], archive: Path, meter: str | None, ou
         stored = store(archive, meter or "meter", Rows(files).read(odd))
     if not stored:
         raise MeasurementRefused("The files contain no rows.")
-    output.json("meter-import", {"files": [str(path) for path in stored], "oddities": odd.sentences()})
-    for path in stored:
-        output.text(str(path))
+    files_made = [str(path) for path in stored]
+    output.facts("meter-import", {"files": files_made, "oddities": odd.sentences()}, *files_made)
     for line in odd.sentences():
         output.say(f"In the files: {line}.")
 
@@ -286,9 +285,7 @@ def capture_command(
     signal.signal(signal.SIGHUP, lambda number, frame: capture.rotate())
     output.say(f"Capturing {port} into {archive}.")
     done = capture.run(duration)
-    output.json("meter-capture", asdict(done))
-    for path in done.packed:
-        output.text(path)
+    output.facts("meter-capture", asdict(done), *done.packed)
     unit = "lines" if text else "frames"
     output.say(f"{done.frames} {unit}, {done.rotations} rotations, {done.outages} outages, {done.bad} bad frames.")
     if done.lost_bytes:

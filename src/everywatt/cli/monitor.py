@@ -266,10 +266,8 @@ def _print_once(snapshot: Snapshot, output: Output) -> None:
     output.table(*faces.tables(snapshot))
     if snapshot.owners is not None and snapshot.owners.refused:
         output.text(f"owners: {snapshot.owners.refused}")
-    for line in snapshot.tail if snapshot.work else ():
-        output.text(line)
-    for text in snapshot.notes:
-        output.warn(text)
+    output.text(*snapshot.tail if snapshot.work else ())
+    output.warn(*snapshot.notes)
 
 
 def _so_far(snapshot: Snapshot) -> str:

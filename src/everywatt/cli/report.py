@@ -53,8 +53,7 @@ def command(
     if data["comparison"] and data["comparison"]["mixed_scopes"]:
         output.warn("these runs do not cover the same scope; those that differ get no ratio.")
     size = target.stat().st_size if target.is_file() else len(text.encode())
-    output.json("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]})
-    output.text(str(target))
+    output.facts("report", {"path": str(target), "bytes": size, "runs": [run.name for run in opened]}, str(target))
     output.detail(f"{format_bytes(size)}, {len(opened)} runs" if len(opened) > 1 else format_bytes(size))
     if open_it and click.launch(str(target.resolve())) != 0:
         output.warn(f"no browser could be started; open {target} in one.")
@@ -96,8 +95,7 @@ def plot_command(
     target = out or Path(f"{opened.name}-{what}.png")
     with task(output, "plot"):
         plot(opened, what, target, metrics=metrics, second=second)
-    output.json("plot", {"name": opened.name, "what": what, "path": str(target)})
-    output.text(str(target))
+    output.facts("plot", {"name": opened.name, "what": what, "path": str(target)}, str(target))
 
 
 @click.command(cls=Verb)
@@ -134,6 +132,5 @@ def export_command(run: str, kind: str | None, neutral: bool, out: Path | None, 
             files = export([tape.path for tape in opened.tapes], kind, target, tell, neutral=neutral)
     else:
         files = load_plugin(EXPORTERS, kind)(opened, out)
-    output.json("export", {"name": opened.name, "to": kind, "files": [str(file) for file in files]})
-    for file in files:
-        output.text(str(file))
+    written = [str(file) for file in files]
+    output.facts("export", {"name": opened.name, "to": kind, "files": written}, *written)

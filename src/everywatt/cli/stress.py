@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from everywatt.cli.common.metering import meter_of, record_idle, say_run, start, stop
+from everywatt.cli.common.metering import meter_of, on_signals, record_idle, say_run, start, stop
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
@@ -190,12 +190,8 @@ def _held() -> Iterator[list[int]]:
     """Ctrl-C and a polite end stop the program, and what was reached until then is still reported."""
     arrived: list[int] = []
     numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda got, _frame: arrived.append(got)) for number in numbers}
-    try:
+    with on_signals(lambda got, _frame: arrived.append(got), numbers):
         yield arrived
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _code(ended: int | None, results: Sequence[StepResult]) -> int:
@@ -216,8 +212,7 @@ def _show_plan(program: Program, output: Output) -> None:
 def _show(program: Program, results: Sequence[StepResult], run: Run | None, output: Output) -> None:
     energies = energies_of(run, results) if run is not None else None
     output.table(step_table(program, results, energies))
-    for line in notes(results):
-        output.text(line)
+    output.text(*notes(results))
     found = Duty.of(results)
     if found is not None:
         output.text(str(found))

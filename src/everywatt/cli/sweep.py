@@ -27,7 +27,7 @@ from everywatt.cli.common.options import (
 )
 from everywatt.cli.common.output import Output
 from everywatt.cli.common.results import check_ending, write_result
-from everywatt.cli.compare import compare, refusal, trials_html, warn_of_failures
+from everywatt.cli.compare import compare, refusal, say_trials, show, trials_html
 from everywatt.core.config import Settings
 from everywatt.core.errors import UsageError
 
@@ -86,7 +86,9 @@ def command(
             chosen = tuple(replace(one, label=f"{name}={one.params[name]}") for one in found)
             result = compare(chosen, plan, settings, resume, output, name="sweep")
     sweep = Sweep(result, choose(result.found, ignore_failure=plan.ignore_failure))
-    _show(sweep, out, settings, output)
+    show(sweep, [sweep.recommendation], output)
+    say_trials(result, output)
+    write_result(output, out, "sweep", sweep, lambda: trials_html(result, sweep, settings))
     if result.ended == "interrupted":
         if result.run is not None:
             output.say(f"Interrupted. Resume with: everywatt sweep --resume {result.run}")
@@ -104,15 +106,3 @@ def _within(watts: list[float], limits: PowerLimits) -> list[float]:
 
 def _apply(limits: PowerLimits, candidate: Candidate) -> None:
     limits.set_w(float(candidate.params["power_limit"]))
-
-
-def _show(sweep: Sweep, out: Path | None, settings: Settings, output: Output) -> None:
-    result = sweep.result
-    output.table(*(replace(table, notes=()) for table in sweep.tables()))
-    output.text()
-    output.text(sweep.recommendation)
-    for one in result.found:
-        warn_of_failures(one, output)
-    if result.run is not None:
-        output.say(f"  run     {result.run}")
-    write_result(output, out, "sweep", sweep, lambda: trials_html(result, sweep, settings))

@@ -232,13 +232,20 @@ def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> En
                     same[0] = part * 1.0
                 else:
                     same.append(part)
+    scope = join_labels(dict.fromkeys(one.scope for one in found)) if join_scopes else first.scope
+    added = tuple((name, sum_energies(same, join_scopes=join_scopes)) for name, same in parts.items())
+    return _whole(found, reduce(add, [one.value for one in found]), scope, added)
+
+
+def _whole(found: Sequence[Energy], joules: float, scope: str, parts: tuple[tuple[str, Energy], ...]) -> Energy:
+    """The sum of these, whose joules have been added up: all that follows from them by itself."""
     return Energy(
-        reduce(add, [one.value for one in found]),
+        joules,
         Budget.sum(one.budget for one in found),
-        join_labels(dict.fromkeys(one.scope for one in found)) if join_scopes else first.scope,
+        scope,
         join_labels(dict.fromkeys(one.pedigree for one in found)),
         min(one.coverage for one in found),
-        tuple((name, sum_energies(same, join_scopes=join_scopes)) for name, same in parts.items()),
+        parts,
         tuple(dict.fromkeys(note for one in found for note in one.notes)),
         signed=any(one.signed for one in found),
         sampling_only=any(one.sampling_only for one in found),
@@ -247,22 +254,14 @@ def sum_energies(energies: Iterable[Energy], *, join_scopes: bool = False) -> En
 
 def total(parts: Mapping[str, Energy], *, scope: str, notes: Iterable[str] = ()) -> Energy:
     """The sum over disjoint devices. Refused parts are left out and named in the notes."""
-    counted = {name: part for name, part in parts.items() if part.joules is not None}
+    counted = [part for part in parts.values() if part.joules is not None]
     missing = [f"{name}: {part.refused}" for name, part in parts.items() if part.joules is None]
     if not counted:
         why = "; ".join(missing) or "no sensor delivered energy"
         return Energy.refuse(why, scope=scope, notes=notes)
-    return Energy(
-        math.fsum(part.value for part in counted.values()),
-        Budget.sum(part.budget for part in counted.values()),
-        scope,
-        join_labels(part.pedigree for part in counted.values()),
-        min(part.coverage for part in counted.values()) * len(counted) / len(parts),
-        tuple(parts.items()),
-        tuple(dict.fromkeys((*notes, *(n for p in counted.values() for n in p.notes), *missing))),
-        signed=any(part.signed for part in counted.values()),
-        sampling_only=any(part.sampling_only for part in counted.values()),
-    )
+    whole = _whole(counted, math.fsum(part.value for part in counted), scope, tuple(parts.items()))
+    coverage = whole.coverage * len(counted) / len(parts)
+    return replace(whole, coverage=coverage, notes=tuple(dict.fromkeys((*notes, *whole.notes, *missing))))
 
 
 def over_time(whole: Energy, figures: Sequence[Energy], seconds: Sequence[float]) -> Energy:

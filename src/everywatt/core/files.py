@@ -1,4 +1,4 @@
-"""Files that are replaced whole: whoever reads one, and a kill at any moment, sees the old file or the new one."""
+"""Folders that can be written; files replaced whole: readers, and a kill at any moment, see the old or the new one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def can_make(folder: Path) -> bool:
+    """True where the folder can be written, or made below one that can."""
+    found = existing(folder)
+    return found.is_dir() and os.access(found, os.W_OK | os.X_OK)
 
 
 @contextmanager

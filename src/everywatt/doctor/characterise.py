@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
@@ -347,19 +347,15 @@ def _opened(machine: Machine) -> Iterator[dict[str, list[Group]]]:
             sensors[name] = sensor
         return sensor, report
 
-    groups = choose(known(machine.environ), Request(machine=machine, estimate=False), ask=ask).groups
     devices: dict[str, list[Group]] = {}
-    try:
+    with closing(choose(known(machine.environ), Request(machine=machine, estimate=False), ask=ask)) as choice:
         nvml = sensors.get("nvml")
         apart = nvml.apart() if isinstance(nvml, Nvml) else []
-        for group in (*apart, *(g for g in groups if not (apart and g.info.sensor == "nvml"))):
+        for group in (*apart, *(g for g in choice.groups if not (apart and g.info.sensor == "nvml"))):
             carrying = any(c.carries_energy and c.pedigree is not Pedigree.MODELLED for c in group.info.channels)
             if carrying and not group.info.table:
                 devices.setdefault(group.info.device, []).append(cast("Group", group))
         yield devices
-    finally:
-        for group in groups:
-            group.close()
 
 
 def _poll(polls: Sequence[_Polls], time_s: float, clock: Clock) -> None:

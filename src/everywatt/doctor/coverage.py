@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -131,10 +132,8 @@ def probe_all(
     """
     must_be_known(wanted or (), targets)
     names = list(wanted or [name for name in targets if name != "replay"])
-    choice = choose({name: targets[name] for name in names}, request, wanted)
-    covered = coverage(group.info for group in choice.groups)
-    for group in choice.groups:
-        group.close()
+    with closing(choose({name: targets[name] for name in names}, request, wanted)) as choice:
+        covered = coverage(group.info for group in choice.groups)
     reports = every_report(choice, targets, request)
     return [reports[name] for name in names if name in reports], covered
 

@@ -7,16 +7,18 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from everywatt.core.channels import Domain, Pedigree
+from everywatt.core.files import can_make, existing
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine, runtime_dir, state_folder
 from everywatt.doctor.coverage import Coverage, Part, coverage, every_report, shown
-from everywatt.doctor.preflight import SLOWED, who_is_there
+from everywatt.doctor.preflight import slowed_by, who_is_there
 from everywatt.recorder.wire import SOCKET, address_in
 from everywatt.sensors.base import Group, Report, Request, State, TableGroup, TableRow
 from everywatt.sensors.registry import choose, known
@@ -71,11 +73,9 @@ def diagnose(
     around = look(machine)
     targets = known(machine.environ)
     request = Request(machine=machine, devices=machine.environ.get("CUDA_VISIBLE_DEVICES"), options=options or {})
-    choice = choose(targets, request)
-    covered = coverage(group.info for group in choice.groups)
-    tenants = _gpu_processes(choice.groups)
-    for group in choice.groups:
-        group.close()
+    with closing(choose(targets, request)) as choice:
+        covered = coverage(group.info for group in choice.groups)
+        tenants = _gpu_processes(choice.groups)
     reports = every_report(choice, targets, request)
     nvml = reports.get("nvml")
     checks = [
@@ -198,12 +198,8 @@ def _tenants(tenants: Sequence[TableRow] | None) -> Check:
 
 def _throttling(nvml: Report) -> list[Check]:
     masks = {name.removesuffix(".throttle"): v for name, v in nvml.samples.items() if name.endswith(".throttle")}
-    known_masks = {device: int(value) for device, value in masks.items() if value is not None}
-    slowed = [
-        f"{device}: {', '.join(word for bit, word in SLOWED.items() if mask & bit)}"
-        for device, mask in known_masks.items()
-        if any(mask & bit for bit in SLOWED)
-    ]
+    known_masks = {device: value for device, value in masks.items() if value is not None}
+    slowed = [f"{device}: {words}" for device, mask in known_masks.items() if (words := slowed_by(mask))]
     if slowed:
         return [Check("GPU throttling", Verdict.WARN, "; ".join(slowed), "nvidia-smi -q -d PERFORMANCE,TEMPERATURE")]
     if known_masks:
@@ -296,9 +292,9 @@ def check_recorder(environ: Mapping[str, str]) -> Check:
     try:
         state = os.lstat(folder)
     except FileNotFoundError:
-        if _can_make(folder):
+        if can_make(folder):
             return Check(name, Verdict.PASS, f"not running; {folder} can be created on demand")
-        closed = f"{_existing(folder)} is not writable for you"
+        closed = f"{existing(folder)} is not writable for you"
         return Check(name, Verdict.FAIL, f"{folder} cannot be created, because {closed}{lacking}", _TRY_RUNTIME)
     except OSError as error:
         return Check(name, Verdict.FAIL, f"{folder}: {error.strerror}{lacking}", _TRY_RUNTIME)
@@ -333,26 +329,13 @@ def _socket(folder: Path) -> Check:
 def check_home(home: Path, environ: Mapping[str, str]) -> list[Check]:
     """Whether runs can be kept, and whether there is room for them."""
     name = "run directory"
-    if _can_make(home):
+    if can_make(home):
         return [Check(name, Verdict.PASS, f"{home} is writable{_spooled(home)}"), *_space(home)]
     state = state_folder(environ)
-    if _can_make(state):
+    if can_make(state):
         seen = f"{home} is not writable; runs are kept in {state}"
         return [Check(name, Verdict.WARN, seen, "set EVERYWATT_HOME"), *_space(state)]
     return [Check(name, Verdict.FAIL, f"neither {home} nor {state} is writable", "set EVERYWATT_HOME")]
-
-
-def _can_make(folder: Path) -> bool:
-    """True where the folder can be written, or made below one that can."""
-    existing = _existing(folder)
-    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-    return writable and not os.statvfs(existing).f_flag & os.ST_RDONLY
-
-
-def _existing(folder: Path) -> Path:
-    while not os.path.lexists(folder) and folder != folder.parent:
-        folder = folder.parent
-    return folder
 
 
 def _spooled(home: Path) -> str:
@@ -362,7 +345,7 @@ def _spooled(home: Path) -> str:
 
 def _space(folder: Path) -> list[Check]:
     try:
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(existing(folder)).free
     except OSError as error:
         return [Check("disk space", Verdict.WARN, f"unknown: {error.strerror}")]
     if free >= LITTLE_SPACE_BYTES:

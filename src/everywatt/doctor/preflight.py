@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, cast
 
 from everywatt.core.format import format_percent
@@ -94,7 +94,7 @@ def look(
     machine = machine or Machine.here()
     choice = choose(known(machine.environ), Request(machine, estimate=False, options=options or {}), sensors)
     tenants: Sequence[TableRow] = ()
-    try:
+    with closing(choice):
         power = any(channel.carries_energy for group in choice.groups for channel in group.info.channels)
         for group in choice.groups:
             if group.info.lists_gpu_processes:
@@ -103,9 +103,6 @@ def look(
         sleep(seconds)
         hot = _throttle_counts(machine) > slowed
         share = load.others()
-    finally:
-        for group in choice.groups:
-            group.close()
     samples = {name: value for report in choice.reports for name, value in report.samples.items()}
     return Preflight(sentences(share, tenants, samples, hot=hot), power)
 
@@ -131,12 +128,16 @@ def sentences(
         if what == "utilisation" and not single_cpu and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
             busy = format_percent((value or 0.0) / 100)
             found.append(f"{device} was {busy} busy just before the start; the driver does not report by whom.")
-        words = [word for bit, word in SLOWED.items() if name.endswith(".throttle") and int(value or 0) & bit]
-        if words:
-            found.append(f"{name.removesuffix('.throttle')} is throttled: {', '.join(words)}.")
+        if name.endswith(".throttle") and (words := slowed_by(value or 0.0)):
+            found.append(f"{name.removesuffix('.throttle')} is throttled: {words}.")
     if hot:
         found.append("The CPU is throttled by its temperature.")
     return tuple(found)
+
+
+def slowed_by(reasons: float) -> str:
+    """The words for those of NVML's throttle reasons that make a card slower, empty where none does."""
+    return ", ".join(word for bit, word in SLOWED.items() if int(reasons) & bit)
 
 
 def who_is_there(tenants: Sequence[TableRow]) -> str:

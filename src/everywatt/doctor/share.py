@@ -11,6 +11,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from everywatt.core.channels import GroupInfo, Kind
@@ -39,13 +40,9 @@ def share(time_s: float = 5.0, *, machine: Machine | None = None) -> dict[str, A
 
     machine = machine or Machine.here()
     ours = {name: target for name, target in known(machine.environ).items() if NEEDS.get(name) != "settings"}
-    choice = choose(ours, Request(machine=machine, estimate=False))
-    try:
+    with closing(choose(ours, Request(machine=machine, estimate=False))) as choice:
         infos = [group.info for group in choice.groups]
         fields = Nvml(Request(machine=machine)).field_support() if any(i.sensor == "nvml" for i in infos) else {}
-    finally:
-        for group in choice.groups:
-            group.close()
     measured = {one.sensor: _chosen(one.to_dict(), _MEASURED) for one in characterise_live(time_s, machine=machine)}
     cpu = Cpu.read(machine.proc)
     document = {

@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from everywatt.api import Meter, Run
-from everywatt.api.meter import SpanHandle
+from everywatt.api.meter import Meter, SpanHandle
+from everywatt.api.run import Run
 from everywatt.core.energy import Energy
 from everywatt.core.errors import MeasurementRefused
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from everywatt.api import Measurement, Meter, Run
+from everywatt.api.measurement import Measurement
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run
 from everywatt.core.clocks import NS
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.jsonio import dumps

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 
-from everywatt.api import Measurement, Meter, Run
+from everywatt.api.measurement import Measurement
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library
 from everywatt.integrations import _summary

@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from everywatt.api import Measurement, Meter, Run
+from everywatt.api.measurement import Measurement
+from everywatt.api.meter import Meter
+from everywatt.api.run import Run
 from everywatt.core.errors import UsageError
 from everywatt.core.plugins import library
 from everywatt.integrations import _summary

@@ -77,6 +77,10 @@ class Choice:
     groups: tuple[Group | TableGroup, ...]
     reports: tuple[Report, ...]
 
+    def close(self) -> None:
+        for group in self.groups:
+            group.close()
+
 
 class Opens(Protocol):
     """What is left to do of a sensor that was probed."""

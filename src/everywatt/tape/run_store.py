@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from everywatt.core.errors import RunNotFound, TapeError
+from everywatt.core.files import can_make
 from everywatt.core.machine import state_folder
 from everywatt.tape import SUFFIX
 
@@ -31,15 +32,14 @@ class Home(NamedTuple):
 def home(argument: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Home:
     """The folder that runs are written to, made where it is missing.
 
-    The argument, else EVERYWATT_HOME, else ./everywatt-runs, else (and a sentence says so) the user's state folder.
+    The argument, else EVERYWATT_HOME, else ./everywatt-runs; where that cannot be written, the user's state folder, and
+    a sentence says so.
     """
     wanted, by_default = _wanted(argument, environ, cwd)
     try:
         _make(wanted, ignore=by_default)
         return Home(wanted)
     except TapeError as error:
-        if argument is not None:
-            raise
         state = state_folder(environ)
         _make(state)
         return Home(state, f"{error.message} Runs are kept in {state}.")
@@ -48,10 +48,11 @@ def home(argument: Path | None = None, environ: Mapping[str, str] | None = None,
 def existing_home(
     argument: Path | None = None, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Path:
-    """The folder that runs are read from; nothing is made."""
+    """The folder that runs are read from; nothing is made. One that was asked for is left where it cannot be made."""
     wanted, _ = _wanted(argument, environ, cwd)
     state = state_folder(environ)
-    return state if argument is None and not wanted.is_dir() and state.is_dir() else wanted
+    kept_elsewhere = not wanted.is_dir() and state.is_dir() and (argument is None or not can_make(wanted))
+    return state if kept_elsewhere else wanted
 
 
 def _wanted(argument: Path | None, environ: Mapping[str, str] | None, cwd: Path | None) -> tuple[Path, bool]:

@@ -39,7 +39,7 @@ from everywatt.cli.batch.common import (
 from everywatt.cli.batch.slurm import LOCAL, SLURM, SlurmOptions, run_array, settle, slurm_options
 from everywatt.cli.batch.summary import show_batch
 from everywatt.cli.common.group import WithMembers
-from everywatt.cli.common.metering import new_folder
+from everywatt.cli.common.metering import new_folder, start
 from everywatt.cli.common.options import DURATION, PATH, RUN, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings, nearest, resolve
@@ -213,13 +213,11 @@ def command(
     if not work.todo and folder is not None and not plan_only:
         return _nothing_left(folder, work, telemetry, output)
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus), per_gpu=per_gpu, cpu_workers=cpu_workers)
-    for text in lanes.notes:
-        output.say(text)
+    output.say(*lanes.notes)
     if plan_only:
         _show_plan(work, lanes, history, output)
         return 0
-    for text in work.notes:
-        output.say(text)
+    output.say(*work.notes)
     pace = Pace.of(history.states) if history is not None else Pace()
     output.say(plan_lines(shares(work.todo, [device.name for device in lanes.devices], pace))[-1])
     source = items or (history.source if history is not None else None)
@@ -247,8 +245,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _nothing_left(folder: Path, work: Work, telemetry: Path | None, output: Output) -> int:
-    for text in work.notes:
-        output.say(text)
+    output.say(*work.notes)
     output.say(f"Nothing is left to do in {folder.name}.")
     code, found = show_batch(folder, output)
     if telemetry is not None and telemetry.exists():
@@ -271,9 +268,7 @@ def run_batch(
     log = None if telemetry is None else TelemetryLog(telemetry)
     meter = batch_meter("batch", devices, settings, folder)
     words = [runner.source or "-", *option_words(runner.options or {}), "--", *runner.command]
-    meter.start(command=["everywatt", "batch", *words], reaper=os.getpid())
-    if meter.elsewhere:
-        output.warn(meter.elsewhere)
+    start(meter, output, root=True, command=["everywatt", "batch", *words], reaper=os.getpid())
     if meter.recording is None:
         output.warn(f"nothing recorded: {meter.energy.refused}")
     with stopping(on_interrupt, output) as (ready, caught):
@@ -361,6 +356,5 @@ def _show_plan(work: Work, lanes: Lanes, history: History | None, output: Output
     seconds = [share.seconds for share in found if share.seconds is not None]
     data["eta_s"] = max(seconds) if seconds else None
     output.table(plan_table(found))
-    for line in plan_lines(found):
-        output.text(line)
+    output.text(*plan_lines(found))
     output.json("batch-plan", data)

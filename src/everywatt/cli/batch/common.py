@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from everywatt.api.meter import Meter
 from everywatt.batch.journal import JOURNAL, Device
 from everywatt.batch.runner import FINISH
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, on_signals
 from everywatt.cli.common.options import Verb
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
@@ -111,12 +111,8 @@ def stopping(how: str, output: Output) -> Iterator[tuple[Callable[[Stoppable], N
         if caught:
             runner.stop(how)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with on_signals(stop, (signal.SIGINT, signal.SIGTERM)):
         yield ready, caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def wanted_gpus(text: str | None) -> list[str] | None:

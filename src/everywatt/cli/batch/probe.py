@@ -20,10 +20,11 @@ from everywatt.cli.batch.common import (
     wanted_gpus,
     words_of,
 )
+from everywatt.cli.common.metering import recording_of, start
 from everywatt.cli.common.options import DURATION, PATH, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import UsageError
 
 
 @click.command("probe", cls=WithCommand)
@@ -75,31 +76,25 @@ def command(
             "The command does not contain {size}.", cure="everywatt batch probe -- CMD --batch-size {size}"
         )
     lanes = lay_out(os.environ, gpus=wanted_gpus(gpus))
-    for text in lanes.notes:
-        output.say(text)
+    output.say(*lanes.notes)
     device = lanes.devices[0] if lanes.devices else CPU
     plan = Plan(initial, most, step, trials, not largest_only)
     meter = batch_meter("probe", [device], settings)
-    meter.start(command=["everywatt", "batch", "probe", "--", *words], reaper=os.getpid())
-    if meter.recording is None:
-        raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
+    start(meter, output, root=True, command=["everywatt", "batch", "probe", "--", *words], reaper=os.getpid())
+    folder = recording_of(meter).path.parent
     show = output.progress()
     runner = RunnerSettings(words, max_retries=0, timeout_s=timeout_s, hash_files=False)
-    probe = Probe(device, runner, plan, meter, Path(meter.recording.path.parent), show)
-    run = None
+    probe = Probe(device, runner, plan, meter, folder, show)
     try:
         with stopping(KILL, output) as (ready, caught):
             ready(probe)
             probe.work()
     finally:
-        run = meter.stop()
-    if run is None:
-        raise MeasurementRefused(f"nothing recorded: {meter.energy.refused}")
-    result = probe.result(run)
+        meter.stop()
+    result = probe.result(meter.run)
     output.json("batch-probe", result.to_dict())
     output.table(*(replace(table, notes=()) for table in result.tables()))
-    for line in result.lines():
-        output.text(line)
+    output.text(*result.lines())
     output.say(f"  run     {result.run}   (everywatt batch summary {result.run})")
     if picture is not None and result.largest.fits is not None:
         from everywatt.report.plots import plot_sizes

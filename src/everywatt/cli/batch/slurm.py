@@ -138,8 +138,7 @@ def _await(run: Path, part: Path, job: str, options: SlurmOptions, output: Outpu
             f"{run.name}"
         )
         return INTERRUPTED
-    for note in collect(run, part):
-        output.warn(note)
+    output.warn(*collect(run, part))
     return None
 
 

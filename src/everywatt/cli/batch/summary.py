@@ -13,6 +13,7 @@ from everywatt.batch.journal import DONE, FAILED, History, read_journal
 from everywatt.batch.measuring import TOLERANCE, Drift, drifts, figures
 from everywatt.cli.common.options import RUN, Verb, output_options
 from everywatt.cli.common.output import Output
+from everywatt.core.config import resolve
 from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_count
 from everywatt.core.jsonio import document, dumps
@@ -46,17 +47,11 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         return _several(names, form, output)
     if names[0].endswith((".jsonl", ".json")):
         return _telemetry(Path(names[0]), output, form)
-    folder = find_run(names[0], existing_home())
-    found, _, why = batch_figures(folder)
-    if found is None:
-        raise UsageError(f"{folder.name} has no figures: {why}")
+    found = _figures_of(names[0])
     changes: list[Drift] = []
     notes: list[str] = []
     if baseline is not None:
-        steady, _, why = batch_figures(find_run(baseline, existing_home()))
-        if steady is None:
-            raise UsageError(f"{baseline} has no figures: {why}")
-        changes, notes = drifts(found, steady, tolerance)
+        changes, notes = drifts(found, _figures_of(baseline), tolerance)
     code = 1 if found.count(DONE) < len(found.items) or any(one.drifted for one in changes) else 0
     lines = [*map(str, changes), *notes]
     more = {"drift": [one.to_dict() for one in changes]} if baseline is not None else {}
@@ -70,18 +65,20 @@ def command(runs: tuple[str, ...], form: str | None, baseline: str | None, toler
         if output.json_to is not None:  # thousands of items take a while
             output.json("batch", {**found.to_dict(), **more})
         _show(found, output)
-        for line in lines:
-            output.text(line)
+        output.text(*lines)
     return code
 
 
+def _figures_of(name: str) -> BatchFigures:
+    folder = find_run(name, existing_home(resolve().home))
+    found, _, why = batch_figures(folder)
+    if found is None:
+        raise UsageError(f"{folder.name} has no figures: {why}")
+    return found
+
+
 def _several(names: Sequence[str], form: str | None, output: Output) -> int:
-    found = []
-    for name in names:
-        figures_of, _, why = batch_figures(find_run(name, existing_home()))
-        if figures_of is None:
-            raise UsageError(f"{name} has no figures: {why}")
-        found.append(figures_of)
+    found = [_figures_of(name) for name in names]
     data = {"batches": [{k: v for k, v in one.to_dict().items() if k != "items"} for one in found]}
     if form == "json":
         output.document(dumps(document("batches", data), indent=2))

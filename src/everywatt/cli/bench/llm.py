@@ -308,8 +308,7 @@ def _checked(plan: LlmPlan, repeats: int) -> LlmPlan:
 
 
 def _tell(result: LlmResult, folder: Path, out: Path | None, output: Output) -> None:
-    for text in result.notes:
-        output.warn(text)
+    output.warn(*result.notes)
     show(result, output)
     for seconds, energy in result.loading:
         output.text(f"loading: {format_duration(seconds)}, {energy}; the whole machine, not in the figures above")
@@ -327,7 +326,7 @@ def show(result: LlmResult, output: Output) -> None:
         return
     for table in result.load_tables():
         output.table(table)
-        output.text()
+        output.text("")
     said: set[str] = set()
     for one, table in zip(result.found, result.figure_tables(), strict=True):
         output.table(table)
@@ -335,10 +334,10 @@ def show(result: LlmResult, output: Output) -> None:
             if text not in said:
                 output.say(f"Note: {text}")
         said.update(one.notes)
-        output.text()
+        output.text("")
     for table in result.repeat_tables():
         output.table(table)
-        output.text()
+        output.text("")
     if result.knee_line:
         output.text(result.knee_line)
 

@@ -49,7 +49,7 @@ def agents_command(run: str, otel: Path | None, steps: bool, out: Path | None, o
     kinds, every = found.tables()
     output.table(kinds)
     if steps:
-        output.text()
+        output.text("")
         output.table(every)
     output.text("own energy: drawn while no child span was open; it adds up to the total")
     for note in found.notes:

@@ -34,6 +34,8 @@ from everywatt.cli.common.options import (
     Verb,
     as_value,
     cooldown_option,
+    device_option,
+    entry_option,
     idle_option,
     out_option,
     output_options,
@@ -83,10 +85,8 @@ USUAL: dict[str, Any] = {"loop_s": 10.0, "limit": None, "trials": None}
 @click.option(
     "--runtime", type=click.Choice(RUNTIMES), default="torch", help="Library that runs the model.  [default: torch]"
 )
-@click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
-@click.option(
-    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
-)
+@entry_option
+@device_option
 @idle_option
 @cooldown_option
 @click.option("--layers", is_flag=True, help="Also measure energy by layer.")
@@ -182,23 +182,20 @@ def experiment(job: Job, conduct: Conduct, settings: Settings, output: Output, e
 def show(result: Result, output: Output) -> None:
     job = result.job
     output.text(f"{job.name} · {job.task} · {job.data} · batch size {result.batches}")
-    output.text()
+    output.text("")
     if result.baseline is not None:
         for table in (*result.tables(), result.trial_table()):
             output.table(replace(table, notes=()))
-            output.text()
-    for line in (*result.failures(), *result.verdicts()):
-        output.text(line)
-    output.text()
-    for line in result.computed_lines():
-        output.text(line)
+            output.text("")
+    output.text(*result.failures(), *result.verdicts())
+    output.text("")
+    output.text(*result.computed_lines())
     shown = [layer_table(row) for row in result.rows if row.layers]
     shown += [] if result.sensitivity is None else [sensitivity_table(result.sensitivity)]
     for table in shown:
-        output.text()
+        output.text("")
         output.table(table)
-    for line in result.remarks():
-        output.say(line)
+    output.say(*result.remarks())
     if result.run is not None:
         output.say(f"  run     {result.run}")
 
@@ -231,8 +228,7 @@ def _old(paths: tuple[Path, ...], output: Output) -> int:
         output.table(Table.of(*OLD_FIGURES, rows=[[*declared(one, FIGURE).values()] for one in whole]))
     if layers:
         output.table(Table.of(*OLD_LAYERS, rows=[[*declared(one, LAYER).values()] for one in layers]))
-    for note in dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note):
-        output.say(note)
+    output.say(*dict.fromkeys(f"{one.source}: {one.note}" for one in found if one.note))
     both = correlated(
         {one.layer: one.energy_j for one in layers if one.energy_j is not None},
         {one.layer: one.kl for one in layers if one.kl is not None},

@@ -13,6 +13,8 @@ from everywatt.bench.precision.training import TrainJob, TrainLab
 from everywatt.cli.common.metering import meter_of, recorded, terminable
 from everywatt.cli.common.options import (
     Verb,
+    device_option,
+    entry_option,
     idle_option,
     out_option,
     output_options,
@@ -40,10 +42,8 @@ ENDINGS = (".json", ".csv", ".md")
 @click.option("--batch-size", type=click.IntRange(1), default=16, help="Items per batch.  [default: 16]")
 @click.option("--lr", type=click.FloatRange(0, min_open=True), default=5e-5, help="Learning rate.  [default: 5e-5]")
 @click.option("--limit", type=click.IntRange(2), help="At most this many items of each half; all by default.")
-@click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
-@click.option(
-    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
-)
+@entry_option
+@device_option
 @idle_option
 @click.option(
     "--trials", type=click.IntRange(1), default=1, help="Training runs of each precision, interleaved.  [default: 1]"
@@ -85,16 +85,14 @@ def command(
         result = lab.result(recorded(meter, output, lab.work, command=own_words()))
     shown, *means = result.tables()
     output.table(replace(shown, notes=()))
-    output.text()
-    for line in result.remarks():
-        output.text(line)
+    output.text("")
+    output.text(*result.remarks())
     if not means:
         output.say("One training run each: these intervals do not include the variation from run to run.")
     for table in means:
         output.table(table)
-        output.text()
-    for line in result.verdicts():
-        output.text(line)
+        output.text("")
+    output.text(*result.verdicts())
     if result.run is not None:
         output.say(f"  run     {result.run}")
     write_result(output, out, "training", result)

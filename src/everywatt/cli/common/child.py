@@ -126,7 +126,6 @@ class Ended:
 
     code: int = 0
     cpu_s: float = 0.0
-    orphans: int = 0
     floor_bytes: int = field(default_factory=own_peak_bytes)
     peak_bytes: int = 0
 
@@ -178,4 +177,3 @@ def _reap(pid: int, ended: Ended) -> None:
     with suppress(ChildProcessError):
         _, _, usage = os.wait4(pid, 0)
         ended.add(usage)
-        ended.orphans += 1

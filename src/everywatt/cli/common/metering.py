@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,12 +14,25 @@ from everywatt.api.meter import Meter
 from everywatt.cli.common.output import Output
 from everywatt.core.clocks import SystemClock
 from everywatt.core.config import Settings
+from everywatt.core.errors import MeasurementRefused
 from everywatt.core.format import format_duration
 from everywatt.recorder.request import RecordRequest
 
 if TYPE_CHECKING:
     from everywatt.api.run import Run
     from everywatt.footprint.carbon import Footprint
+    from everywatt.recorder.client import Recording
+
+
+@contextmanager
+def on_signals(handle: Callable[[int, FrameType | None], object], numbers: Iterable[int]) -> Iterator[None]:
+    """These signals are handled so inside, and as before afterwards."""
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -39,11 +52,8 @@ def terminable() -> Iterator[Callable[[], int]]:
         elif len(came) == 1:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
-    try:
+    with on_signals(end, (signal.SIGTERM,)):
         yield lambda: 128 + (came[0] if came else signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def meter_of(settings: Settings, name: str = "", **more: Any) -> Meter:
@@ -71,11 +81,18 @@ def new_folder(settings: Settings, name: str, output: Output) -> Path:
     return new_run(place.path, name, SystemClock.utc_ns())
 
 
-def start(meter: Meter, output: Output, **how: Any) -> None:
-    """Start it without a span of its own; `how` goes to `Meter.start`."""
-    meter.start(root=False, **how)
+def start(meter: Meter, output: Output, *, root: bool = False, **how: Any) -> None:
+    """Start it, without a span of its own unless `root`; `how` goes to `Meter.start`."""
+    meter.start(root=root, **how)
     if meter.elsewhere:
         output.warn(meter.elsewhere)
+
+
+def recording_of(meter: Meter) -> Recording:
+    """The recording that was started. MeasurementRefused where none could be."""
+    if meter.recording is None:
+        raise MeasurementRefused(f"Nothing can be recorded: {meter.energy.refused}", cure="everywatt doctor")
+    return meter.recording
 
 
 def stop(meter: Meter, output: Output) -> Run | None:
@@ -115,7 +132,6 @@ def say_run(run: Run, output: Output, found: Footprint | None = None) -> None:
         from everywatt.footprint.carbon import carbon_lines
 
         lines += carbon_lines(found)
-    for line in lines:
-        output.say(line)
+    output.say(*lines)
     then = f"everywatt why {run.name}" if run.energy().joules is not None else "everywatt doctor"
     output.say(f"  run     {run.name}   (everywatt show {run.name}, {then})")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from everywatt.footprint.carbon import Factors
 
 F = TypeVar("F", bound=Callable[..., Any])
-RUNS_FOLDER = "everywatt-runs"
 
 
 class Verb(click.Command):
@@ -272,6 +271,10 @@ idle_option = click.option(
 cooldown_option = click.option(
     "--no-cooldown", "cool", flag_value=False, default=True, help="Do not wait for the machine to cool between trials."
 )
+entry_option = click.option("--entry", metavar="MODULE:FUNCTION", help="Function that builds the model.")
+device_option = click.option(
+    "--device", default="auto", metavar="NAME", help="cpu, cuda or cuda:1; a GPU by default, if there is one."
+)
 note_option = click.option("--note", metavar="TEXT", help="Store a note with the run.")
 
 
@@ -403,8 +406,10 @@ footprint_options = gathered(
 
 def _run_names() -> list[str]:
     """Names in the folder of runs, for completion; none where it cannot be read."""
+    from everywatt.tape.run_store import FOLDER
+
     try:
-        folder = resolve().home or Path(RUNS_FOLDER)
+        folder = resolve().home or Path(FOLDER)
         return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     except (OSError, EverywattError):
         return []

@@ -118,9 +118,9 @@ class Output:
     _open: list[str] = field(default_factory=list)  # the line of progress that is on the terminal
     _above: list[str] = field(default_factory=list)  # "text", or "free": a free line is due before the next text
 
-    def text(self, line: str = "") -> None:
-        """A line of data on stdout; nothing where stdout belongs to the JSON object."""
-        if self.json_to != STDOUT:
+    def text(self, *lines: str) -> None:
+        """Lines of data on stdout; nothing where stdout belongs to the JSON object."""
+        for line in lines if self.json_to != STDOUT else ():
             self._print(line, self.stdout)
 
     def document(self, text: str) -> None:
@@ -142,8 +142,7 @@ class Output:
     def facts(self, kind: str, facts: Mapping[str, Any], *lines: str) -> None:
         """Print a result that is a few facts: the JSON object where `--json` asked for it, else sentences."""
         self.json(kind, facts)
-        for line in lines:
-            self.text(line)
+        self.text(*lines)
 
     def table(self, *tables: Table) -> None:
         """Tables on stdout, one below the other."""
@@ -179,9 +178,9 @@ class Output:
         if self.json_to is not None:
             emit_json(document(kind, data), self.json_to, self.stdout)
 
-    def say(self, text: str) -> None:
-        """A message for the person, on stderr."""
-        if not self.quiet:
+    def say(self, *texts: str) -> None:
+        """Messages for the person, on stderr."""
+        for text in texts if not self.quiet else ():
             self._err(text)
 
     def detail(self, text: str) -> None:
@@ -189,9 +188,9 @@ class Output:
         if self.verbose and not self.quiet:
             self._err(text)
 
-    def warn(self, text: str) -> None:
-        """A warning on stderr; --quiet hides it, the record keeps it."""
-        self.say(f"Warning: {text}")
+    def warn(self, *texts: str) -> None:
+        """Warnings on stderr; --quiet hides them, the record keeps them."""
+        self.say(*(f"Warning: {text}" for text in texts))
 
     def error(self, error: EverywattError | str) -> None:
         """What happened and what to try, on stderr, always."""

@@ -112,15 +112,13 @@ def imported(output: Output, out: Path | None, name: str, what: str) -> Iterator
     energy, odd = run.energy(), _oddities(run)
     facts = {"name": run.name, "path": str(run.path), "energy": energy.to_dict(), "oddities": odd}
     output.json("import", facts)
-    for sentence in odd:
-        output.warn(sentence)
+    output.warn(*odd)
     output.text(str(folder))
     if len(run.tapes) > MANY:
         output.say(f"energy  {energy}")
         output.say(f"{len(run.tapes)} tapes; for details: everywatt show {folder if out else run.name}")
         return
-    for line in summary(run):
-        output.say(line)
+    output.say(*summary(run))
 
 
 def _oddities(run: Run) -> list[str]:

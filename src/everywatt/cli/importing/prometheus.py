@@ -82,8 +82,7 @@ def command(
     host = urlsplit(client.url).hostname or "server"
     with imported(output, out, f"prometheus-{host}", f"import from {client.shown}") as (target, tell):
         nodes, notes = targets(ask(tell))
-        for note in notes:
-            output.warn(note)
+        output.warn(*notes)
         write_run(target, nodes, client.shown, _meta(client, wanted, start_ns, end_ns, step))
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, recording_of, start
 from everywatt.cli.common.options import DURATION, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.core.config import Settings
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.units import parse_bytes
 
@@ -88,14 +88,13 @@ def collected(
     use = {**settings.options.get("use", {}), "features": True}
     meter = meter_of(replace(settings, options={**settings.options, "use": use}), "collect")
     show = output.progress()
-    meter.start()
+    start(meter, output, root=True)
+    recording_of(meter)  # no load without a recording of it
     try:
         results = play(program, on_step=lambda step: show(f"step {step.index + 1} of {len(program.steps)}"))
     finally:
-        run = meter.stop()
-    if run is None:
-        raise MeasurementRefused(f"Nothing was recorded: {meter.energy.refused}.")
-    return run, len(results)
+        meter.stop()
+    return meter.run, len(results)
 
 
 def _tell(name: str, path: object, steps: int, output: Output) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,16 +10,14 @@ import click
 from everywatt.cli.common.options import FILE, Verb, out_option, output_options
 from everywatt.cli.common.output import Output, write_text
 from everywatt.cli.model.tables import model_argument, percent, table_options
-from everywatt.core.format import format_number, format_quantity, format_watts
-from everywatt.core.tables import Table
+from everywatt.core.format import format_duration, format_number, format_percent, format_quantity, format_watts
+from everywatt.core.tables import Cell, Column, Table, csv_text
+from everywatt.models.form import Model
 
 if TYPE_CHECKING:
     from everywatt.models.table import Table as Rows
 
-
-from everywatt.core.format import format_duration, format_percent
-from everywatt.core.tables import Cell, Column
-from everywatt.models.form import Model
+PREDICTED = ("time", "watts", "low", "high", "outside")
 
 
 @click.command(cls=Verb)
@@ -38,8 +34,7 @@ def command(model: Path, table: Rows, target: str | None, plot: Path | None, out
     fitted = load_model(model)
     target = target or fitted.target
     found = evaluate(fitted, table, target)
-    for warning in found["warnings"]:
-        output.warn(warning)
+    output.warn(*found["warnings"])
     bias = format_quantity(found["bias_w"], "W", signed=True)
     rows = [
         ["mean error", percent(found["mape_pct"]), format_watts(found["mae_w"])],
@@ -86,19 +81,17 @@ def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
 
     fitted = load_model(model)
     found = apply(fitted, table)
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["time", "watts", "low", "high", "outside"])
     columns = (column.tolist() for column in (found.times_s, found.watts, found.low, found.high))
     rows = list(zip(*columns, found.outside, strict=True))
-    for at, watts, low, high, outside in rows:
-        lines.writerow([f"{at:.6f}", f"{watts:.6g}", f"{low:.6g}", f"{high:.6g}", "; ".join(outside)])
-    for warning in found.warnings:
-        output.warn(warning)
+    text = csv_text(
+        PREDICTED,
+        ((f"{at:.6f}", *(f"{power:.6g}" for power in powers), "; ".join(outside)) for at, *powers, outside in rows),
+    )
+    output.warn(*found.warnings)
     if out is not None:
-        write_text(out, text.getvalue())
+        write_text(out, text)
     elif output.json_to is None:
-        output.document(text.getvalue())
+        output.document(text)
     elapsed_s = float(found.times_s[-1] - found.times_s[0]) + fitted.period_s
     output.json(
         "model-prediction",
@@ -109,7 +102,7 @@ def predict(model: Path, table: Rows, out: Path | None, output: Output) -> None:
             "joules": float(found.watts.mean()) * elapsed_s,
             "outside_share": found.outside_share,
             "level": fitted.widths.level,
-            "rows_w": [dict(zip(("time", "watts", "low", "high", "outside"), row, strict=True)) for row in rows],
+            "rows_w": [dict(zip(PREDICTED, row, strict=True)) for row in rows],
             "warnings": list(found.warnings),
         },
     )
@@ -136,7 +129,7 @@ def show(model: Path, output: Output) -> None:
         [str(e.get("model", "")), percent(e.get("blocked_pct")), percent(e.get("load_out_pct"))] for e in fitted.errors
     ]
     if tried:
-        output.text()
+        output.text("")
         output.table(Table.of("MODEL", "BLOCKED", "HELD-OUT LOAD", rows=tried, right=(1, 2)))
     if about.get("validated"):
         output.text(f"Validated by {about['validated']}.")
@@ -175,7 +168,7 @@ def explain(model: Path, output: Output) -> None:
     output.table(Table.of("COLUMN", *(Column(name, "W") for name in ("LOW", "MEDIAN", "HIGH", "RANGE")), rows=rows))
     share = fitted.about.get("importance", {})
     if isinstance(share, dict) and share:
-        output.text()
+        output.text("")
         output.table(
             Table.of(
                 "FEATURE",
@@ -184,8 +177,7 @@ def explain(model: Path, output: Output) -> None:
                 right=(1,),
             )
         )
-    for warning in scale_warnings(fitted):
-        output.warn(warning)
+    output.warn(*scale_warnings(fitted))
     output.json(
         "model-explanation",
         {

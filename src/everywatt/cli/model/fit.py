@@ -79,8 +79,7 @@ def command(
         level=level,
         tell=output.progress(),
     )
-    for warning in found.warnings:
-        output.warn(warning)
+    output.warn(*found.warnings)
     _table(found, choose, output)
     data: dict[str, Any] = {
         "target": target,
@@ -173,8 +172,7 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
     output.table(
         Table.of("COLUMN", "NOW", "BEST", "DELAY", "RELATION", "", rows=rows, right=(1, 2, 3), title=f"With {target}:")
     )
-    for warning in found.warnings:
-        output.warn(warning)
+    output.warn(*found.warnings)
     if not any(one.grade in ("strong", "some") for one in found.columns):
         output.text(f"No relation: no column moves with {target}.")
     if plot is not None:

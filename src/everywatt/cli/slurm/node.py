@@ -14,13 +14,13 @@ from typing import Any, Final
 import click
 
 from everywatt.api.meter import Meter, SpanHandle
-from everywatt.cli.common.metering import meter_of
+from everywatt.cli.common.metering import meter_of, recording_of, start
 from everywatt.cli.common.options import DURATION, FOLDER, Verb, output_options, settings_options
 from everywatt.cli.common.output import Output
 from everywatt.cli.slurm.common import short_name, spool_of, spool_option, store_of, store_option
 from everywatt.core.clocks import NS, Clock, SystemClock
 from everywatt.core.config import Settings
-from everywatt.core.errors import MeasurementRefused, UsageError
+from everywatt.core.errors import UsageError
 from everywatt.slurm.node.hooks import make_spool
 from everywatt.slurm.node.job_line import JobLines
 from everywatt.slurm.node.node_jobs import NodeJob
@@ -104,7 +104,8 @@ def _record(
         known = State.read(folder / STATE)
         if meter is not None:
             take_place(folder, AGENT)
-            tape, spans = _start(meter), JobSpans(meter)
+            start(meter, output, root=True)
+            tape, spans = recording_of(meter).path.parent, JobSpans(meter)
         assert tape is not None
         folders = list(dict.fromkeys([*not_booked(known.folders, known.booked_s), str(tape.resolve())]))
         tapes = tapes_in(*map(Path, folders))
@@ -138,16 +139,6 @@ def _limit_memory() -> None:
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = used_bytes + MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
-
-
-def _start(meter: Meter) -> Path:
-    """Begin to record; gives the folder of the tape."""
-    meter.start()
-    if meter.recording is None:
-        raise MeasurementRefused(
-            meter.energy.refused or "Nothing can be recorded on this machine.", cure="everywatt doctor"
-        )
-    return meter.recording.path.parent
 
 
 def _loop(

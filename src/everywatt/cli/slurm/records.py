@@ -242,5 +242,5 @@ def import_sacct(
     jobs = [job for text in texts for job in parse(text)]
     with writing(opened.path):
         changed, added = fill(opened, jobs)
-    output.json("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added})
-    output.text(f"{len(jobs)} jobs in sacct: {changed} records updated, {added} jobs added without energy.")
+    line = f"{len(jobs)} jobs in sacct: {changed} records updated, {added} jobs added without energy."
+    output.facts("import-sacct", {"jobs": len(jobs), "changed": changed, "added": added}, line)
