@@ -49,7 +49,6 @@ def sum_of(seconds):
     return None if None in seconds else sum(seconds)
 
 
-@pytest.mark.xfail(strict=True, reason="it is that of all attempts, and lost with one that was interrupted")
 def test_cpu_time_leads_where_energy_is_modelled():
     found = batch("modelled", [1.0, 2.0, 0.5])
     assert found.cpu_s == 3.5 and found.to_dict()["cpu_s"] == 3.5
@@ -63,7 +62,6 @@ def test_cpu_time_leads_where_energy_is_modelled():
     assert (told[0].ratio, told[0].drifted, told[1].ratio) == (0.5, True, 1.0)
 
 
-@pytest.mark.xfail(strict=True, reason="it is that of all attempts, and lost with one that was interrupted")
 def test_an_interrupted_attempt_leaves_the_cpu_time_per_item():
     found = batch("modelled", [1.0, 2.0, None])
     assert found.cpu_s is None and ", 1.50 s of CPU time/item, " in found.headline

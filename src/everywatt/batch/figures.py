@@ -228,12 +228,16 @@ class BatchFigures:
         """CPU time of all attempts; None where that of one is not known."""
         return known_sum([item.cpu_s for item in self.items if item.attempts])
 
+    def finished(self) -> list[AttemptFigures]:
+        """The attempts that finished an item."""
+        return [item.last for item in self.items if item.state.status == DONE and item.last is not None]
+
     @property
     def cpu_s_per_item(self) -> float | None:
-        """CPU time for each item that was done, where its energy is only modelled from it, or refused: the kernel
-        counts it, so it is shown first. None elsewhere."""
-        done = self.count(DONE)
-        return self.cpu_s / done if done and self.cpu_s is not None and not self.total.measured else None
+        """Mean CPU time of the attempts that finished an item, where energy is only modelled from it, or refused: the
+        kernel counts it, so it is shown first. None elsewhere."""
+        total_s = known_sum([one.cpu_s for one in self.finished()])
+        return None if total_s is None or self.total.measured else total_s / len(self.finished())
 
     @property
     def headline(self) -> str:

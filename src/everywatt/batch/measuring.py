@@ -263,7 +263,7 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
     if not all(counts):
         return [], ["no item is finished in one of the two batches"]
     if found.cpu_s_per_item is not None and baseline.cpu_s_per_item is not None:
-        ours, theirs = ([one.cpu_s for one in _done(batch) if one.cpu_s] for batch in (found, baseline))
+        ours, theirs = ([one.cpu_s for one in batch.finished() if one.cpu_s] for batch in (found, baseline))
         if min(len(ours), len(theirs)) >= FEWEST:
             told.append(time_drift(ours, theirs, tolerance, "CPU time per item"))
     try:
@@ -272,18 +272,13 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
     except EverywattError as error:
         notes.append(f"energy cannot be compared: {error}")
     ours, theirs = (
-        [one.attempt.runtime_s for one in _done(batch) if one.attempt.runtime_s] for batch in (found, baseline)
+        [one.attempt.runtime_s for one in batch.finished() if one.attempt.runtime_s] for batch in (found, baseline)
     )
     if min(len(ours), len(theirs)) >= FEWEST:
         told.append(time_drift(ours, theirs, tolerance))
     else:
         notes.append(f"fewer than {FEWEST} items: times are not compared")
     return told, notes
-
-
-def _done(found: BatchFigures) -> list[AttemptFigures]:
-    """The attempts that finished an item."""
-    return [item.last for item in found.items if item.state.status == DONE and item.last is not None]
 
 
 def time_drift(ours: Sequence[float], theirs: Sequence[float], tolerance: float, name: str = "time per item") -> Drift:
