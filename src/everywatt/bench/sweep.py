@@ -67,7 +67,7 @@ class Sweep:
             ]
             for one in found
         ]
-        columns = ("setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS)
+        columns: list[Column | str] = ["setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*columns, rows=rows, notes=notes)]
 
