@@ -147,7 +147,7 @@ def _distinguished(gross: Comparison, label: str, other: str) -> str:
     if gross.decided:
         return gross.text(label, other)
     if gross.more_trials is None:
-        return f"lowest mean, but not distinguished from {other}"
+        return f"lowest mean, though not distinguished from {other}"
     return f"lowest mean, but {gross.text(label)} to distinguish it from {other}"
 
 
