@@ -3,7 +3,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Where Python may not keep what it compiled, every one of the thousand programs that the tests start compiles it anew.
+# Where Python may not keep what it compiled, every one of the thousand programs that the tests start compiles it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 PLACE := $(shell scripts/place.sh)
@@ -53,7 +53,7 @@ ready-for-tests: $(VENV)/.stamp-dev $(ROOT_PARTS) $(CI_PARTS) collected style im
 
 .PHONY: collected
 collected: $(VENV)/.stamp-dev
-	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true # what is wrong is told by the tests themselves
+	@$(PYTEST) --collect-only -qq >/dev/null 2>&1 || true # the tests themselves report what is wrong
 
 .PHONY: imported
 imported: $(VENV)/.stamp-dev

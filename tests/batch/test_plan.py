@@ -71,7 +71,6 @@ def test_with_one_size_time_is_taken_to_be_proportional():
     assert pace.weight(items(20)[0]) == pytest.approx(1.0)
 
 
-@pytest.mark.xfail(strict=True, reason="one item stands for all sizes")
 def test_no_time_is_promised_for_other_sizes_than_the_one_that_is_known():
     pace = Pace()
     pace.learn(items(1000)[0], 2.0)

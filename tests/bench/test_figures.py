@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everywatt.bench.comparing import Plan, Result
-from everywatt.bench.figures import answered, failing, figures, narrow, parse_rule, unjudged
+from everywatt.bench.figures import answered, failing, figures, narrow, parse_rule, undecided, unjudged
 from everywatt.bench.trials import Trial, candidates
 from everywatt.bench.verdict import Verdict
 from everywatt.core.budget import Bound, Budget, Term
@@ -176,6 +176,21 @@ def test_a_gate_on_a_ratio_that_does_not_exist_is_not_judged():
     found = figures(TWO, NEAR_IDLE)
     assert failing(rule, found) == []
     assert unjudged(rule, found) == ["B: net > baseline * 1.05 cannot be decided: no ratio for net"]
+
+
+def test_conditions_on_cpu_time_and_open_ones():
+    trials = [
+        replace(trial(which, block, replace(joules(10.0 + which), pedigree="modelled")), cpu_s=cpu_s)
+        for which, cpus in ((0, (1.0, 1.01, 0.99, 1.0)), (1, (2.0, 2.04, 1.97, 2.01)))
+        for block, cpu_s in enumerate(cpus)
+    ]
+    found = figures(TWO, trials)
+    assert "B: cpu > baseline * 1.5 (" in failing(parse_rule("cpu > baseline * 1.5"), found)[0]
+    assert failing(parse_rule("cpu > 1.5s"), found) and not undecided(parse_rule("cpu > 1.5s"), found)
+    assert not failing(parse_rule("cpu > baseline * 2"), found)
+    assert "B: cpu > baseline * 2 (1." in undecided(parse_rule("cpu > baseline * 2"), found)[0]
+    assert "B: cpu < baseline * 2 (1." in undecided(parse_rule("cpu < baseline * 2"), found)[0]
+    assert not undecided(parse_rule("cpu < baseline * 1.5"), found)
 
 
 def test_where_energy_is_modelled_cpu_time_leads_and_decides():

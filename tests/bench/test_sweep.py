@@ -99,7 +99,7 @@ def test_a_choice_that_no_count_of_trials_decides_is_said_in_a_sentence(places):
     noisy = measured([((100, 1.0), (99.95, 1.1))[place] for place in places])
     open_ = replace(noisy[1], gross=replace(noisy[1].gross, answer=Verdict.UNDECIDED, more_trials=None))
     other = "s0" if places[0] == 0 else "s1"
-    assert choose([noisy[0], open_]).why.startswith(f"lowest mean, but not distinguished from {other}")
+    assert choose([noisy[0], open_]).why.startswith(f"lowest mean, though not distinguished from {other}")
 
 
 def test_nothing_is_recommended_while_it_is_undecided():

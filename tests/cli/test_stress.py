@@ -14,10 +14,12 @@ from loads import gone, workers_below
 from waiting import until
 
 from everywatt.api.run import load
-from everywatt.cli.stress import Duty
+from everywatt.cli.stress import Duty, step_table
+from everywatt.core.budget import Bound, Budget, Term
+from everywatt.core.energy import Energy
 from everywatt.core.errors import TapeError
 from everywatt.sim.machine import SimMachine
-from everywatt.stress.program import Cpu, Step
+from everywatt.stress.program import Cpu, Program, Step
 from everywatt.stress.results import StepResult
 
 SHORT = ["--cpu", "2", "--shape", "steps:10,40", "--time", "1"]
@@ -90,6 +92,15 @@ def test_a_table_of_what_was_asked_and_reached_and_a_run_with_spans(place):
     assert {span.parent for span in spans[1:]} == {spans[0].id}
     assert [span.attributes["asked"]["cpu_percent"] for span in spans[1:]] == [10, 40]
     assert all("cpu_percent" in span.attributes["reached"] for span in spans[1:])
+
+
+def test_power_of_a_step_has_the_digits_of_its_energy():
+    program = Program((Step(1.0, cpu=Cpu(1, 50.0)),))
+    result = StepResult(0, program.steps[0], 0, 10**9, {"cpu_percent": 50.0})
+    modelled = Energy(68.4321, Budget((), (Bound("model", "model:host", 60.0, 500.0),)), "machine", "modelled")
+    assert step_table(program, [result], {0: modelled}).cells()[0][-1] == "70 W"
+    counted = Energy(68.4321, Budget((Term("gain", "gain:cpu.0", 0.05),)), "cpu", "counter")
+    assert step_table(program, [result], {0: counted}).cells()[0][-1] == "68.43 W"
 
 
 def test_json_has_the_same_facts(place):

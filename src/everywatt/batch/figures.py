@@ -23,7 +23,7 @@ ITEM = (
 CSV_COLUMNS = (
     f"{ITEM} energy_j=energy.joules energy_low_j=energy.low energy_high_j=energy.high use_mean=use.utilisation.mean "
     "memory_max_bytes=use.memory.high power_min_w=use.power.low power_mean_w=use.power.mean "
-    "power_max_w=use.power.high why"
+    "power_max_w=use.power.high why cpu_s"
 )
 
 MOST_SAID = 60  # characters of a failed item's last line, in tables
@@ -58,6 +58,11 @@ class AttemptFigures:
     use: Mapping[str, During | None] = field(default_factory=dict)
     memory_curve: tuple[tuple[float, float], ...] | None = None
     window_ns: tuple[int, int] | None = None
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU time of its command; None where the worker did not live to report it."""
+        return self.attempt.ended.get("cpu_s")
 
     def to_dict(self) -> dict[str, Any]:
         one = self.attempt
@@ -100,6 +105,11 @@ class ItemFigures(ToDict):
         return None if self.last is None else self.last.attempt.runtime_s
 
     @property
+    def cpu_s(self) -> float | None:
+        """CPU time of all attempts; None where that of one is not known."""
+        return known_sum([one.cpu_s for one in self.attempts])
+
+    @property
     def why(self) -> str:
         """Why it is not done, in a few words; empty where it is."""
         last = self.last
@@ -126,6 +136,7 @@ class ItemFigures(ToDict):
             len(self.attempts),
             self.state.device or None,
             self.runtime_s,
+            None if self.energy.measured else self.cpu_s,
             None if self.energy.joules is None else self.energy,
             range_of(self.use.get("utilisation"), "%"),
             self.why,
@@ -141,7 +152,7 @@ class DeviceFigures(ToDict):
 
     JSON = (
         "device name=title done failed attempts retries busy_s energy microjoules energy_own=own energy_own_idle=idle "
-        "during=use"
+        "during=use cpu_s"
     )
 
     device: str
@@ -156,6 +167,7 @@ class DeviceFigures(ToDict):
     own: Energy | None
     idle: Energy | None
     use: Mapping[str, During | None]
+    cpu_s: float | None = None
 
     @property
     def is_gpu(self) -> bool:
@@ -166,6 +178,7 @@ class DeviceFigures(ToDict):
         memory, power = self.use.get("memory"), self.use.get("power")
         return [
             *(self.device, self.done, self.failed, self.retries, self.busy_s),
+            None if self.energy.measured else self.cpu_s,
             range_of(self.use.get("utilisation"), "%"),
             None if memory is None else memory.high,
             None if power is None else power.mean,
@@ -211,6 +224,22 @@ class BatchFigures:
         return replace(self.total / done, joules=self.total.joules / done, parts=())
 
     @property
+    def cpu_s(self) -> float | None:
+        """CPU time of all attempts; None where that of one is not known."""
+        return known_sum([item.cpu_s for item in self.items if item.attempts])
+
+    def finished(self) -> list[AttemptFigures]:
+        """The attempts that finished an item."""
+        return [item.last for item in self.items if item.state.status == DONE and item.last is not None]
+
+    @property
+    def cpu_s_per_item(self) -> float | None:
+        """Mean CPU time of the attempts that finished an item, where energy is only modelled from it, or refused: the
+        kernel counts it, so it is shown first. None elsewhere."""
+        total_s = known_sum([one.cpu_s for one in self.finished()])
+        return None if total_s is None or self.total.measured else total_s / len(self.finished())
+
+    @property
     def headline(self) -> str:
         """`12 items: 11 done, 1 failed in 3.20 s, 3.400 items/s, 21.30 J/item ± 0.44`"""
         counts = [f"{self.count(DONE)} done"]
@@ -220,6 +249,7 @@ class BatchFigures:
         pace = self.count(DONE) / self.duration_s if self.duration_s else 0.0
         words = [f"{format_count(len(self.items), 'item')}: {', '.join(counts)} in {format_duration(self.duration_s)}"]
         words += [format_quantity(pace, "items/s")] if pace else []
+        words += [f"{format_duration(self.cpu_s_per_item)} of CPU time/item"] if self.cpu_s_per_item is not None else []
         words += [format_quantity(each.value, "J/item", *each.sides())] if each is not None else []
         return ", ".join(words) + (f" on {self.cards}" if self.cards else "")
 
@@ -260,21 +290,26 @@ class BatchFigures:
         """One row for each device, what lies outside of items, and the total that they add up to."""
         rows = [one.row() for one in self.devices]
         if self.total.joules is not None:
-            rows.append([OUTSIDE, *[""] * 7, self.outside, ""])
+            rows.append([OUTSIDE, *[""] * 8, self.outside, ""])
             retries = sum(device.retries for device in self.devices)
-            rows.append(["total", self.count(DONE), self.count(FAILED), retries, *[""] * 4, self.total, ""])
-        return Table.of(
-            "device",
-            Column("done", ""),
-            Column("failed", ""),
-            Column("retries", ""),
-            Column("busy", "s"),
-            Column("util min/mean/max", align="right"),
-            Column("memory", "B"),
-            Column("power", "W"),
-            Column("energy", "J"),
-            Column("idle energy", "J"),
-            rows=rows,
+            counts = self.count(DONE), self.count(FAILED), retries
+            cpu_s = "" if self.total.measured else self.cpu_s
+            rows.append(["total", *counts, "", cpu_s, *[""] * 3, self.total, ""])
+        return with_known_cpu(
+            Table.of(
+                "device",
+                Column("done", ""),
+                Column("failed", ""),
+                Column("retries", ""),
+                Column("busy", "s"),
+                Column("CPU time", "s"),
+                Column("util min/mean/max", align="right"),
+                Column("memory", "B"),
+                Column("power", "W"),
+                Column("energy", "J"),
+                Column("idle energy", "J"),
+                rows=rows,
+            )
         )
 
     def scaling_row(self) -> list[Cell]:
@@ -289,6 +324,7 @@ class BatchFigures:
             self.count(FAILED),
             self.duration_s,
             done / self.duration_s if self.duration_s else None,
+            self.cpu_s_per_item,
             None if self.per_item is None else Quantity(self.per_item.value, "", *self.per_item.sides()),
             sum(use) / len(use) / 100 if use else None,
             sum(watts) if watts else None,
@@ -324,6 +360,7 @@ class BatchFigures:
             "duration_s": self.duration_s,
             "counts": {"items": len(self.items), DONE: self.count(DONE), FAILED: self.count(FAILED), "left": self.left},
             "energy": self.total.to_dict(),
+            "cpu_s": self.cpu_s,
             "energy_outside_j": self.outside_microjoules / 1e6,
             "adds_up": self.adds_up,
             "items_per_s": self.count(DONE) / self.duration_s if self.duration_s else None,
@@ -332,6 +369,20 @@ class BatchFigures:
             "by_device": [device.to_dict() for device in self.devices],
             "notes": list(self.notes),
         }
+
+
+def known_sum(values: Sequence[float | None]) -> float | None:
+    """The sum of what is known of all; None where one is not known, or there is nothing."""
+    return None if not values or None in values else sum(value for value in values if value is not None)
+
+
+def with_known_cpu(table: Table) -> Table:
+    """The table without its column of CPU time where that is empty: beside what was measured it is not shown."""
+    place = next(place for place, name in enumerate(table.headers) if name.startswith("CPU time"))
+    if any(row[place] not in (None, "") for row in table.rows):
+        return table
+    rows = tuple((*row[:place], *row[place + 1 :]) for row in table.rows)
+    return replace(table, columns=(*table.columns[:place], *table.columns[place + 1 :]), rows=rows)
 
 
 def cause_table(found: BatchFigures, most: int, title: str = "") -> Table:
@@ -343,33 +394,39 @@ def cause_table(found: BatchFigures, most: int, title: str = "") -> Table:
 
 
 def item_table(items: Sequence[ItemFigures], title: str = "") -> Table:
-    return Table.of(
-        "item",
-        "status",
-        Column("attempts", ""),
-        "device",
-        Column("runtime", "s"),
-        Column("energy", "J"),
-        "util min/mean/max",
-        "reason",
-        rows=[item.row() for item in items],
-        title=title,
+    return with_known_cpu(
+        Table.of(
+            "item",
+            "status",
+            Column("attempts", ""),
+            "device",
+            Column("runtime", "s"),
+            Column("CPU time", "s"),
+            Column("energy", "J"),
+            "util min/mean/max",
+            "reason",
+            rows=[item.row() for item in items],
+            title=title,
+        )
     )
 
 
 def scaling_table(found: Sequence[BatchFigures]) -> Table:
     """One row for each batch: throughput and energy against the number of GPUs."""
-    return Table.of(
-        "run",
-        Column("GPUs", ""),
-        Column("done", ""),
-        Column("failed", ""),
-        Column("time", "s"),
-        Column("items/s", ""),
-        Column("J/item", ""),
-        Column("util", "%"),
-        Column("power", "W"),
-        rows=[one.scaling_row() for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
+    return with_known_cpu(
+        Table.of(
+            "run",
+            Column("GPUs", ""),
+            Column("done", ""),
+            Column("failed", ""),
+            Column("time", "s"),
+            Column("items/s", ""),
+            Column("CPU time/item", "s"),
+            Column("J/item", ""),
+            Column("util", "%"),
+            Column("power", "W"),
+            rows=[one.scaling_row() for one in sorted(found, key=lambda one: sum(d.is_gpu for d in one.devices))],
+        )
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from everywatt.api.run import Run
 from everywatt.batch import array
-from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, During, ItemFigures
+from everywatt.batch.figures import AttemptFigures, BatchFigures, DeviceFigures, During, ItemFigures, known_sum
 from everywatt.batch.journal import DONE, FAILED, INTERRUPTED, RUNNING, Attempt, History, in_progress
 from everywatt.core.clocks import NS, length_s, union
 from everywatt.core.device import is_gpu
@@ -199,6 +199,7 @@ def _devices(
                 parts.get(name),
                 idle[0] if idle else None,
                 _together([one.use for one in mine], [one.attempt.runtime_s or 0.0 for one in mine]),
+                known_sum([one.cpu_s for one in mine]),
             )
         )
     return found
@@ -252,18 +253,25 @@ class Drift(ToDict):
 
 
 def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLERANCE) -> tuple[list[Drift], list[str]]:
-    """Energy an item, time an item, and the share of failed attempts; and sentences on what cannot be compared."""
+    """CPU time an item where energy is modelled, energy an item and time an item; and sentences on what cannot be
+    compared."""
     told: list[Drift] = []
     notes: list[str] = []
     counts = found.count(DONE), baseline.count(DONE)
     if not all(counts):
         return [], ["no item is finished in one of the two batches"]
+    if found.cpu_s_per_item is not None and baseline.cpu_s_per_item is not None:
+        ours, theirs = ([one.cpu_s for one in batch.finished() if one.cpu_s] for batch in (found, baseline))
+        if min(len(ours), len(theirs)) >= FEWEST:
+            told.append(time_drift(ours, theirs, tolerance, "CPU time per item"))
     try:
         ratio = (found.total / counts[0]).ratio(baseline.total / counts[1])
         told.append(_drift("energy per item", ratio.value, ratio.low, ratio.high, tolerance))
     except EverywattError as error:
         notes.append(f"energy cannot be compared: {error}")
-    ours, theirs = _runtimes(found), _runtimes(baseline)
+    ours, theirs = (
+        [one.attempt.runtime_s for one in batch.finished() if one.attempt.runtime_s] for batch in (found, baseline)
+    )
     if min(len(ours), len(theirs)) >= FEWEST:
         told.append(time_drift(ours, theirs, tolerance))
     else:
@@ -271,17 +279,12 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
     return told, notes
 
 
-def _runtimes(found: BatchFigures) -> list[float]:
-    last = [item.last for item in found.items if item.state.status == DONE]
-    return [one.attempt.runtime_s for one in last if one is not None and one.attempt.runtime_s]
-
-
-def time_drift(ours: Sequence[float], theirs: Sequence[float], tolerance: float) -> Drift:
-    """Time per item over the baseline's, from the runtimes of finished items."""
+def time_drift(ours: Sequence[float], theirs: Sequence[float], tolerance: float, name: str = "time per item") -> Drift:
+    """Time per item over the baseline's, from those of finished items."""
     ratio = mean(ours) / mean(theirs)
     errors = [deviation(values) / math.sqrt(len(values)) / mean(values) for values in (ours, theirs)]
     spread = TIMES_ERROR * ratio * math.hypot(*errors)
-    return _drift("time per item", ratio, max(0.0, ratio - spread), ratio + spread, tolerance)
+    return _drift(name, ratio, max(0.0, ratio - spread), ratio + spread, tolerance)
 
 
 def _drift(name: str, ratio: float, low: float, high: float, tolerance: float) -> Drift:

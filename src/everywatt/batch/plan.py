@@ -102,7 +102,8 @@ class Pace:
     """How long items take, learnt from those that are done.
 
     A straight line over size where two sizes or more are known, so that time that does not follow size is not scaled by
-    it; neither its slope nor its start-up time is below zero. With one size, time is taken to be proportional to it.
+    it; neither its slope nor its start-up time is below zero. With one size, lanes are filled as if time
+    were proportional to it, and no time is given for other sizes.
     """
 
     seconds_done: float = 0.0
@@ -135,16 +136,28 @@ class Pace:
         if not self.sized:
             return 0.0, 1.0
         mean_s, mean = self.sized_s / self.sized, self.size_done / self.sized
-        spread = self.squares / self.sized - mean**2
-        if spread <= 1e-9 * mean**2:
+        if self._one_size:
             return 0.0, mean_s / mean
-        slope = max((self.products / self.sized - mean * mean_s) / spread, 0.0)
+        slope = max((self.products / self.sized - mean * mean_s) / (self.squares / self.sized - mean**2), 0.0)
         start_s = mean_s - slope * mean
         return (start_s, slope) if start_s >= 0 else (0.0, mean_s / mean)
 
+    @property
+    def _one_size(self) -> bool:
+        """Whether all that is done had the same size."""
+        mean = self.size_done / self.sized
+        return self.squares / self.sized - mean**2 <= 1e-9 * mean**2
+
     def seconds(self, items: Sequence[Item]) -> float | None:
-        """Seconds of these items one after the other; None while nothing is known."""
-        return sum(self.weight(item) for item in items) if self.items_done else None
+        """Seconds of these items one after the other. None while nothing is known, or only one of several sizes:
+        whether time follows size is not known then."""
+        if not self.items_done:
+            return None
+        if self.sized and self._one_size:
+            size = self.size_done / self.sized
+            if any(item.size and abs(item.size - size) > 1e-6 * size for item in items):
+                return None
+        return sum(self.weight(item) for item in items)
 
     @classmethod
     def of(cls, states: Mapping[str, State]) -> Pace:

@@ -334,7 +334,7 @@ def whole_blocks(trials: Sequence[Trial]) -> list[Trial]:
 # interval says so: a comparison that is undecided does not fail a build. Where the figure that it is about does not
 # exist, it is neither true nor false, and `unjudged` says so.
 _RULE = re.compile(
-    r"\s*(?P<metric>energy|net|time|power|memory)\s*(?P<sign>>=|<=|>|<)\s*"
+    r"\s*(?P<metric>energy|net|time|cpu|power|memory)\s*(?P<sign>>=|<=|>|<)\s*"
     r"(?:(?P<baseline>baseline)(?:\s*\*\s*(?P<factor>[\d.]+(?:e[-+]?\d+)?))?|(?P<amount>.+?))\s*$"
 )
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -375,10 +375,23 @@ def failing(rule: Rule, found: Sequence[Figures]) -> list[str]:
 
     A limit that is a multiple of the baseline is about all but the first candidate.
     """
+    return _sentences(rule, found, lambda sure, possible: sure)
+
+
+def undecided(rule: Rule, found: Sequence[Figures]) -> list[str]:
+    """Sentences about the candidates whose interval leaves open whether the condition holds."""
+    return _sentences(rule, found, lambda sure, possible: possible and not sure)
+
+
+def _sentences(rule: Rule, found: Sequence[Figures], chosen: Callable[[bool, bool], bool]) -> list[str]:
+    """About the candidates that are `chosen` by whether the condition holds at both ends of an interval, and at one."""
     limit = (rule.amount if rule.factor is None else rule.factor) or 0.0
     said = []
     for one, ends in _judged(rule, found):
-        if not isinstance(ends, str) and _SIGNS[rule.sign](ends[0 if rule.upper else 1], limit):
+        if isinstance(ends, str):
+            continue
+        near, far = (_SIGNS[rule.sign](end, limit) for end in (ends if rule.upper else ends[::-1]))
+        if chosen(near, far):
             form, times = ("g", "") if rule.factor is None else (".3f", " times the first")
             said.append(f"{one.candidate.label}: {rule.text} ({ends[0]:{form}} … {ends[1]:{form}}{times})")
     return said
@@ -421,6 +434,7 @@ _METRICS = {
     "energy": (parse_energy_j, "energy", "gross"),
     "net": (parse_energy_j, "net", "above_idle"),
     "time": (parse_duration_s, "seconds", "time"),
+    "cpu": (parse_duration_s, "cpu_s", "cpu"),
     "power": (parse_power_w, "power_w", ""),
     "memory": (parse_bytes, "max_rss_bytes", ""),
 }

@@ -67,7 +67,7 @@ class Sweep:
             ]
             for one in found
         ]
-        columns = ("setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS)
+        columns: list[Column | str] = ["setting", Column("trials", ""), *self.result.cpu_columns, *SETTING_COLUMNS]
         notes = [self.recommendation, *(line.strip() for line in self.result.verdicts())]
         return [Table.of(*columns, rows=rows, notes=notes)]
 
@@ -147,7 +147,7 @@ def _distinguished(gross: Comparison, label: str, other: str) -> str:
     if gross.decided:
         return gross.text(label, other)
     if gross.more_trials is None:
-        return f"lowest mean, but not distinguished from {other}"
+        return f"lowest mean, though not distinguished from {other}"
     return f"lowest mean, but {gross.text(label)} to distinguish it from {other}"
 
 

@@ -13,7 +13,7 @@ import click
 
 from everywatt.api.run import Run, load
 from everywatt.bench.comparing import Comparing, Plan, Result, compare_runs
-from everywatt.bench.figures import MOST_OF_ONE, Rule, failing, parse_rule, unjudged
+from everywatt.bench.figures import MOST_OF_ONE, Rule, failing, parse_rule, undecided, unjudged
 from everywatt.bench.llm.comparing import compare_llm_runs, is_llm
 from everywatt.bench.sweep import Sweep
 from everywatt.bench.trials import Candidate, candidates, parse_values
@@ -163,8 +163,8 @@ def _judged(gate: Sequence[Rule], result: Result, output: Output) -> tuple[bool,
     """Whether a condition holds, and whether one cannot be decided; both are reported."""
     failed = [sentence for rule in gate for sentence in failing(rule, result.found)]
     unknown = [sentence for rule in gate for sentence in unjudged(rule, result.found)]
-    for sentence in failed:
-        output.say(f"failed: {sentence}")
+    output.say(*(f"failed: {sentence}" for sentence in failed))
+    output.say(*(f"undecided: {sentence}" for rule in gate for sentence in undecided(rule, result.found)))
     output.warn(*unknown)
     return bool(failed), bool(unknown)
 

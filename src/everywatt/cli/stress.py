@@ -23,6 +23,7 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_duration
 from everywatt.core.jsonio import ToDict
 from everywatt.core.tables import Cell, Column, Table
+from everywatt.report.text import watts_text
 from everywatt.stress.files import Part, load_program
 from everywatt.stress.playing import ENGINES, play, prepared
 from everywatt.stress.program import Program, Step
@@ -345,6 +346,8 @@ def _asked(program: Program) -> list[str]:
     return [key for key in _COLUMNS if key in asked]
 
 
-def _power(result: StepResult, energies: Mapping[int, Energy]) -> float | None:
-    joules = energies[result.index].joules
-    return None if joules is None or result.duration_s <= 0 else joules / result.duration_s
+def _power(result: StepResult, energies: Mapping[int, Energy]) -> str | None:
+    """Mean power, with the digits that the interval of the energy leaves it."""
+    energy = energies[result.index]
+    known = energy.joules is not None and result.duration_s > 0
+    return watts_text(energy, energy.value / result.duration_s) if known else None

@@ -30,6 +30,7 @@ WIDTH, HEIGHT = 640, 300
 MOST_POINTS = 1500
 MOST_BANDS = 60
 MOST_NAMED = 12
+MOST_LISTED = 20  # metrics in a message
 PALETTE = ("#0072b2", "#d55e00", "#007a5a", "#b0457f", "#8a6d00", "#3b8fc4", "#7a4b9c", "#5f6b7a")
 FONT = "Helvetica, Arial, Liberation Sans, DejaVu Sans, sans-serif"
 
@@ -100,23 +101,32 @@ def load_altair() -> Any:
     return altair
 
 
-def _chosen(lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
+def _chosen(run: Run, lines: Sequence[Line], names: Sequence[str]) -> list[Line]:
     found = []
     for name in names:
         same = [line for line in lines if name in (metric_name(line), line.channel)]
         if not same:
-            known = ", ".join(metric_name(line) for line in lines) or "none"
-            raise UsageError(f"This run has no metric '{name}'; it has: {known}.", cure="everywatt plot RUN --list")
+            known = [metric_name(line) for line in lines]
+            more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
+            listed = f"{', '.join(known[:MOST_LISTED]) or 'none'}{more}"
+            raise UsageError(f"This run has no metric '{name}'; it has: {listed}.", cure=listing(run))
         found.append(same[0])
     return found
 
 
+def listing(run: Run) -> str:
+    """The command that lists the metrics of a run."""
+    return f"everywatt plot {run.name} --list"
+
+
 def _power(altair: Any, run: Run, metrics: Sequence[str], second: Sequence[str]) -> Any:
     lines = lines_of(run)
-    left = _chosen(lines, metrics) if metrics else [line for line in lines if line.chart == "power" and line.in_total]
+    left = (
+        _chosen(run, lines, metrics) if metrics else [line for line in lines if line.chart == "power" and line.in_total]
+    )
     if not left:
-        raise MeasurementRefused("This run has no ticks of power to plot.", cure="everywatt plot RUN --list")
-    right = _chosen(lines, second)
+        raise MeasurementRefused("This run has no ticks of power to plot.", cure=listing(run))
+    right = _chosen(run, lines, second)
     for side in (left, right):
         if len({CHARTS[line.chart][1] for line in side}) > 1:
             units = ", ".join(f"{metric_name(line)} in {CHARTS[line.chart][1] or 'no unit'}" for line in side)
@@ -222,10 +232,10 @@ def _time(altair: Any, run: Run, field: str = "t") -> Any:
     return altair.X(f"{field}:Q", title="Time (s)", scale=scale, axis=altair.Axis(grid=False, tickCount=10))
 
 
-def _bars(altair: Any, rows: list[dict[str, Any]], title: str) -> Any:
+def _bars(altair: Any, run: Run, rows: list[dict[str, Any]], title: str) -> Any:
     """Horizontal bars with the 95 % interval and the figure itself."""
     if not rows:
-        raise MeasurementRefused(f"This run has no {title} with an energy.", cure="everywatt show RUN")
+        raise MeasurementRefused(f"This run has no {title} with an energy.", cure=f"everywatt show {run.name}")
     names = [row["name"] for row in rows]
     # Bars of one name would lie on top of each other.
     rows = [
@@ -257,12 +267,12 @@ def _bar(name: str, energy: Energy | dict[str, Any], shown: str) -> dict[str, An
 
 def _devices(altair: Any, run: Run) -> Any:
     rows = [_bar(name, part, str(part).partition(" (95")[0]) for name, part in run.energy().parts]
-    return _bars(altair, [row for row in rows if row], "device")
+    return _bars(altair, run, [row for row in rows if row], "device")
 
 
 def _spans(altair: Any, run: Run) -> Any:
     rows = [_bar(row["name"], row["energy"], row["energy"]["shown"]) for row in phases_of(run)["rows"]]
-    return _bars(altair, [row for row in rows if row], "span")
+    return _bars(altair, run, [row for row in rows if row], "span")
 
 
 def _ledger(altair: Any, run: Run) -> Any:
@@ -272,7 +282,7 @@ def _ledger(altair: Any, run: Run) -> Any:
     if "refused" in ledger:
         raise MeasurementRefused(f"There is no ledger: {ledger['refused']}.")
     rows = [_bar(row["owner"]["label"], row["energy"], row["energy"]["shown"]) for row in ledger["owners"][:25]]
-    return _bars(altair, [row for row in rows if row], "owner")
+    return _bars(altair, run, [row for row in rows if row], "owner")
 
 
 def styled(chart: Any) -> Any:

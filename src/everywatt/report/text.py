@@ -210,8 +210,8 @@ class RunReport:
     def tables(self) -> list[Table]:
         """One fact a line."""
         run, meta = self.run, self.run.meta
-        host = meta.get("host", {}).get("name", "?")
-        lines = [f"{run.name}   {run.started:%Y-%m-%d %H:%M:%S} UTC on {host}"]
+        host = meta.get("host", {}).get("name")
+        lines = [f"{run.name}   {run.started:%Y-%m-%d %H:%M:%S} UTC{f' on {host}' if host else ''}"]
         lines += [f"  command {shown_command(meta['command'])}"] if meta.get("command") else []
         lines += summary(run)
         if self.footprint is not None:

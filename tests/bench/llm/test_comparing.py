@@ -55,6 +55,17 @@ def test_accuracy_and_energy_of_the_same_items(small, large):
     assert any("energy: more" in text for text in found.verdicts)
 
 
+def test_no_correct_answer_is_no_certain_ratio(folder):
+    """1 of 12 against 0 of 12 shows no difference in accuracy, so none per joule."""
+    few = made(folder, "one", lambda n: 10.0, lambda n: n == 0)
+    none = made(folder, "none", lambda n: 10.0, lambda n: False)
+    found = compare_llm(side(few), side(none))
+    assert found.figures["accuracy_difference"].low < 0 < found.figures["accuracy_difference"].high
+    ratio = found.figures["accuracy_per_joule_ratio"]
+    assert (ratio.value, ratio.low, ratio.high) == (0.0, None, None) and "no answer is correct" in ratio.refused
+    assert not any("correct per J: less" in text for text in found.verdicts)
+
+
 def failing(folder, name, run):
     """The same run, in which every second item (those that it answers wrongly) got no answer."""
     made_over = folder / name

@@ -196,6 +196,10 @@ def _beside(first: Side, other: Side, same: Sequence[str], notes: Sequence[str],
             own = _sums(first, other, charged)
             formula = f"accuracy per joule / the first's{some}; {DRAWN}"
             ratio = _figure(own, lambda s: s["right_b"] / s["joules_b"] * s["joules_a"] / s["right_a"], formula)
+            if ratio.value == 0:  # all draws are 0 too, whatever the number of items
+                ratio = Figure.bare(
+                    0.0, "", formula, "no answer is correct: its interval cannot be drawn from the items"
+                )
             figures["accuracy_per_joule_ratio"] = _with_measurement(ratio, other, first)
     charged, some = covered(both)
     if charged:

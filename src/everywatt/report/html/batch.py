@@ -17,6 +17,7 @@ from everywatt.batch.figures import (
     cause_table,
     item_table,
     scaling_table,
+    with_known_cpu,
 )
 from everywatt.batch.journal import DONE, FAILED, JOURNAL, read_journal
 from everywatt.batch.measuring import figures
@@ -40,6 +41,7 @@ DEVICE_COLUMNS = (
     *(
         Column("busy", "%"),
         Column("waited", "s"),
+        Column("CPU time", "s"),
         Column("util min/mean/max", align="right"),
         Column("memory", "B"),
     ),
@@ -73,7 +75,7 @@ def batch_view(run: Run, found: BatchFigures | None) -> dict[str, Any] | None:
     most = min(MOST_STDERR, max(LEAST_STDERR, ALL_STDERR // max(said, 1)))
     items = table_view(item_table(found.stragglers()[:MOST_ROWS]))
     rows = [_device(one, found) for one in found.devices]
-    devices = table_view(Table.of(*DEVICE_COLUMNS, rows=rows))
+    devices = table_view(with_known_cpu(Table.of(*DEVICE_COLUMNS, rows=rows)))
     return {
         "headline": found.headline,
         "heads": devices["heads"],

@@ -79,7 +79,9 @@ class Month:
         """By user, account and state, and the sum."""
         heads = ("JOBS", "ENERGY", "IDLE SHARE", "WASTE")
         groups = [sums_table(by, heads, self.groups[by], notes=[""]) for by in ("user", "account", "state")]
-        return [*groups, Table.lines(f"{self.month}: {self.total['jobs']} jobs, {short(self.total)}")]
+        count = self.total["jobs"]
+        total = f"{format_count(count, 'job')}, {short(self.total)}" if count else "no jobs"
+        return [*groups, Table.lines(f"{self.month}: {total}")]
 
     def csv(self) -> str:
         """A table with one row for each user, account, state, partition and day, and one for all."""
