@@ -95,7 +95,6 @@ def test_nothing_is_drawn_where_nothing_was_read(show, folder, period_s):
     assert drawn_at(page, 10, "cpu.0") > 0
 
 
-@pytest.mark.xfail(strict=True, reason="the mean beside the charts is of devices that were read, without a word")
 def test_the_mean_of_a_window_is_that_of_the_observed_time(show, folder):
     page = show(with_a_gap(folder / "mean.tape"))
     headline = page.inner_text("#summary .figures")
@@ -106,7 +105,6 @@ def test_the_mean_of_a_window_is_that_of_the_observed_time(show, folder):
     assert page.inner_text('[data-chart="power"] tbody tr >> nth=5').split("\t")[1:] == ["40", "–"]
 
 
-@pytest.mark.xfail(strict=True, reason="a line bends where its first tick is, or begins late")
 @pytest.mark.parametrize(("period_s", "a", "b"), [(0.1, 2.9999, 6.0001), (0.002, 3.0011, 6.9)])
 def test_lines_cross_the_chart_without_a_hook_at_its_edges(show, folder, period_s, a, b):
     page = show(with_a_gap(folder / f"edges{period_s}.tape", period_s=period_s, noise_w=5.0))

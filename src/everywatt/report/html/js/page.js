@@ -235,7 +235,9 @@ everywatt.Page = class {
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " between its parts" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
     const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
-    if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure);
+    const unread = counted.filter((line) => line.meanOf(a, b) === null).map((line) => line.about.label);
+    if (known && run.mean_shown) words.push("mean " + run.mean_shown, figure);
+    else if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure, ...(unread.length ? ["without " + unread.join(", ") + ", which was not read here"] : []));
     else if (counted.length) words.push("nothing was read");
     if (means.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
