@@ -279,7 +279,7 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
         return None
     rows = []
     labels = {
-        "energy": "At the plug",
+        "energy": "Energy" if found.pue is None else "At the plug",
         "carbon": "Carbon",
         "carbon_varying": "Carbon, grid intensity over time",
         "cost": "Cost",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.format import format_count, format_joules, format_money, format_quantity
+from everywatt.core.format import format_count, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
@@ -81,7 +81,8 @@ def _days(month: Month) -> str:
     rows = month.groups["day"]
     if not rows:
         return "<p>No job ended in this period.</p>"
-    largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
+    most = max(rows, key=lambda row: row["energy_uj"] or 0)
+    largest = most["energy_uj"] or 1
     step = WIDTH / len(month.days)
     places = {day.isoformat(): place for place, day in enumerate(month.days)}
     bars = []
@@ -105,7 +106,7 @@ def _days(month: Month) -> str:
     return (
         f'<svg viewBox="0 -20 {WIDTH} 180" width="100%" class="days" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
-        f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
+        f'<text x="0" y="8" font-size="9" class="tick most">{html.escape(short(most))}</text>'
         f"{''.join(bars)}{marks}</svg>"
         f"<details><summary>Table of days</summary>{table}</details>"
     )
