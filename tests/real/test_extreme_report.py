@@ -7,6 +7,7 @@ from machines import Process, write_machine
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 import everywatt
+from everywatt.core.channels import Domain
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Point, Span
 from everywatt.footprint.carbon import Factors, Intensity
@@ -155,6 +156,20 @@ def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folde
     assert max(devices) == len(devices) - 1
     page = show(tape, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_lines_hidden_at_first_are_folded_where_they_are_many(show, folder):
+    # Cores are inside of their package, so they are not in the total.
+    groups = [(counter_group("cpu.0", Domain.PACKAGE), 0.1, rows(lambda t: 50.0 * t, 0, 5, 0.1))]
+    groups += [
+        (counter_group(f"cpu.0.core{n}", Domain.CORE), 0.1, rows(lambda t: 5.0 * t, 0, 5, 0.1)) for n in range(5)
+    ]
+    page = show(write_tape(folder / "folded.tape", groups, [("run", 0, 5, None, {})]))
+    legend = page.locator('[data-chart="power"] .legend')
+    assert legend.locator("> button").count() == 1 and legend.locator("details button").count() == 5
+    legend.locator("summary").click()
+    legend.locator("details button").first.click()
+    assert legend.locator("details[open] button[aria-pressed=true]").count() == 1
 
 
 def test_a_caveat_of_many_devices_is_one_line(show, folder):

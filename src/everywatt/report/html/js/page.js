@@ -106,7 +106,7 @@ everywatt.Page = class {
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : energy.sampling_only ? "sampling only" : ""));
+        element("p.about", {}, [energy.big.interval ? "95 % interval" : "", energy.sampling_only ? "sampling only" : ""].filter(Boolean).join(", ") + (energy.big.interval && !energy.big.spread.startsWith("(") ? ": " + energy.big.interval : "")));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Provenance", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
@@ -184,10 +184,13 @@ everywatt.Page = class {
 
   legend(chart, box) {
     const { element, swatch } = everywatt, theme = everywatt.theme();
-    box.replaceChildren(...chart.lines.map((line, i) => element("button.series", {
+    const buttons = chart.lines.map((line, i) => element("button.series", {
       type: "button", "aria-pressed": String(chart.shown[i]), title: line.about.channel,
       onclick: () => { chart.shown[i] = !chart.shown[i]; chart.draw(); this.legend(chart, box); },
-    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i }))));
+    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i })));
+    // What is hidden at first is one click away where it would fill lines.
+    const few = 3, later = buttons.filter((_, i) => !chart.lines[i].about.shown), folded = later.length > few ? later : [];
+    box.replaceChildren(...buttons.filter((one) => !folded.includes(one)), ...(folded.length ? [element("details", { open: box.querySelector("details[open]") !== null }, element("summary", {}, folded.length + " more"), folded)] : []));
     this.values(chart, box, null);
   }
 
@@ -277,7 +280,7 @@ everywatt.Page = class {
       name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(places[i]),
     })));
     return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
-      everywatt.pairs([["Clock of the chips minus clock of the meter", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
+      everywatt.pairs([["Chips' clock − meter's", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
   }
 
   owners(run) {
@@ -350,7 +353,7 @@ everywatt.Page = class {
     const { element, section, bars, table } = everywatt, found = this.report.comparison;
     const make = () => bars("Energy by run", found.rows.map((entry, i) => ({
       name: entry.name, about: [entry.energy.scope, entry.energy.pedigree, everywatt.partly(entry.energy)].filter(Boolean).join(" · "), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
-      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: this.colour(i),
+      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.shown.split(" ")[0] + "×" : ""), colour: this.colour(i),
     })));
     this.overlayBox = element("div.charts");
     return section("comparison", "Comparison", null,

@@ -71,6 +71,7 @@ everywatt.bars = function (label, rows) {
     bar.style.background = row.colour;
     if (row.low !== null && row.low !== undefined && row.value !== null) {
       whisker.style.left = share(row.low) + "%";
+      whisker.classList.toggle("open", row.low < 0); // it goes on below zero, where there is no track
       whisker.style.width = Math.max(0, share(row.high) - share(row.low)) + "%";
     } else whisker.hidden = true;
     return element("li", {},
