@@ -251,7 +251,6 @@ def test_a_batch_has_its_devices_its_use_and_what_went_wrong(open_page, pages):
     assert page.eval_on_selector_all("#batch .scatter tbody tr", "rows => rows.length") == 6
 
 
-@pytest.mark.xfail(strict=True, reason="an attempt on a lane can only be clicked")
 def test_an_attempt_on_a_lane_is_chosen_by_keyboard(open_page, pages):
     page = of(open_page, pages, "batch")
     page.focus(".cockpit .lanes .attempt[tabindex='0']", timeout=2000)

@@ -121,6 +121,13 @@ everywatt.pairs = function (pairs) {
   return element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text))));
 };
 
+// Where an arrow key leads among things in rows, each row from left to right; from one row to the next by their places.
+everywatt.neighbour = function (rows, here, key, left) {
+  const level = rows.findIndex((row) => row.includes(here)), row = rows[level], at = row.indexOf(here);
+  const near = (some) => some && (some.filter((one) => left(one) <= left(here) + 1e-9).pop() || some[0]);
+  return { ArrowRight: row[at + 1], ArrowLeft: row[at - 1], ArrowDown: near(rows[level + 1]), ArrowUp: near(rows[level - 1]) }[key];
+};
+
 // Turns the theme of the page: automatic, light, dark.
 everywatt.themeButton = function (changed) {
   const root = document.documentElement, label = () => "Theme: " + (root.dataset.theme || "automatic");
