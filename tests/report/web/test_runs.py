@@ -172,7 +172,6 @@ def test_an_address_that_is_not_there_is_a_page_with_a_way_back(home):
     assert web.get("/api/nothing").headers["content-type"].startswith("text/plain")
 
 
-@pytest.mark.xfail(strict=True, reason="a server counts a tape that the run's program went on without")
 def test_a_run_has_the_energy_that_load_gives_it(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
