@@ -7,7 +7,7 @@ from machines import Process, write_machine
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 import everywatt
-from everywatt.core.channels import Domain
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Point, Span
 from everywatt.footprint.carbon import Factors, Intensity
@@ -156,6 +156,20 @@ def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folde
     assert max(devices) == len(devices) - 1
     page = show(tape, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.xfail(strict=True, reason="six cores of a board share one colour and four dashes")
+def test_parts_of_a_board_can_be_told_apart(show, folder):
+    names = [*(f"jetson.cpu{n}" for n in range(6)), "jetson.gpu"]
+    channels = [Channel(f"{name}.utilisation", "%", Kind.GAUGE, "jetson", facts=Facts(window_s=0.0)) for name in names]
+    group = GroupInfo("test.jetson.use", "test", "jetson", tuple(channels))
+    ticks = [Row(at(t), at(t), at(t), tuple(float(n) for n in range(7))) for t in range(6)]
+    page = show(write_tape(folder / "board.tape", [(group, 1.0, ticks)], [("run", 0, 5, None, {})]))
+    styles = page.evaluate(
+        """() => { const chart = everywatt.page.made[0], theme = everywatt.theme();
+                   return chart.lines.map((_, i) => JSON.stringify([chart.colour(i, theme), chart.dash(i)])); }"""
+    )
+    assert len(styles) == 7 and len(set(styles)) == 7
 
 
 def test_lines_hidden_at_first_are_folded_where_they_are_many(show, folder):
