@@ -158,7 +158,6 @@ def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folde
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
-@pytest.mark.xfail(strict=True, reason="six cores of a board share one colour and four dashes")
 def test_parts_of_a_board_can_be_told_apart(show, folder):
     names = [*(f"jetson.cpu{n}" for n in range(6)), "jetson.gpu"]
     channels = [Channel(f"{name}.utilisation", "%", Kind.GAUGE, "jetson", facts=Facts(window_s=0.0)) for name in names]

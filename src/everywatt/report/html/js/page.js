@@ -84,13 +84,14 @@ everywatt.Page = class {
     await this.fillCharts(run);
   }
 
-  // The same device has the same colour in every chart of every run.
+  // The same device has the same colour in every chart of every run; so has a part of a board, such as `jetson.cpu0`.
   colours(run) {
     const linesOf = (one) => one.charts.flatMap((chart) => chart.lines), logged = linesOf(run).filter((line) => !line.device).map((line) => line.label);
-    const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).map((line) => line.device));
+    const part = ({ device, label }) => device && label.startsWith(device + ".") ? device + label.slice(device.length).split(" ")[0] : device;
+    const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).flatMap((line) => [line.device, part(line)]));
     this.placeOf = (device) => places.get(device);
     this.freePlace = places.size;
-    return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
+    return (line) => places.get(part(line)) ?? places.size + Math.max(0, logged.indexOf(line.label));
   }
 
   // The colour at a place of the palette, as the theme has it now.
