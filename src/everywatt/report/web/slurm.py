@@ -29,7 +29,7 @@ from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
-from everywatt.report.html.page import card
+from everywatt.report.html.page import card, framed
 from everywatt.report.html.site import FOOTER, month_cards
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
@@ -275,34 +275,18 @@ class SlurmPages:
         choices = _choices(words, "period", PERIODS, USUAL if place != "months" else "365d")
         times = f"<p>{choices}</p>" if place in PLACES and title == PLACES[place] and "month" not in words else ""
         links += [_link("Runs", "/")] if viewer.admin else []  # others are sent back to their jobs
-        text = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{html.escape(title)} · everywatt</title>
-<link rel="icon" type="image/svg+xml" href="/static/{ICON.rpartition("/")[2]}">
-<link rel="stylesheet" href="/static/page.css">
-<link rel="stylesheet" href="/static/serve.css">
-</head>
-<body>
-<a class="skip" href="#main">To the content</a>
+        heads = [
+            f'<link rel="icon" type="image/svg+xml" href="/static/{ICON.rpartition("/")[2]}">',
+            *(f'<link rel="stylesheet" href="/static/{name}.css">' for name in ("page", "serve")),
+        ]
+        top = f"""<a class="skip" href="#main">To the content</a>
 <header class="top served">
 <a class="brand" href="/slurm"><span class="mark"></span>everywatt</a>
 <nav class="places" aria-label="Pages">{"".join(links)}</nav>
 <div class="tools">{html.escape(who)}</div>
 <h1>{html.escape(title)}</h1>
-</header>
-<main class="run" id="main">
-{times}
-{content}
-{FOOTER}
-</main>
-</body>
-</html>
-"""
-        return Response(text, media_type=HTML)
+</header>"""
+        return Response(framed(title, heads, top, f"{times}\n{content}\n{FOOTER}"), media_type=HTML)
 
 
 def _words(request: Request, viewer: Viewer) -> dict[str, str]:
