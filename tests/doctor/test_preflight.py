@@ -37,6 +37,8 @@ def test_a_busy_card_whose_processes_are_not_shown_is_a_disturbance():
     }
     said = sentences(0.0, [{"pid": os.getpid(), "gpu": 3}], samples)
     assert said == ("gpu.0 was 50.0 % busy just before the start; the driver does not report by whom.",)
+    both = sentences(0.0, [], {"gpu.0.utilisation": 50.0, "gpu.1.utilisation": 100.0})
+    assert len(both) == 1 and both[0].startswith("gpu.0, gpu.1 were 50.0 % to 100 % busy just before")
 
 
 def stat(folder, busy, idle=0):

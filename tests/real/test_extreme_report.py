@@ -7,6 +7,7 @@ from machines import Process, write_machine
 from tapes import at, counter_group, gauge_group, rows, write_tape
 
 import everywatt
+from everywatt.core.channels import Channel, Domain, Facts, GroupInfo, Kind, Row
 from everywatt.core.clocks import NS, Anchor
 from everywatt.core.spans import Point, Span
 from everywatt.footprint.carbon import Factors, Intensity
@@ -98,11 +99,21 @@ def test_nothing_is_drawn_where_nothing_was_read(show, folder, period_s):
 def test_the_mean_of_a_window_is_that_of_the_observed_time(show, folder):
     page = show(with_a_gap(folder / "mean.tape"))
     headline = page.inner_text("#summary .figures")
-    assert "215.5 W" in headline and "mean 216 W" in page.inner_text(".readout")
+    assert "215.5 W" in headline and "mean 215.5 W" in page.inner_text(".readout"), "one figure for one window"
     page.evaluate("everywatt.page.view.set(8, 12)")
-    assert "mean 40" in page.inner_text(".readout"), "of the card there is nothing"
+    assert "mean 40" in page.inner_text(".readout") and "without gpu.0" in page.inner_text(".readout")
     page.click('[data-chart="power"] summary')
     assert page.inner_text('[data-chart="power"] tbody tr >> nth=5').split("\t")[1:] == ["40", "–"]
+
+
+@pytest.mark.parametrize(("period_s", "a", "b"), [(0.1, 2.9999, 6.0001), (0.002, 3.0011, 6.9)])
+def test_lines_cross_the_chart_without_a_hook_at_its_edges(show, folder, period_s, a, b):
+    page = show(with_a_gap(folder / f"edges{period_s}.tape", period_s=period_s, noise_w=5.0))
+    page.evaluate(f"everywatt.page.view.set({a}, {b})")
+    sliver = (b - a) / 4000  # a fourth of a pixel
+    for t in page.evaluate("everywatt.page.made[0].slices.map((slice) => Array.from(slice.t))"):
+        assert t[0] < a + sliver and t[-1] > b - sliver
+        assert t[1] > a + sliver and t[-2] < b - sliver, "a step that is no pixel wide"
 
 
 def test_a_gap_in_a_long_recording_adds_no_joules(show, folder):
@@ -145,6 +156,33 @@ def test_odd_names_are_text_that_fits_and_take_no_colour_of_a_device(show, folde
     assert max(devices) == len(devices) - 1
     page = show(tape, viewport=PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_parts_of_a_board_can_be_told_apart(show, folder):
+    names = [*(f"jetson.cpu{n}" for n in range(6)), "jetson.gpu"]
+    channels = [Channel(f"{name}.utilisation", "%", Kind.GAUGE, "jetson", facts=Facts(window_s=0.0)) for name in names]
+    group = GroupInfo("test.jetson.use", "test", "jetson", tuple(channels))
+    ticks = [Row(at(t), at(t), at(t), tuple(float(n) for n in range(7))) for t in range(6)]
+    page = show(write_tape(folder / "board.tape", [(group, 1.0, ticks)], [("run", 0, 5, None, {})]))
+    styles = page.evaluate(
+        """() => { const chart = everywatt.page.made[0], theme = everywatt.theme();
+                   return chart.lines.map((_, i) => JSON.stringify([chart.colour(i, theme), chart.dash(i)])); }"""
+    )
+    assert len(styles) == 7 and len(set(styles)) == 7
+
+
+def test_lines_hidden_at_first_are_folded_where_they_are_many(show, folder):
+    # Cores are inside of their package, so they are not in the total.
+    groups = [(counter_group("cpu.0", Domain.PACKAGE), 0.1, rows(lambda t: 50.0 * t, 0, 5, 0.1))]
+    groups += [
+        (counter_group(f"cpu.0.core{n}", Domain.CORE), 0.1, rows(lambda t: 5.0 * t, 0, 5, 0.1)) for n in range(5)
+    ]
+    page = show(write_tape(folder / "folded.tape", groups, [("run", 0, 5, None, {})]))
+    legend = page.locator('[data-chart="power"] .legend')
+    assert legend.locator("> button").count() == 1 and legend.locator("details button").count() == 5
+    legend.locator("summary").click()
+    legend.locator("details button").first.click()
+    assert legend.locator("details[open] button[aria-pressed=true]").count() == 1
 
 
 def test_a_caveat_of_many_devices_is_one_line(show, folder):

@@ -251,6 +251,22 @@ def test_a_batch_has_its_devices_its_use_and_what_went_wrong(open_page, pages):
     assert page.eval_on_selector_all("#batch .scatter tbody tr", "rows => rows.length") == 6
 
 
+def test_an_attempt_on_a_lane_is_chosen_by_keyboard(open_page, pages):
+    page = of(open_page, pages, "batch")
+    page.focus(".cockpit .lanes .attempt[tabindex='0']", timeout=2000)
+    first = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("ArrowRight")
+    second = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert first != second
+    page.keyboard.press("Enter")
+    assert page.inner_text(".item-detail h4").split()[0] == second.split(",")[0]
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == second, "one goes on from there"
+    page.keyboard.press("ArrowDown")
+    lane = "document.activeElement.closest('.lane-row').querySelector('.name').textContent"
+    assert page.evaluate(lane) == "gpu.1 · lane 1"
+    assert page.locator(".attempt[tabindex='0']").count() == 1, "one stop of the Tab key"
+
+
 def test_the_cockpit_of_a_batch_can_be_searched_sorted_and_opened(open_page, pages):
     page = of(open_page, pages, "batch")
     assert filled(page, "#batch .lane-row rect") == 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -437,14 +437,18 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
         empty_spool()
     # A path says where it is; settings, which may lie in files to be read, say where names are.
     home = home or (None if _is_path(run) else resolve().home)
-    path = find_run(run, existing_home(home))
+    return opened(find_run(run, existing_home(home)), _sealed)
+
+
+def opened(path: Path, open_tape: Callable[[Path], Tape]) -> Run:
+    """The run at a path, whose tapes this function opens. Raises TapeError or RunNotFound."""
     files = segments(path)
     if not files:
         raise RunNotFound(f"{path} contains no tape.", cure="everywatt list")
     tapes, failures = [], []
     for file in files:
         try:
-            tape = _opened(file)
+            tape = open_tape(file)
             tape.extent_ns()  # one that holds nothing at all, of a full disk say, tells nothing
             tapes.append(tape)
         except TapeError as error:
@@ -457,7 +461,7 @@ def load(run: str | Path = "last", *, home: Path | None = None) -> Run:
     return Run(path, kept or tapes, [str(error) for error in failures])
 
 
-def _opened(file: Path) -> Tape:
+def _sealed(file: Path) -> Tape:
     tape = Tape.open(file)
     if not tape.sealable or not at_rest(file):
         return tape

@@ -121,15 +121,24 @@ def sentences(
     others = [row for row in tenants if not row.get("gone") and row["pid"] != os.getpid()]
     if others:
         found.append(f"Other processes are on the GPUs: {who_is_there(others)}.")
-    told = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
+    busy: dict[str, float] = {}
+    with_processes = {f"gpu.{row['gpu']}" for row in tenants if not row.get("gone")}
     for name, value in samples.items():
         device, _, what = name.rpartition(".")
         single_cpu = device.rpartition(".")[2].startswith("cpu")  # these are in `cpu_share`
-        if what == "utilisation" and not single_cpu and (value or 0.0) > BUSY_GPU_PERCENT and device not in told:
-            busy = format_percent((value or 0.0) / 100)
-            found.append(f"{device} was {busy} busy just before the start; the driver does not report by whom.")
+        if (
+            what == "utilisation"
+            and not single_cpu
+            and (value or 0.0) > BUSY_GPU_PERCENT
+            and device not in with_processes
+        ):
+            busy[device] = (value or 0.0) / 100
         if name.endswith(".throttle") and (words := slowed_by(value or 0.0)):
             found.append(f"{name.removesuffix('.throttle')} is throttled: {words}.")
+    if busy:
+        ends = list(dict.fromkeys(map(format_percent, (min(busy.values()), max(busy.values())))))
+        were = f"{', '.join(busy)} {'was' if len(busy) == 1 else 'were'} {' to '.join(ends)} busy"
+        found.append(f"{were} just before the start; the driver does not report by whom.")
     if hot:
         found.append("The CPU is throttled by its temperature.")
     return tuple(found)

@@ -159,6 +159,7 @@ def test_carbon_is_there_only_where_it_was_asked_for(run):
     assert report_document([run])["runs"][0]["carbon"] is None
     found = report_document([run], factors=Factors(intensity=Intensity(100.0, "given")))["runs"][0]["carbon"]
     rows = {row["name"]: row for row in found["rows"]}
+    assert rows["energy"]["label"] == "Energy", "chips alone are not what a plug sees"
     assert rows["carbon"]["value"] == pytest.approx(run.energy().joules / 3.6e6 * 100.0)
     assert "cost" not in rows
 

@@ -61,6 +61,7 @@ def test_a_sweep_says_what_is_worth_choosing():
     data = trials_document(result, sweep=Sweep(result, choose(result.found)))
     assert data["kind"] == "sweep" and data["verdicts"][0] == "Recommended: B"
     assert data["verdicts"][1].startswith("B uses 20")
+    assert sum(line.startswith(data["verdicts"][1]) for line in data["verdicts"]) == 1
     assert [one["chosen"] for one in data["candidates"]] == [True, True, False]
 
 

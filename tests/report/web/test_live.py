@@ -163,7 +163,7 @@ def test_there_is_room_for_so_many_and_no_more():
 
 def test_points_and_snapshots_are_short():
     snapshot = FakeSource().poll()
-    assert point(snapshot)["devices"]["gpu.1"]["power"] == 101.0
+    assert {one["name"]: one["power_w"] for one in point(snapshot)["devices"]}["gpu.1"] == 101.0
     data = shortened(snapshot)
     assert data["energy"]["shown"] == "14.46 kJ ± 0.25" and data["owners"]["count"] == len(data["owners"]["entries"])
 

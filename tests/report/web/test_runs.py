@@ -8,6 +8,7 @@ from sites import EVIL_RUN, HOST, FakeSource, small_run, tree, write_home
 from starlette.testclient import TestClient
 from tapes import at, counter_group, rows, write_tape
 
+from everywatt.api.run import load
 from everywatt.core.clocks import Anchor
 from everywatt.core.errors import RunNotFound
 from everywatt.net.guard import Access
@@ -169,3 +170,18 @@ def test_an_address_that_is_not_there_is_a_page_with_a_way_back(home):
         assert answer.status_code == 404 and answer.headers["content-type"].startswith("text/html")
         assert "start.js" in answer.text and "nothing" not in answer.text
     assert web.get("/api/nothing").headers["content-type"].startswith("text/plain")
+
+
+def test_a_run_has_the_energy_that_load_gives_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, meta, watts in (("box-0001", {}, 40.0), ("box-0002", {"replaces": "box-0001.tape"}, 10.0)):
+        writer = TapeWriter(folder / f"{name}.tape", {"host": {"name": "box"}, "period_s": 0.1, **meta})
+        writer.anchor(Anchor(at(0), 1_700_000_000 * 10**9, at(0), 0))
+        group = writer.add_group(counter_group(), 0.1)
+        writer.append(group, rows(lambda t, watts=watts: watts * t, 0, 3, 0.1))
+        writer.flush()
+        writer.seal()
+    run = open_run(folder)
+    assert run.energy().joules == load(folder).energy().joules == pytest.approx(30.0)
+    assert [tape.path.name for tape in run.tapes] == ["box-0002.tape"]

@@ -90,6 +90,7 @@ def run_view(
         "energy": shown_energy(energy),
         "net": shown_energy(net),
         "baseline": idle,
+        "mean_shown": _mean(energy, run.duration_s),
         "figures": [*batch_figures(batch), *_figures(run, energy, net, idle, lines)],
         "causes": [plain(cause) for cause in causes(energy, run.duration_s)],
         "warnings": by_reason(warnings(run, energy, quality), devices := {line.label for line in lines}),
@@ -278,7 +279,7 @@ def _carbon(found: Footprint | None) -> dict[str, Any] | None:
         return None
     rows = []
     labels = {
-        "energy": "At the plug",
+        "energy": "Energy" if found.pue is None else "At the plug",
         "carbon": "Carbon",
         "carbon_varying": "Carbon, grid intensity over time",
         "cost": "Cost",

@@ -94,20 +94,29 @@ def _filled(title: str, scripts: Sequence[str], data: Mapping[str, Any], plain: 
 def still_page(title: str, content: str) -> str:
     """A whole file without scripts, in the look of the report."""
     style = asset("html/page.css")
+    heads = [
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy([style], []))}">',
+        f"<style>{style}</style>",
+    ]
+    brand = '<div class="brand"><span class="mark"></span>everywatt</div>'
+    return framed(title, heads, f'<header class="top">{brand}<h1>{html.escape(title)}</h1></header>', content)
+
+
+def framed(title: str, heads: Sequence[str], top: str, content: str) -> str:
+    """A whole page of HTML: what else its head has, what is above its content."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(policy([style], []))}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="everywatt">
 <title>{html.escape(title)} · everywatt</title>
-<style>{style}</style>
+{"".join(heads)}
 </head>
 <body>
-<header class="top"><div class="brand"><span class="mark"></span>everywatt</div><h1>{html.escape(title)}</h1></header>
-<main class="run">
+{top}
+<main class="run" id="main">
 {content}
 </main>
 </body>

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from everywatt.core.format import format_count, format_joules, format_money, format_quantity
+from everywatt.core.format import format_count, format_money, format_quantity
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, still_page
-from everywatt.slurm.schema import SUMMED
 from everywatt.slurm.site.figures import amount, cells, columns, nodes_covered, short
 from everywatt.slurm.site.monthly import Month
 
@@ -65,15 +64,17 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
         f'<span class="about">{html.escape(about)}</span></dd></div>'
         for name, value, about in figures
     )
-    nodes = {name: amount(month.nodes, name) for name in SUMMED if name in month.nodes}
-    proof = (
-        f'<p class="notes">Nodes drew {nodes["total_uj"]}: jobs {nodes["jobs_uj"]}, idle {nodes["idle_uj"]}, '
-        f"system {nodes['system_uj']}{nodes_covered(month.nodes)}.</p>"
-        if nodes
-        else ""
-    )
+    proof = nodes_line(month.nodes) if month.nodes else ""
     told = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
     return f'<dl class="figures">{cells}</dl>{proof}{told}'
+
+
+def nodes_line(nodes: Mapping[str, int]) -> str:
+    """What nodes drew, and its parts, which add up to it."""
+    if not nodes["total_uj"]:
+        return '<p class="notes">No node recorded energy in this period.</p>'
+    parts = ", ".join(f"{name} {amount(nodes, f'{name}_uj')}" for name in ("jobs", "idle", "system"))
+    return f'<p class="notes">Nodes drew {amount(nodes, "total_uj")}: {parts}{nodes_covered(nodes)}.</p>'
 
 
 def _days(month: Month) -> str:
@@ -81,7 +82,8 @@ def _days(month: Month) -> str:
     rows = month.groups["day"]
     if not rows:
         return "<p>No job ended in this period.</p>"
-    largest = max((row["energy_uj"] or 0 for row in rows), default=0) or 1
+    most = max(rows, key=lambda row: row["energy_uj"] or 0)
+    largest = most["energy_uj"] or 1
     step = WIDTH / len(month.days)
     places = {day.isoformat(): place for place, day in enumerate(month.days)}
     bars = []
@@ -105,7 +107,7 @@ def _days(month: Month) -> str:
     return (
         f'<svg viewBox="0 -20 {WIDTH} 180" width="100%" class="days" role="img" aria-label="Energy by day">'
         f'<path d="M0 130.5H{WIDTH}" class="axis" fill="none"/>'
-        f'<text x="0" y="8" font-size="9" class="tick most">{format_joules(largest / UJ)}</text>'
+        f'<text x="0" y="8" font-size="9" class="tick most">{html.escape(short(most))}</text>'
         f"{''.join(bars)}{marks}</svg>"
         f"<details><summary>Table of days</summary>{table}</details>"
     )
@@ -128,7 +130,7 @@ def _marks(days: Sequence[date]) -> list[tuple[int, str]]:
 
 def _group(by: str, month: Month, currency: str) -> str:
     rows = month.groups[by]
-    common = ("jobs", "time", "energy", "idle share", "waste")
+    common = ("energy", "jobs", "time", "idle share", "waste")  # energy where a phone shows it
     heads: list[str | Column] = [by, *columns(*common)]
     total = month.total
     carbon = [name for name in ("carbon_g", "carbon_varying_g") if total[name] is not None]
@@ -145,5 +147,5 @@ def _group(by: str, month: Month, currency: str) -> str:
 
 
 def _jobs(rows: Sequence[Mapping[str, Any]]) -> str:
-    heads = ("job", "user", "state", "time", "energy", "waste", "CPU", "GPU", "name")
+    heads = ("job", "user", "energy", "time", "state", "waste", "CPU", "GPU", "name")
     return table_html(Table.of(*columns(*heads), rows=[cells(row, heads) for row in rows]))

@@ -45,7 +45,8 @@ def trials_document(
         else:
             said.append(line.strip())
     if choice is not None:
-        said = [*([f"Recommended: {choice.best}"] if choice.best else []), choice.why, *said]
+        why = [] if any(line.startswith(choice.why) for line in said) else [choice.why]
+        said = [*([f"Recommended: {choice.best}"] if choice.best else []), *why, *said]
     data = {
         **made_now(),
         "command": shlex.join(command),

@@ -24,7 +24,7 @@ from everywatt.report.live.board import (
     Column,
     owner_name,
 )
-from everywatt.report.live.snapshot import Amount, DeviceNow, OwnerNow, Snapshot
+from everywatt.report.live.snapshot import DeviceNow, OwnerNow, Snapshot
 
 CSV_HEAD = (
     "time",
@@ -137,15 +137,11 @@ def tables(snapshot: Snapshot) -> list[Table]:
     found = [_table(DEVICE_COLUMNS, snapshot.devices, energy=lambda device: energy_text(device.energy))]
     if snapshot.owners is not None and snapshot.owners.refused is None:
         columns = (owner_name(LONGEST_LABEL), *OWNER_COLUMNS)
-        found.append(_table(columns, owners_of(snapshot), energy=_owner_energy))
+        found.append(_table(columns, owners_of(snapshot), energy=energy_text))
     found.append(_table(MODEL_COLUMNS, snapshot.models))
     if snapshot.work:
         found.append(_table(WORK_COLUMNS, snapshot.work))
     return [table for table in found if table.rows]
-
-
-def _owner_energy(owner: OwnerNow) -> str:
-    return energy_text(Amount(owner.joules, owner.low, owner.high))
 
 
 def _table(columns: Sequence[Column], rows: Iterable[Any], **other: Callable[[Any], str]) -> Table:
@@ -169,8 +165,8 @@ def owners_of(snapshot: Snapshot, most: int = MOST_OWNERS) -> list[OwnerNow]:
     return [replace(entry, label=show.cut(entry.label, LONGEST_LABEL)) for entry in entries]
 
 
-def energy_text(amount: Amount) -> str:
-    """`412.3 J ± 6.1`, or `-`."""
+def energy_text(amount: show.Figure) -> str:
+    """`412.3 J ± 6.1`, without the interval until the first is worked out; `-` where there is no energy."""
     if amount.joules is None:
         return show.NOTHING
     if amount.low is None or amount.high is None:

@@ -43,7 +43,7 @@ class DeviceNow:
     """One device.
 
     power_w         mean power since the snapshot before
-    averages_w      rolling averages over 1, 5 and 15 s
+    averages_w      exponential averages with time constants of 1, 5 and 15 s
     energy          since the recording began
     in_total        whether its joules are part of the total (a core is inside its package)
     throttled       whether power cap or heat hold it back

@@ -9,15 +9,15 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from everywatt.core.errors import EverywattError
-from everywatt.core.format import format_quantity
 from everywatt.core.jsonio import dumps
 from everywatt.net.guard import Message, Receive, Send
 from everywatt.report.live.board import per_token
+from everywatt.report.live.faces import energy_text
 from everywatt.report.live.snapshot import LiveSource, Snapshot
 
 INTERVAL_S: Final = 1.0
@@ -198,20 +198,14 @@ class Hubs:
         await asyncio.gather(*(hub.close() for hub in self._hubs.values()))
 
 
+CHARTED: Final = ("name", "power_w", "utilisation_pct", "temperature_c", "clock_mhz", "memory_bytes")
+
+
 def point(snapshot: Snapshot) -> dict[str, Any]:
-    """What a chart keeps of an instant: t is UTC in seconds."""
-    devices = {
-        device.name: {
-            "power": device.power_w,
-            "utilisation": device.utilisation_pct,
-            "temperature": device.temperature_c,
-            "clocks": device.clock_mhz,
-            "memory": device.memory_bytes,
-        }
-        for device in snapshot.devices
-    }
-    host = {"utilisation": snapshot.host.cpu_pct, "memory": snapshot.host.memory_bytes}
-    return {"t": snapshot.at_ns / 1e9, "power": snapshot.total_w, "devices": devices, "host": host}
+    """What charts keep of `shortened`: t is UTC in seconds."""
+    data = snapshot.to_dict()
+    devices = [{name: device[name] for name in CHARTED} for device in data["devices"]]
+    return {"t": snapshot.at_ns / 1e9, "power_w": snapshot.total_w, "devices": devices, "host": data["host"]}
 
 
 def seed(snapshot: Snapshot, interval_s: float) -> dict[str, Any]:
@@ -228,27 +222,19 @@ def shortened(snapshot: Snapshot) -> dict[str, Any]:
     """The snapshot as `monitor --json` has it, with words for energies, and the largest owners."""
     data = snapshot.to_dict()
     data["t"] = snapshot.at_ns / 1e9
-    for energy in (data["energy"], *(device["energy"] for device in data["devices"])):
-        energy["shown"] = _shown(energy)
+    for row, amount in [
+        (data, snapshot.total),
+        *zip(data["devices"], (d.energy for d in snapshot.devices), strict=True),
+    ]:
+        row["energy"]["shown"] = energy_text(amount)
     for row, model in zip(data.get("models", ()), snapshot.models, strict=False):
         row["shown"] = per_token(model)
-    owners = data.get("owners")
-    if owners:
-        owing = [entry for entry in owners["entries"] if entry["power_w"] or entry["joules"]]
-        owners["count"], owners["entries"] = len(owing), owing[:MOST_OWNERS]
-        for entry in owners["entries"]:
-            entry["shown"] = _shown(entry)
+    if snapshot.owners is not None:
+        owners = data["owners"]
+        owing = [entry for entry in snapshot.owners.entries if entry.power_w or entry.joules]
+        owners["count"] = len(owing)
+        owners["entries"] = [{**one.to_dict(), "shown": energy_text(one)} for one in owing[:MOST_OWNERS]]
     return data
-
-
-def _shown(energy: Mapping[str, Any]) -> str | None:
-    """`412.3 J ± 6.1`; without the interval until the first is worked out."""
-    joules, low, high = energy["joules"], energy["low"], energy["high"]
-    if joules is None:
-        return None
-    if low is None or high is None:
-        return format_quantity(joules, "J")
-    return format_quantity(joules, "J", joules - low, high - joules)
 
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from everywatt.api.power import power_line
-from everywatt.api.run import Run
-from everywatt.core.errors import EverywattError, RunNotFound, TapeError
+from everywatt.api.run import Run, opened
+from everywatt.core.errors import EverywattError, RunNotFound
 from everywatt.core.format import format_duration, format_energy
 from everywatt.core.jsonio import dumps, plain
 from everywatt.energy.sources import addable, sources
@@ -130,17 +130,7 @@ def is_live(listed: Listed) -> bool:
 
 def open_run(path: Path, *, verify: bool | None = None) -> Run:
     """The run, opened as it is. Raises TapeError or RunNotFound."""
-    tapes, failures = [], []
-    for file in segments(path):
-        try:
-            tape = Tape.open(file, verify=verify)
-            tape.extent_ns()
-            tapes.append(tape)
-        except TapeError as error:
-            failures.append(error)
-    if not tapes:
-        raise failures[0] if failures else RunNotFound(f"{path.name} contains no tape.")
-    return Run(path, tapes, [str(error) for error in failures])
+    return opened(path, lambda file: Tape.open(file, verify=verify))
 
 
 def close_run(run: Run) -> None:
@@ -259,10 +249,10 @@ class Documents:
 def write(paths: Sequence[Path], factors: Factors | None = None) -> bytes:
     """The report document over runs, as `everywatt report` puts it into its file."""
     runs: list[Run] = []
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as stack:
         for path in paths:
             run = open_run(path)
-            opened.callback(close_run, run)
+            stack.callback(close_run, run)
             runs.append(run)
         command = ["everywatt", "report", *(run.name for run in runs)]
         return dumps(report_document(runs, factors=factors, command=command)).encode("utf-8", "replace")

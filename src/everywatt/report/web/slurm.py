@@ -23,14 +23,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.format import format_duration, format_joules, format_percent
+from everywatt.core.format import format_duration, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
-from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
-from everywatt.report.html.page import card
-from everywatt.report.html.site import FOOTER, month_cards
+from everywatt.report.html.page import card, framed
+from everywatt.report.html.site import FOOTER, month_cards, nodes_line
 from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import (
@@ -39,7 +38,6 @@ from everywatt.slurm.site.figures import (
     columns,
     group_of,
     job_of,
-    nodes_covered,
     nodes_of,
     percent,
     short,
@@ -261,12 +259,7 @@ class SlurmPages:
     def _nodes_line(self, wanted: Wanted, viewer: Viewer) -> str:
         if not viewer.admin:
             return ""
-        drawn = node_sums(self.store, wanted.since_s, wanted.until_s)
-        if not drawn["total_uj"]:
-            return '<p class="notes">No node recorded energy in this period.</p>'
-        parts = ", ".join(f"{name} {format_joules(drawn[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        total = format_joules(drawn["total_uj"] / UJ)
-        return f'<p class="notes">Nodes in this period: {total} = {parts}{nodes_covered(drawn)}.</p>'
+        return nodes_line(node_sums(self.store, wanted.since_s, wanted.until_s))
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}
@@ -275,34 +268,18 @@ class SlurmPages:
         choices = _choices(words, "period", PERIODS, USUAL if place != "months" else "365d")
         times = f"<p>{choices}</p>" if place in PLACES and title == PLACES[place] and "month" not in words else ""
         links += [_link("Runs", "/")] if viewer.admin else []  # others are sent back to their jobs
-        text = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{html.escape(title)} · everywatt</title>
-<link rel="icon" type="image/svg+xml" href="/static/{ICON.rpartition("/")[2]}">
-<link rel="stylesheet" href="/static/page.css">
-<link rel="stylesheet" href="/static/serve.css">
-</head>
-<body>
-<a class="skip" href="#main">To the content</a>
+        heads = [
+            f'<link rel="icon" type="image/svg+xml" href="/static/{ICON.rpartition("/")[2]}">',
+            *(f'<link rel="stylesheet" href="/static/{name}.css">' for name in ("page", "serve")),
+        ]
+        top = f"""<a class="skip" href="#main">To the content</a>
 <header class="top served">
 <a class="brand" href="/slurm"><span class="mark"></span>everywatt</a>
 <nav class="places" aria-label="Pages">{"".join(links)}</nav>
 <div class="tools">{html.escape(who)}</div>
 <h1>{html.escape(title)}</h1>
-</header>
-<main class="run" id="main">
-{times}
-{content}
-{FOOTER}
-</main>
-</body>
-</html>
-"""
-        return Response(text, media_type=HTML)
+</header>"""
+        return Response(framed(title, heads, top, f"{times}\n{content}\n{FOOTER}"), media_type=HTML)
 
 
 def _words(request: Request, viewer: Viewer) -> dict[str, str]:

@@ -248,9 +248,10 @@ everywatt.Chart = class {
   // The values of the held stretch, or of the nearest point, under the pointer.
   at(x) {
     return this.slices.map((slice, k) => {
+      const held = this.lines[this.visible()[k]].held;
       let i = everywatt.place(slice.t, x);
-      if (i >= slice.t.length) return null;
-      if (!this.lines[this.visible()[k]].held && i > 0 && x - slice.t[i - 1] < slice.t[i] - x) i--;
+      if (i >= slice.t.length || held && i === 0) return null;
+      if (!held && i > 0 && x - slice.t[i - 1] < slice.t[i] - x) i--;
       return slice.mean[i] === null ? null : { t: slice.t[i], mean: slice.mean[i], low: slice.low[i], high: slice.high[i] };
     });
   }
@@ -305,16 +306,16 @@ everywatt.Chart = class {
     ctx.lineWidth = ratio;
     this.slices.forEach((slice, k) => {
       const i = this.visible()[k], colour = this.colour(i, theme);
-      const place = (t) => Math.round(u.valToPos(t, "x", true)), x = slice.t.map(place), start = place(this.lines[i].first);
+      const place = (t) => Math.round(u.valToPos(t, "x", true)), x = slice.t.map(place);
       const edges = { low: new Path2D(), high: new Path2D() }, shade = new Path2D();
       let any = false, joined = false, last = 0; // an edge goes on only where there was one just before
-      for (let j = 0; j < x.length; j++) {
+      for (let j = 1; j < x.length; j++) {
         if (slice.mean[j] === null || slice.low[j] === slice.high[j]) {
           if (joined) edges.high.lineTo(x[j - 1], last);
           joined = false;
           continue;
         }
-        const left = j ? x[j - 1] : start, top = u.valToPos(slice.high[j], "y", true), bottom = u.valToPos(slice.low[j], "y", true);
+        const left = x[j - 1], top = u.valToPos(slice.high[j], "y", true), bottom = u.valToPos(slice.low[j], "y", true);
         shade.rect(left, top, Math.max(x[j] - left, 1), bottom - top);
         for (const [edge, y] of [[edges.high, top], [edges.low, bottom]]) {
           if (!joined) edge.moveTo(left, bottom);

@@ -37,7 +37,7 @@ everywatt.Cockpit = class {
   // One row for each lane of a device, one bar for each attempt.
   lanes() {
     const { element, svg, seconds, swatch } = everywatt;
-    const bars = this.batch.items.flatMap((item) => item.attempts.filter((one) => one.window_s).map((one) => ({ item, one })));
+    const bars = this.batch.items.flatMap((item) => item.attempts.filter((one) => one.window_s).map((one) => ({ item, one }))).sort((a, b) => a.one.window_s[0] - b.one.window_s[0]);
     if (!bars.length) return [element("p.about", {}, "No attempt was recorded.")];
     const names = [...new Set(bars.map(({ one }) => one.device + " · lane " + one.lane))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
     const low = Math.min(...bars.map(({ one }) => one.window_s[0])), high = Math.max(...bars.map(({ one }) => one.window_s[1]));
@@ -46,19 +46,29 @@ everywatt.Cockpit = class {
       const mine = bars.filter(({ one }) => one.device + " · lane " + one.lane === name);
       const rects = mine.map(({ item, one }) => {
         const [a, b] = one.window_s;
-        const rect = svg("rect", { x: place(a).toFixed(2), y: 1, width: Math.max(0.8, place(b) - place(a) - 0.6).toFixed(2), height: 18, fill: this.colour(one.status), class: "attempt" },
-          svg("title", {}, item.id + ", attempt " + one.number + ": " + one.status + ", " + seconds(b - a, b - a) + (one.energy ? ", " + one.energy : "")));
+        const words = item.id + ", attempt " + one.number + ": " + one.status + ", " + seconds(b - a, b - a) + (one.energy ? ", " + one.energy : "");
+        const rect = svg("rect", { x: place(a).toFixed(2), y: 1, width: Math.max(0.8, place(b) - place(a) - 0.6).toFixed(2), height: 18, fill: this.colour(one.status), class: "attempt", role: "button", tabindex: one === bars[0].one ? 0 : -1, "aria-label": words }, svg("title", {}, words));
         rect.addEventListener("click", () => this.choose(item.id));
         return rect;
       });
       return element("div.lane-row", {}, element("span.name", {}, name),
-        svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", role: "img", "aria-label": name + ": " + mine.length + " attempts" }, rects),
+        svg("svg", { viewBox: "0 0 1000 20", preserveAspectRatio: "none", role: "group", "aria-label": name + ": " + mine.length + " attempts" }, rects),
         element("span.value", {}, mine.length + (mine.length === 1 ? " attempt" : " attempts")));
     });
     const statuses = [...new Set(bars.map(({ one }) => one.status))];
-    return [element("div.heat-map.lanes", { role: "group", "aria-label": "Attempts on each lane over time" }, rows,
-      element("p.about", {}, seconds(low, span) + " to " + seconds(high, span) + ". ", element("span.hint", {}, "Click an attempt, or an item in the table, for details.")),
+    return [element("div.heat-map.lanes", { role: "group", "aria-label": "Attempts on each lane over time", onkeydown: (event) => this.laneKey(event) }, rows,
+      element("p.about", {}, seconds(low, span) + " to " + seconds(high, span) + ". ", element("span.hint", {}, "Click an attempt, or an item in the table, for details; arrow keys move, Enter opens.")),
       element("ul.key", {}, statuses.map((status) => element("li", {}, swatch(this.colour(status)), status))))];
+  }
+
+  // One stop of the Tab key for all lanes; arrow keys go on from there.
+  laneKey(event) {
+    const here = event.target, rows = [...event.currentTarget.querySelectorAll("svg")].map((row) => [...row.querySelectorAll(".attempt")]);
+    const next = everywatt.neighbour(rows, here, event.key, (one) => Number(one.getAttribute("x")));
+    if (event.key === "Enter" || event.key === " ") here.dispatchEvent(new MouseEvent("click"));
+    else if (!next) return;
+    else { here.setAttribute("tabindex", -1); next.setAttribute("tabindex", 0); next.focus(); }
+    event.preventDefault();
   }
 
   found() {

@@ -58,12 +58,9 @@ everywatt.drawFlame = function (box, flame, path, draw, focus, colour) {
 };
 
 everywatt.flameKey = function (event, box, path, draw) {
-  const buttons = [...box.querySelectorAll("button.flame")], here = event.currentTarget, top = here.style.top;
-  const row = buttons.filter((one) => one.style.top === top), at = row.indexOf(here);
-  const levels = [...new Set(buttons.map((one) => one.style.top))], level = levels.indexOf(top);
-  const over = (one) => parseFloat(one.style.left) <= parseFloat(here.style.left) + 1e-9;
-  const near = (k) => { const some = buttons.filter((one) => one.style.top === levels[level + k]); return some.filter(over).pop() || some[0]; };
+  const buttons = [...box.querySelectorAll("button.flame")], levels = [...new Set(buttons.map((one) => one.style.top))];
+  const rows = levels.map((level) => buttons.filter((one) => one.style.top === level));
+  const next = everywatt.neighbour(rows, event.currentTarget, event.key, (one) => parseFloat(one.style.left));
   if (event.key === "Escape" && path.length) draw(path.slice(0, -1), true);
-  const next = { ArrowRight: row[at + 1], ArrowLeft: row[at - 1], ArrowDown: near(1), ArrowUp: near(-1) }[event.key];
   if (next) { next.focus(); event.preventDefault(); }
 };

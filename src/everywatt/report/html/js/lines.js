@@ -44,30 +44,35 @@ everywatt.Line = class {
   // Where the stretch of tick or bucket i begins.
   start(i) { return i === 0 ? this.first : this.t[i - 1]; }
 
-  // {t, low, high, mean, exact} between a and b, in about `most` points or fewer.
+  // {t, low, high, mean, exact} between a and b, in about `most` points or fewer. The first point of a held line is where
+  // its first stretch begins. What is no pixel wide at an edge is left out: it would only bend the line there.
   between(a, b, most) {
-    const from = Math.max(0, everywatt.place(this.t, a) - 1);
-    const to = Math.min(this.t.length - 1, everywatt.place(this.t, b));
+    const sliver = (b - a) / 4000;
+    const from = Math.max(0, everywatt.place(this.t, a + sliver) - (this.held ? 0 : 1));
+    const to = Math.min(this.t.length - 1, everywatt.place(this.t, b - sliver));
     const count = to - from + 1;
     const out = { t: [], low: [], high: [], mean: [], exact: this.exact && count <= most };
     if (count <= 0) return out;
-    if (this.exact || count > most) {
-      this.grouped(out, from, to, Math.max(1, Math.ceil(count / most)));
-      return out;
-    }
+    if (this.exact || count > most) this.grouped(out, from, to, Math.max(1, Math.ceil(count / most)));
+    else this.opened(out, from, to, a, b, most);
+    const first = this.start(from);
+    if (this.held && first < out.t[0]) for (const [name, value] of [["t", first], ...["low", "high", "mean"].map((one) => [one, out[one][0]])]) out[name].unshift(value);
+    return out;
+  }
+
+  // Buckets, with every tick of those that have them where these fit on the screen.
+  opened(out, from, to, a, b, most) {
     let whole = 0;
     for (let i = from; i <= to; i++) if (this.parts.has(i)) whole += this.parts.get(i)[1] - this.parts.get(i)[0];
-    const open = whole <= 4 * most;
-    out.exact = open;
+    out.exact = whole <= 4 * most;
+    const open = out.exact;
     for (let i = from; i <= to; i++) {
-      const within = this.t[i] >= a && this.start(i) <= b;
       if (open && this.parts.has(i)) this.open(out, i);
       else {
         this.push(out, this.t[i], this.low[i], this.high[i], this.mean[i]);
-        if (within) out.exact = false;
+        if (this.t[i] >= a && this.start(i) <= b) out.exact = false;
       }
     }
-    return out;
   }
 
   push(out, t, low, high, mean) {

@@ -84,13 +84,14 @@ everywatt.Page = class {
     await this.fillCharts(run);
   }
 
-  // The same device has the same colour in every chart of every run.
+  // The same device has the same colour in every chart of every run; so has a part of a board, such as `jetson.cpu0`.
   colours(run) {
     const linesOf = (one) => one.charts.flatMap((chart) => chart.lines), logged = linesOf(run).filter((line) => !line.device).map((line) => line.label);
-    const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).map((line) => line.device));
+    const part = ({ device, label }) => device && label.startsWith(device + ".") ? device + label.slice(device.length).split(" ")[0] : device;
+    const places = everywatt.devicePlaces(this.report.runs.flatMap(linesOf).filter((line) => line.device).flatMap((line) => [line.device, part(line)]));
     this.placeOf = (device) => places.get(device);
     this.freePlace = places.size;
-    return (line) => places.get(line.device) ?? places.size + Math.max(0, logged.indexOf(line.label));
+    return (line) => places.get(part(line)) ?? places.size + Math.max(0, logged.indexOf(line.label));
   }
 
   // The colour at a place of the palette, as the theme has it now.
@@ -106,7 +107,7 @@ everywatt.Page = class {
       ? element("div.big", {}, element("span.refused", {}, "no energy"), element("p", {}, energy.refused))
       : element("div.big", {},
         element("p.figure", {}, element("span.value", {}, energy.big.value), element("span.unit", {}, energy.big.unit), element("span.spread", {}, energy.big.spread)),
-        element("p.about", {}, energy.big.interval ? (energy.sampling_only ? "95 % interval, sampling only: " : "95 % interval: ") + energy.big.interval : energy.sampling_only ? "sampling only" : ""));
+        element("p.about", {}, [energy.big.interval ? "95 % interval" : "", energy.sampling_only ? "sampling only" : ""].filter(Boolean).join(", ") + (energy.big.interval && !energy.big.spread.startsWith("(") ? ": " + energy.big.interval : "")));
     const chips = refused ? null : element("dl.chips", {},
       this.chip("Scope", energy.scope, "what the joules cover"),
       this.chip("Provenance", energy.pedigree, energy.pedigree.includes("modelled") ? "estimated, not measured" : "how they were obtained", energy.pedigree.includes("modelled")),
@@ -184,10 +185,13 @@ everywatt.Page = class {
 
   legend(chart, box) {
     const { element, swatch } = everywatt, theme = everywatt.theme();
-    box.replaceChildren(...chart.lines.map((line, i) => element("button.series", {
+    const buttons = chart.lines.map((line, i) => element("button.series", {
       type: "button", "aria-pressed": String(chart.shown[i]), title: line.about.channel,
       onclick: () => { chart.shown[i] = !chart.shown[i]; chart.draw(); this.legend(chart, box); },
-    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i }))));
+    }, swatch(chart.colour(i, theme), chart.dash(i).length > 0), line.about.label, element("span.value", { "data-line": i })));
+    // What is hidden at first is one click away where it would fill lines.
+    const few = 3, later = buttons.filter((_, i) => !chart.lines[i].about.shown), folded = later.length > few ? later : [];
+    box.replaceChildren(...buttons.filter((one) => !folded.includes(one)), ...(folded.length ? [element("details", { open: box.querySelector("details[open]") !== null }, element("summary", {}, folded.length + " more"), folded)] : []));
     this.values(chart, box, null);
   }
 
@@ -235,7 +239,9 @@ everywatt.Page = class {
     const rest = known && span - run.duration_s > 0.01 * span ? " without " + everywatt.number(span - run.duration_s, "s") + " between its parts" : "";
     const figure = element("span", { "data-figure": known ? "exact" : "about" }, known ? known + rest : "about " + everywatt.rounded(joules, "J", run.energy));
     const means = counted.map((line) => line.meanOf(a, b)).filter((mean) => mean !== null);
-    if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure);
+    const unread = counted.filter((line) => line.meanOf(a, b) === null).map((line) => line.about.label);
+    if (known && run.mean_shown) words.push("mean " + run.mean_shown, figure);
+    else if (means.length) words.push("mean " + everywatt.rounded(means.reduce((sum, mean) => sum + mean, 0), "W", run.energy), figure, ...(unread.length ? ["without " + unread.join(", ") + ", which was not read here"] : []));
     else if (counted.length) words.push("nothing was read");
     if (means.length && !known) this.exactly(run, a, b, figure);
     const command = "everywatt show " + run.name + " --between " + a.toFixed(6) + " " + b.toFixed(6);
@@ -275,7 +281,7 @@ everywatt.Page = class {
       name, about, value: energy.joules, low: energy.low, high: energy.high, shown: energy.shown, colour: this.colour(places[i]),
     })));
     return section("wall", "Wall and chips", "Only the meter sees fans, disks, memory, voltage regulators and the power supply.", this.themed(make),
-      everywatt.pairs([["Clock of the chips minus clock of the meter", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
+      everywatt.pairs([["Chips' clock − meter's", found.clock], ["Overhead", found.overhead || "not fitted: too little time, or the chips' power hardly varied"]]));
   }
 
   owners(run) {
@@ -348,7 +354,7 @@ everywatt.Page = class {
     const { element, section, bars, table } = everywatt, found = this.report.comparison;
     const make = () => bars("Energy by run", found.rows.map((entry, i) => ({
       name: entry.name, about: [entry.energy.scope, entry.energy.pedigree, everywatt.partly(entry.energy)].filter(Boolean).join(" · "), value: entry.energy.joules, low: entry.energy.low, high: entry.energy.high,
-      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.value.toFixed(3) + "×" : ""), colour: this.colour(i),
+      shown: entry.energy.shown + (entry.ratio ? " · " + entry.ratio.shown.split(" ")[0] + "×" : ""), colour: this.colour(i),
     })));
     this.overlayBox = element("div.charts");
     return section("comparison", "Comparison", null,

@@ -71,6 +71,7 @@ everywatt.bars = function (label, rows) {
     bar.style.background = row.colour;
     if (row.low !== null && row.low !== undefined && row.value !== null) {
       whisker.style.left = share(row.low) + "%";
+      whisker.classList.toggle("open", row.low < 0); // it goes on below zero, where there is no track
       whisker.style.width = Math.max(0, share(row.high) - share(row.low)) + "%";
     } else whisker.hidden = true;
     return element("li", {},
@@ -118,6 +119,13 @@ everywatt.svg = function (tag, attributes, ...children) {
 everywatt.pairs = function (pairs) {
   const { element } = everywatt;
   return element("dl.pairs", {}, pairs.map(([label, text]) => element("div", {}, element("dt", {}, label), element("dd", {}, text))));
+};
+
+// Where an arrow key leads among things in rows, each row from left to right; from one row to the next by their places.
+everywatt.neighbour = function (rows, here, key, left) {
+  const level = rows.findIndex((row) => row.includes(here)), row = rows[level], at = row.indexOf(here);
+  const near = (some) => some && (some.filter((one) => left(one) <= left(here) + 1e-9).pop() || some[0]);
+  return { ArrowRight: row[at + 1], ArrowLeft: row[at - 1], ArrowDown: near(rows[level + 1]), ArrowUp: near(rows[level - 1]) }[key];
 };
 
 // Turns the theme of the page: automatic, light, dark.

@@ -78,7 +78,7 @@ everywatt.TrialsPage = class extends everywatt.Page {
     return section("ratios", "Ratios to " + this.report.first, "From paired trials. The line at 1 means no difference. The gain of a sensor cancels in ratios of energy, its offset does not; its offset cancels above idle.",
       this.themed(make),
       everywatt.element("details", {}, everywatt.element("summary", {}, "Table of ratios"),
-        table("Ratios", ["", "Of", "Ratio", "95 % interval", "Pairs", "Verdict"], found.map((one) => [one.label, one.what, one.value.toFixed(4), one.low === null ? "too few trials" : one.low.toFixed(4) + " … " + (one.high === null ? "∞" : one.high.toFixed(4)), String(one.trials), one.verdict]), [2, 3, 4])));
+        table("Ratios", ["", "Of", "Ratio (95 % interval)", "Pairs", "Verdict"], found.map((one) => [one.label, one.what, one.shown, String(one.trials), one.verdict]), [2, 3])));
   }
 
   // Trials in the order in which they ran: who came when, and what each took.

@@ -54,13 +54,13 @@ everywatt.LiveChart = class extends everywatt.Chart {
 
 everywatt.clockTime = (t) => new Date(t * 1000).toLocaleTimeString("en-GB");
 
-// What a live view draws, in which unit, and how its numbers become that.
+// What a live view draws of a device, in which unit, and how its numbers become that.
 everywatt.liveCharts = [
-  { id: "power", title: "Power", unit: "W", scale: 1 },
-  { id: "utilisation", title: "Utilisation", unit: "%", scale: 1 },
-  { id: "temperature", title: "Temperature", unit: "°C", scale: 1 },
-  { id: "clocks", title: "Clocks", unit: "MHz", scale: 1 },
-  { id: "memory", title: "Memory", unit: "GiB", scale: 1 / 2 ** 30 },
+  { id: "power", key: "power_w", title: "Power", unit: "W", scale: 1 },
+  { id: "utilisation", key: "utilisation_pct", title: "Utilisation", unit: "%", scale: 1 },
+  { id: "temperature", key: "temperature_c", title: "Temperature", unit: "°C", scale: 1 },
+  { id: "clocks", key: "clock_mhz", title: "Clocks", unit: "MHz", scale: 1 },
+  { id: "memory", key: "memory_bytes", title: "Memory", unit: "GiB", scale: 1 / 2 ** 30 },
 ];
 
 // It draws and tabulates as the report does.
@@ -168,14 +168,15 @@ everywatt.Board = class extends everywatt.Page {
     return this.lines.get(key);
   }
 
-  add({ t: utc, power, devices, host }) {
+  add({ t: utc, power_w: power, devices, host }) {
     const t = utc - this.origin;
     this.line("power", "total").add(t, power);
     // A machine without a power sensor has one device of the same name, with an estimate.
-    const all = { ...devices, host: { utilisation: host.utilisation, memory: host.memory, ...devices.host } };
-    for (const { id, scale } of everywatt.liveCharts) {
+    const all = Object.fromEntries(devices.map((device) => [device.name, device]));
+    all.host = { utilisation_pct: host.cpu_pct, memory_bytes: host.memory_bytes, ...all.host };
+    for (const { id, key, scale } of everywatt.liveCharts) {
       for (const [name, values] of Object.entries(all)) {
-        const value = values[id];
+        const value = values[key];
         if (value !== null && value !== undefined || this.lines.has(id + " " + name)) this.line(id, name).add(t, value === null || value === undefined ? null : value * scale);
       }
     }
@@ -185,9 +186,7 @@ everywatt.Board = class extends everywatt.Page {
 
   take(snapshot) {
     this.origin ??= snapshot.t;
-    const devices = {};
-    for (const device of snapshot.devices) devices[device.name] = { power: device.power_w, utilisation: device.utilisation_pct, temperature: device.temperature_c, clocks: device.clock_mhz, memory: device.memory_bytes };
-    this.add({ t: snapshot.t, power: snapshot.power_w, devices, host: { utilisation: snapshot.host.cpu_pct, memory: snapshot.host.memory_bytes } });
+    this.add(snapshot);
     this.snapshot = snapshot;
     this.state.textContent = "";
     if (!this.paused) this.draw();
@@ -223,7 +222,7 @@ everywatt.Board = class extends everywatt.Page {
         element("dl.chips", {}, energy.scope ? this.chip("Scope", energy.scope, "what the watts cover") : null, energy.pedigree ? this.chip("Provenance", energy.pedigree, "how they were obtained", energy.pedigree.includes("modelled")) : null)),
       element("dl.figures", {},
         figure("Energy", energy.joules === null ? "–" : everywatt.withSpread(energy.shown), energy.refused || this.words.since + " " + this.began()),
-        figure("Averages", everywatt.alike(["1s", "5s", "15s"].map((name) => averages[name])) + " W", "over 1, 5 and 15 s"),
+        figure("Averages", everywatt.alike(["1s", "5s", "15s"].map((name) => averages[name])) + " W", "time constants of 1, 5 and 15 s"),
         now.host.cpu_pct === null ? null : figure("CPU", everywatt.percent(now.host.cpu_pct / 100), "of all CPUs"),
         now.host.memory_bytes === null ? null : figure("Memory", everywatt.bytesOf(now.host.memory_bytes), now.host.memory_total_bytes ? "of " + everywatt.bytesOf(now.host.memory_total_bytes) : "in use")));
     this.notes.replaceChildren(...(now.notes.length ? [element("div.warnings", { role: "note" }, element("h3", {}, "Caveats"), element("ul", {}, now.notes.map((text) => element("li", {}, text))))] : []));
