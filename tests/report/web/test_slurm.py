@@ -97,7 +97,8 @@ def test_pages_are_guarded_and_hold_text_only(open_: TestClient, path: str) -> N
 def test_what_an_administrator_sees(behind: TestClient) -> None:
     text = behind.get("/slurm?period=30d", headers=as_user("root")).text
     assert "root (administrator)" in text and "3.60 MJ ± 0.36" in text and "/slurm/job/3_4" in text
-    assert "Nodes in this period: 11.60 MJ = jobs 6.600 MJ, idle 3.500 MJ, system 1.500 MJ." in text
+    assert "Nodes in this period: 11.60 MJ (11.25 … 11.95) = " in text
+    assert "jobs 6.60 MJ (6.40 … 6.80), idle 3.50 MJ (3.39 … 3.61), system 1.50 MJ (1.45 … 1.55)." in text
     assert "ada" in behind.get("/slurm/users", headers=as_user("root")).text
     assert "&lt;script&gt;" in text
     assert "/slurm/month/2026-11" in behind.get("/slurm/months", headers=as_user("root")).text

@@ -12,8 +12,7 @@ from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, still_page
-from everywatt.slurm.schema import SUMMED
-from everywatt.slurm.site.figures import amount, cells, columns, nodes_covered, short
+from everywatt.slurm.site.figures import amount, balance, cells, columns, short
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
@@ -65,13 +64,8 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
         f'<span class="about">{html.escape(about)}</span></dd></div>'
         for name, value, about in figures
     )
-    nodes = {name: amount(month.nodes, name) for name in SUMMED if name in month.nodes}
-    proof = (
-        f'<p class="notes">Nodes drew {nodes["total_uj"]}: jobs {nodes["jobs_uj"]}, idle {nodes["idle_uj"]}, '
-        f"system {nodes['system_uj']}{nodes_covered(month.nodes)}.</p>"
-        if nodes
-        else ""
-    )
+    drawn = month.nodes and month.nodes["total_uj"]
+    proof = f'<p class="notes">Nodes drew {balance(month.nodes)}.</p>' if drawn else ""
     told = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
     return f'<dl class="figures">{cells}</dl>{proof}{told}'
 

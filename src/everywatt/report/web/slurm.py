@@ -23,11 +23,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from everywatt.core.errors import EverywattError, UsageError
-from everywatt.core.format import format_duration, format_joules, format_percent
+from everywatt.core.format import format_duration, format_percent
 from everywatt.core.jsonio import document, dumps
 from everywatt.core.tables import Table
 from everywatt.footprint.carbon import Factors
-from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card
 from everywatt.report.html.site import FOOTER, month_cards
@@ -35,11 +34,11 @@ from everywatt.report.web.assets import ICON
 from everywatt.slurm.site.detail import Detail, find, hints
 from everywatt.slurm.site.figures import (
     amount,
+    balance,
     cells,
     columns,
     group_of,
     job_of,
-    nodes_covered,
     nodes_of,
     percent,
     short,
@@ -256,17 +255,17 @@ class SlurmPages:
 
     def _nodes(self, wanted: Wanted, viewer: Viewer) -> dict[str, Any]:
         """What nodes drew in all is told to administrators: it is of everyone's jobs."""
-        return {"nodes": nodes_of(node_sums(self.store, wanted.since_s, wanted.until_s))} if viewer.admin else {}
+        if not viewer.admin:
+            return {}
+        return {"nodes": nodes_of(node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node))}
 
     def _nodes_line(self, wanted: Wanted, viewer: Viewer) -> str:
         if not viewer.admin:
             return ""
-        drawn = node_sums(self.store, wanted.since_s, wanted.until_s)
+        drawn = node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node)
         if not drawn["total_uj"]:
             return '<p class="notes">No node recorded energy in this period.</p>'
-        parts = ", ".join(f"{name} {format_joules(drawn[f'{name}_uj'] / UJ)}" for name in ("jobs", "idle", "system"))
-        total = format_joules(drawn["total_uj"] / UJ)
-        return f'<p class="notes">Nodes in this period: {total} = {parts}{nodes_covered(drawn)}.</p>'
+        return f'<p class="notes">{wanted.node or "Nodes"} in this period: {balance(drawn)}.</p>'
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}
