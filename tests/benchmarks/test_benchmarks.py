@@ -148,7 +148,6 @@ def test_attribution_of_a_folder_of_recordings(tmp_path):
         ),
         pytest.param(
             [1, 1.5, 2, 6], "a,a_threads,b,b_threads,package_w", ["one,1.5,two,2,55"], "hold 100", id="capped",
-            marks=pytest.mark.xfail(strict=True, reason="threads were read as whole numbers"),
         ),
         pytest.param(range(1, 7), "a,a_threads,b,b_threads,package_w", ["x,1,two,3,59"], "no programs", id="unknown"),
     ],
