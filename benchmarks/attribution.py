@@ -4,9 +4,9 @@
 
 FOLDER has one folder for each machine, here or in `evidence/attribution_truth`, with `alone.csv` and `together.csv`:
 package watts of programs by threads, alone (`program`, `threads`, `package_w`) and together (`a`, `a_threads`, `b`,
-`b_threads`, perhaps `c` …, `package_w`). A group that is capped has as many threads as it may use CPUs (`1.5`). `with_HT`
-in the folder's name says that two threads share a core. If known, there are the cycles of each and what Scaphandre and
-PowerAPI charged it
+`b_threads`, perhaps `c` …, `package_w`). A group that is capped has as many threads as it may use CPUs (`1.5`).
+`with_HT` in the folder's name says that two threads share a core. If known, there are the cycles of each and what
+Scaphandre and PowerAPI charged it
 (davidson-consulting/software-energy-model-evaluation). For each pair a tape is written, with the CPU time
 that its threads had, and `Run.ledger` is asked. The truth of a share is
 (alone_a − wake) / (alone_a + alone_b − 2·wake): waking the package costs the same whoever does it.
