@@ -418,7 +418,7 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
 
 def _are_edges(at_ns: Ints, edges: Ints) -> npt.NDArray[np.bool_]:
     """Which instants are among the edges, of which there are some, in order."""
-    return edges[np.minimum(np.searchsorted(edges, at_ns), len(edges) - 1)] == at_ns
+    return np.asarray(edges[np.minimum(np.searchsorted(edges, at_ns), len(edges) - 1)] == at_ns, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
