@@ -4,7 +4,9 @@
 
 FOLDER has one folder for each machine, here or in `evidence/attribution_truth`, with `alone.csv` and `together.csv`:
 package watts of programs by threads, alone (`program`, `threads`, `package_w`) and together (`a`, `a_threads`, `b`,
-`b_threads`, perhaps `c` …, `package_w`), if known with the cycles of each and what Scaphandre and PowerAPI charged it
+`b_threads`, perhaps `c` …, `package_w`). A group that is capped has as many threads as it may use CPUs (`1.5`).
+`with_HT` in the folder's name says that two threads share a core. If known, there are the cycles of each and what
+Scaphandre and PowerAPI charged it
 (davidson-consulting/software-energy-model-evaluation). For each pair a tape is written, with the CPU time
 that its threads had, and `Run.ledger` is asked. The truth of a share is
 (alone_a − wake) / (alone_a + alone_b − 2·wake): waking the package costs the same whoever does it.
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import statistics
 import string
 import tempfile
@@ -57,7 +60,7 @@ class Machine:
     threads_per_core: int
     idle_w: float
     wake_w: float
-    alone_w: Mapping[tuple[str, int], float]
+    alone_w: Mapping[tuple[str, float], float]
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,9 @@ def read_machine(folder: Path) -> Machine | None:
     with (folder / "alone.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if np.isfinite(watts := _number(row, "package_w")):
-                alone[row["program"], int(row["threads"])] = watts
+                alone[row["program"], float(row["threads"])] = watts
     idle_w = alone.pop(("idle", 0), None)
-    cpus = max((threads for _, threads in alone), default=0)
+    cpus = math.ceil(max((threads for _, threads in alone), default=0.0))
     # Power rises in proportion to threads while there are few: where those lines begin is the package awake.
     few = max(cpus // 8, 6)
     begins = []
@@ -126,7 +129,7 @@ def pairs(folder: Path, machine: Machine) -> Iterator[Pair]:
     with (folder / "together.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             sides = [side for side in string.ascii_lowercase if row.get(side) and row.get(f"{side}_threads")]
-            together = [(row[side], int(row[f"{side}_threads"])) for side in sides]
+            together = [(row[side], float(row[f"{side}_threads"])) for side in sides]
             above = [machine.alone_w[one] - machine.wake_w for one in together if one in machine.alone_w]
             package_w = _number(row, "package_w")
             if len(above) < max(len(sides), 2) or min(above) <= 0 or not np.isfinite(package_w):

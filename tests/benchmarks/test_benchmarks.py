@@ -146,6 +146,9 @@ def test_attribution_of_a_folder_of_recordings(tmp_path):
             range(1, 7), "a,a_threads,b,b_threads,package_w,a_cycles,b_cycles",
             ["one,1,two,3,,1,3", "one,2,two,2,59,,"], "hold 100", id="blanks",
         ),
+        pytest.param(
+            [1, 1.5, 2, 6], "a,a_threads,b,b_threads,package_w", ["one,1.5,two,2,55"], "hold 100", id="capped",
+        ),
         pytest.param(range(1, 7), "a,a_threads,b,b_threads,package_w", ["x,1,two,3,59"], "no programs", id="unknown"),
     ],
 )  # fmt: skip

@@ -106,7 +106,7 @@ def short_label(entry: Entry) -> str:
     return (label if len(label) <= room else f"{label[: room - 1]}…") + end
 
 
-class _Amount(NamedTuple):
+class Amount(NamedTuple):
     """`2.9391`, `MJ`, and both ends of the 95 % interval in that unit, which they name where it is not the total's."""
 
     number: str
@@ -114,7 +114,7 @@ class _Amount(NamedTuple):
     ends: str
 
 
-def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[_Amount]:
+def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[Amount]:
     """The amount of each group and, last, of all: in one unit with one number of decimals, so that they add up.
 
     They have one digit more than the interval of their sum leaves it. An amount of which less than two digits would be
@@ -123,22 +123,23 @@ def _amounts(groups: Sequence[Sequence[Entry]], budget: Budget) -> list[_Amount]
     amounts_uj, energies = [_microjoules(group) for group in groups], [_energy(group) for group in groups]
     whole_uj = sum(amounts_uj)
     whole = Energy(whole_uj / UJ, budget)
-    scale = _scale(whole, 3)
+    scale = scale_of(whole.value, max(budget.sides()), 3)
     own = {
         place: found
         for place, (energy, uj) in enumerate(zip(energies, amounts_uj, strict=True))
         if 0 < uj / scale.step_uj < LEGIBLE and (found := _own_scale(energy, scale)) is not None
     }
-    steps = iter(_steps([uj for place, uj in enumerate(amounts_uj) if place not in own], scale))
+    steps = iter(steps_of([uj for place, uj in enumerate(amounts_uj) if place not in own], scale))
     amounts = []
     for place, (energy, uj) in enumerate(zip(energies, amounts_uj, strict=True)):
         mine = own.get(place, scale)
-        amount = mine.amount(round(uj / mine.step_uj) if place in own else next(steps), energy)
+        count = round(uj / mine.step_uj) if place in own else next(steps)
+        amount = mine.amount(count, energy.low, energy.high)
         amounts.append(amount._replace(ends=f"{amount.ends} {mine.unit}") if place in own and amount.ends else amount)
-    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole)]
+    return [*amounts, scale.amount(round(whole_uj / scale.step_uj), whole.low, whole.high)]
 
 
-class _Scale(NamedTuple):
+class Scale(NamedTuple):
     """A unit and the decimals that are printed in it."""
 
     factor: float
@@ -149,33 +150,33 @@ class _Scale(NamedTuple):
     def step_uj(self) -> float:
         return self.factor * UJ / 10.0**self.decimals
 
-    def amount(self, steps: int, energy: Energy) -> _Amount:
+    def amount(self, steps: int, low_j: float | None, high_j: float | None) -> Amount:
         """So many steps of the last digit, with the interval of the amount, rounded outwards."""
-        low, high = ((end or 0.0) * UJ / self.step_uj for end in (energy.low, energy.high))
+        low, high = ((end or 0.0) * UJ / self.step_uj for end in (low_j, high_j))
         ends = f"{self._text(math.floor(max(low, 0.0)))} … {self._text(math.ceil(high))}" if high > low else ""
-        return _Amount(self._text(steps), self.unit, ends)
+        return Amount(self._text(steps), self.unit, ends)
 
     def _text(self, steps: int) -> str:
         return f"{steps / 10**self.decimals:.{self.decimals}f}"
 
 
-def _scale(energy: Energy, digits: int) -> _Scale:
+def scale_of(joules: float, half_j: float, digits: int) -> Scale:
     """Five significant digits of an amount at most, and so many of its half-width."""
-    factor, unit = shared_unit(energy.value, "J")
-    size, half = abs(energy.value) / factor, max(energy.budget.sides()) / factor
+    factor, unit = shared_unit(joules, "J")
+    size, half = abs(joules) / factor, half_j / factor
     decimals = max(0, min(4 - math.floor(math.log10(size)), 6)) if size > 0 and unit != "µJ" else 0
     if half > 0:
         decimals = min(decimals, max(0, digits - 1 - math.floor(math.log10(half))))
-    return _Scale(factor, unit, decimals)
+    return Scale(factor, unit, decimals)
 
 
-def _own_scale(energy: Energy, common: _Scale) -> _Scale | None:
+def _own_scale(energy: Energy, common: Scale) -> Scale | None:
     """The unit of one amount alone; None where that is the common one, or too small for the amount's interval."""
-    own = _scale(energy, 2)
+    own = scale_of(energy.value, max(energy.budget.sides()), 2)
     return own if own.unit != common.unit and (energy.high or 0.0) < MOST_OF_UNIT * own.factor else None
 
 
-def _steps(amounts_uj: Sequence[int], scale: _Scale) -> list[int]:
+def steps_of(amounts_uj: Sequence[int], scale: Scale) -> list[int]:
     """The amounts in steps of the last digit that add up to their sum in such steps."""
     if sum(amounts_uj) <= 0 or min(amounts_uj) < 0:
         return [round(amount / scale.step_uj) for amount in amounts_uj]

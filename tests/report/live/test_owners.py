@@ -5,6 +5,8 @@ from machines import Process, write_machine
 from tapes import at
 
 from everywatt.api.run import Run
+from everywatt.ledger.use.account import tape_use
+from everywatt.report.live import owners
 from everywatt.report.live.gather import Gatherer
 from everywatt.report.live.owners import NOT_YET, LedgerOwners, RunningOwners
 from everywatt.tape.following import Follower
@@ -86,6 +88,17 @@ def test_nothing_is_worked_out_before_its_time(machine):
     assert asker.ask(*ask) == first, "it took 4 ms, a thousandth of 4 s"
     clock.now_s = 4.1
     assert asker.ask(*ask) == first, "no process was read since: the last answer stands, and nothing is counted twice"
+
+
+def test_finding_intervals_does_not_make_owners_old(machine, monkeypatch):
+    run, gatherer = machine
+    clock, looked = Clock(), []
+    monkeypatch.setattr(owners, "tape_use", lambda tape: looked.append(clock.now_s) or tape_use(tape))
+    spent = iter([0.0, 0.0, 0.0, 0.0, 0.004, *[0.504] * 20])  # 4 ms for owners, then half a second for intervals
+    asker = RunningOwners("process", clock=clock, cpu_clock=lambda: next(spent))
+    for clock.now_s in (0.0, 3.9, 4.1):
+        asker.ask(run, gatherer.lines, gatherer.tape_ns, gatherer.last_ns)
+    assert looked == [0.0, 4.1], "4 ms are a thousandth of 4 s"
 
 
 def test_the_rest_of_a_tape_is_shared_out_once(machine):

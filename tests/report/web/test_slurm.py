@@ -95,7 +95,10 @@ def test_pages_are_guarded_and_hold_text_only(open_: TestClient, path: str) -> N
 
 
 def test_what_nodes_drew_has_its_interval_on_every_page(behind: TestClient) -> None:
-    drew = "Nodes drew 11.60 MJ ± 0.35: jobs 6.60 MJ ± 0.20, idle 3.50 MJ ± 0.11, system 1.500 MJ ± 0.045."
+    drew = (
+        "Nodes drew 11.60 MJ (11.25 … 11.95) = "
+        "jobs 6.60 MJ (6.40 … 6.80), idle 3.50 MJ (3.39 … 3.61), system 1.50 MJ (1.45 … 1.55)."
+    )
     for path in ("/slurm?period=30d", "/slurm/users?period=30d", "/slurm/month/2026-11"):
         assert drew in behind.get(path, headers=as_user("root")).text
 

@@ -84,8 +84,27 @@ def test_what_nodes_drew_says_how_much_of_it_was_observed(tmp_path: Path) -> Non
         found = node_sums(store, T0, T0 + 86_400)
         assert nodes_of(found)["coverage"] == pytest.approx((0.5 * 1800 + 3600) / 5400)
         (line,) = JobSums("user", [], found).tables()[-1].notes
-        assert line.endswith("system 0 J, 83.3 % covered")
+        assert line.endswith("system 0.000 MJ, 83.3 % covered")
         ends = {name: nodes_of(found)[name] for name in ("total_low_j", "total_high_j", "jobs_low_j", "idle_high_j")}
         assert ends == dict.fromkeys(ends)
         store.compact(day_of(T0), "nodes")
     assert nodes_of(node_sums(store, T0 + 86_400, T0 + 2 * 86_400))["coverage"] is None, "nothing is known of that day"
+
+
+def test_what_nodes_drew_adds_up_as_it_is_printed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    joules = {"total": (3893, 3290, 4530), "jobs": (798, 700, 897), "idle": (3056, 2460, 3700), "system": (39, 15, 102)}
+    ends = {f"{name}_{end}_uj": j * 10**6 for name, of in joules.items() for end, j in zip(("low", "high"), of[1:])}
+    amounts = [of[0] * 10**6 for of in joules.values()]
+    store.append_hours([replace(NodeHour(int(T0), "n1", "cpu.0", "package", "rapl", *amounts, 1.0), **ends)], "n1")
+    (line,) = JobSums("user", [], node_sums(store, T0, T0 + 86_400)).tables()[-1].notes
+    assert line == (
+        "nodes in these hours: 3893 J (3290 … 4530) = "
+        "jobs 798 J (700 … 897), idle 3056 J (2460 … 3700), system 39 J (15 … 102)"
+    )
+
+
+def test_jobs_of_a_node_are_listed_with_what_that_node_drew(store: Store) -> None:
+    at = int(T0)
+    store.append_hours([NodeHour(at, f"n{n}", "gpu.7", "gpu", "nvml", n * MJ, 0, n * MJ, 0, 1.0) for n in (8, 9)], "x")
+    assert node_sums(store, T0, T0 + 86_400, "n9")["total_uj"] == 9 * MJ

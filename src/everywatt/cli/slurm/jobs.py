@@ -81,11 +81,11 @@ def jobs(
         output.result("slurm-jobs", JobList(rows, wanted, url=url))
         return
     opened = readable_store(store)
-    nodes = node_sums(opened, *period_s)
+    nodes = node_sums(opened, *period_s, wanted.node)
     if by is not None:
         rows = sums(opened, wanted, by)
         rows = rows if pseudonyms is None else pseudonyms.groups(by, rows)
-        output.result("slurm-sums", JobSums(by, rows, nodes, waste))
+        output.result("slurm-sums", JobSums(by, rows, nodes, waste, wanted.node))
     else:
         rows = _hidden(jobs_of_store(opened, wanted, "waste" if waste and sort == "end" else sort, limit), pseudonyms)
         output.result("slurm-jobs", JobList(rows, wanted, nodes, waste=waste))

@@ -410,10 +410,15 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
     if unseen:
         notes.append(f"{unseen} processes of other users are hidden (hidepid) and counted as other")
     edges = np.asarray(processes.edges)
-    partial = ~(np.isin(stretches.starts_ns, edges) & np.isin(stretches.ends_ns, edges))
+    partial = ~(_are_edges(stretches.starts_ns, edges) & _are_edges(stretches.ends_ns, edges))
     if processes.bridged_ns is not None:  # what was used there, and what was drawn, need not have been at one time
         partial |= (stretches.starts_ns < processes.bridged_ns[1]) & (stretches.ends_ns > processes.bridged_ns[0])
     return CpuUse(stretches, uses, partial, tuple(notes))
+
+
+def _are_edges(at_ns: Ints, edges: Ints) -> npt.NDArray[np.bool_]:
+    """Which instants are among the edges, of which there are some, in order."""
+    return np.asarray(edges[np.minimum(np.searchsorted(edges, at_ns), len(edges) - 1)] == at_ns, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

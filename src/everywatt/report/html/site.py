@@ -12,7 +12,7 @@ from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
 from everywatt.report.html.figures import table_html
 from everywatt.report.html.page import card, still_page
-from everywatt.slurm.site.figures import amount, cells, columns, nodes_covered, short
+from everywatt.slurm.site.figures import amount, balance, cells, columns, short
 from everywatt.slurm.site.monthly import Month
 
 WIDTH = 720
@@ -69,12 +69,11 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
     return f'<dl class="figures">{cells}</dl>{proof}{told}'
 
 
-def nodes_line(nodes: Mapping[str, int]) -> str:
+def nodes_line(nodes: Mapping[str, int], of: str = "Nodes") -> str:
     """What nodes drew, and its parts, which add up to it."""
     if not nodes["total_uj"]:
         return '<p class="notes">No node recorded energy in this period.</p>'
-    parts = ", ".join(f"{name} {amount(nodes, f'{name}_uj')}" for name in ("jobs", "idle", "system"))
-    return f'<p class="notes">Nodes drew {amount(nodes, "total_uj")}: {parts}{nodes_covered(nodes)}.</p>'
+    return f'<p class="notes">{html.escape(of)} drew {balance(nodes)}.</p>'
 
 
 def _days(month: Month) -> str:

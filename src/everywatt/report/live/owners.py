@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -134,6 +134,7 @@ class RunningOwners:
         self._factors_s = 0.0
         self._memory: dict[int, float] = {}
         self._memory_at = 0
+        self._intervals_cost_s = 0.0
 
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The newest owners; nothing is worked out before two seconds have passed."""
@@ -150,13 +151,15 @@ class RunningOwners:
             use = tape_use(tape)
             self._turn_to(tape)
             fresh = self._find_levels(tape, now_s)
-            began_s = self._cpu_clock() if fresh else began_s  # that is budgeted by itself
+            began_s = self._cpu_clock() if fresh else began_s  # that is budgeted by itself, as intervals are
+            self._intervals_cost_s = 0.0
             made = self._share(tape, use, lines, end_ns)
         except EverywattError as error:
             made = Owners(self.by, refused=error.message)
         if made is not None:
             self._told = made
-            self._next_s = now_s + min(max(SHORTEST_S, (self._cpu_clock() - began_s) / COST_SHARE), LONGEST_S)
+            cost_s = self._cpu_clock() - began_s - self._intervals_cost_s
+            self._next_s = now_s + min(max(SHORTEST_S, cost_s / COST_SHARE), LONGEST_S)
 
     def finish(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         """Processes reach the disk later than power does: the rest of a tape is known once it is sealed."""
@@ -229,7 +232,7 @@ class RunningOwners:
             self._accounts.setdefault(label, DeviceAccount()).merge(account)
         self._find_intervals(tape, counted, {label: method for label, (_, method) in latest.items()}, doubts)
         used = _by_owner(owner_of, cpu.uses.of_owners(len(roll)), *(uses.of_owners(len(roll)) for uses in gpu_s))
-        memory = self._memories(roll, owner_of)
+        memory = self._memories(roll, owner_of, owners)
         return self._owners(latest.values(), used, memory, (window[1] - window[0]) / NS)
 
     def _find_intervals(
@@ -272,7 +275,8 @@ class RunningOwners:
             self._lost = min(lost.sides()[1], max(most_j - lost_j, 0.0)) / whole_j
         if newcomers:  # on which devices it will be is not known
             self._newcomer = Factors(min(one.low for one in newcomers), max(one.high for one in newcomers))
-        self._factors_s = now_s + min(max(INTERVALS_S, (self._cpu_clock() - began_s) / LEVELS_SHARE), LEVELS_MOST_S)
+        self._intervals_cost_s = self._cpu_clock() - began_s
+        self._factors_s = now_s + min(max(INTERVALS_S, self._intervals_cost_s / LEVELS_SHARE), LEVELS_MOST_S)
 
     def _window(self, edges: Sequence[int], counted: Sequence[Line], end_ns: int) -> tuple[int, int] | None:
         """From the last answer to the newest reading of processes; None where that is too short.
@@ -342,8 +346,8 @@ class RunningOwners:
                 sums_j[owner] = sums_j.get(owner, 0.0) + joules
         return sums_j
 
-    def _memories(self, roll: Roll, owner_of: Callable[[int], Owner]) -> dict[Owner, float]:
-        """Resident memory of each owner, as last recorded."""
+    def _memories(self, roll: Roll, owner_of: Callable[[int], Owner], listed: Container[int]) -> dict[Owner, float]:
+        """Resident memory of each owner, as last recorded; of processes, of those that are listed."""
         found: dict[Owner, float] = {}
         table = roll.use.processes.memory.get("rss_bytes") if roll.use.processes is not None else None
         if table is None:
@@ -353,8 +357,9 @@ class RunningOwners:
             self._memory[numbers[at]] = values[at]
         self._memory_at = len(numbers)
         for number, size in self._memory.items():
-            if size and number < len(roll.facts):
-                owner = owner_of(len(SPECIAL) + number)
+            index = len(SPECIAL) + number
+            if size and number < len(roll.facts) and (self.by != "process" or index in listed):
+                owner = owner_of(index)
                 found[owner] = found.get(owner, 0.0) + size
         return found
 

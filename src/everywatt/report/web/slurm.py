@@ -254,12 +254,15 @@ class SlurmPages:
 
     def _nodes(self, wanted: Wanted, viewer: Viewer) -> dict[str, Any]:
         """What nodes drew in all is told to administrators: it is of everyone's jobs."""
-        return {"nodes": nodes_of(node_sums(self.store, wanted.since_s, wanted.until_s))} if viewer.admin else {}
+        if not viewer.admin:
+            return {}
+        return {"nodes": nodes_of(node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node))}
 
     def _nodes_line(self, wanted: Wanted, viewer: Viewer) -> str:
         if not viewer.admin:
             return ""
-        return nodes_line(node_sums(self.store, wanted.since_s, wanted.until_s))
+        drawn = node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node)
+        return nodes_line(drawn, wanted.node or "Nodes")
 
     def _page(self, place: str, title: str, words: Mapping[str, str], viewer: Viewer, content: str) -> Response:
         period = {name: words[name] for name in ("period", "month", "since", "until") if name in words}

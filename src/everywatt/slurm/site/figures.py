@@ -11,6 +11,7 @@ from everywatt.core.format import format_count, format_joules, format_percent, f
 from everywatt.core.jsonio import ToDict, declared
 from everywatt.core.tables import Cell, Column, Table
 from everywatt.ledger.engine import UJ
+from everywatt.ledger.text import scale_of, steps_of
 from everywatt.slurm.schema import IDLE_ENDS, NODE_ENDS, SUMMED, JobOnNode
 from everywatt.slurm.site.totals import Wanted, shown_id
 
@@ -69,7 +70,7 @@ def nodes_of(sums: Mapping[str, int]) -> dict[str, float | None]:
     return {**joules_of, "coverage": share(sums["covered_ms"], sums["known_ms"])} if sums else {}
 
 
-def nodes_covered(sums: Mapping[str, int]) -> str:
+def _covered(sums: Mapping[str, int]) -> str:
     """`, 83.3 % covered` after what nodes drew, where that is little; else nothing."""
     coverage = share(sums["covered_ms"], sums["known_ms"])
     return f", {format_percent(coverage)} covered" if coverage is not None and coverage < COVERED else ""
@@ -98,6 +99,11 @@ def amount(row: Mapping[str, Any], name: str) -> str | None:
     return format_joules(value, value - low, high - value)
 
 
+def shown_run(row: Mapping[str, Any]) -> str:
+    """The id of a run of a job: `123`, and after it was requeued once `123 r1`."""
+    return shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")
+
+
 def percent(part: float | None, whole: float | None) -> str | None:
     """A share for people; None where it is not known."""
     found = share(part, whole)
@@ -116,7 +122,7 @@ def joules(row: Mapping[str, Any], name: str) -> float | None:
 
 
 _COLUMNS: Final[Mapping[str, tuple[str | None, Callable[[Mapping[str, Any]], Cell]]]] = {
-    "job": (None, lambda row: shown_id(row) + (f" r{row['restart']}" if row["restart"] else "")),
+    "job": (None, shown_run),
     "user": (None, lambda row: row["user"]),
     "account": (None, lambda row: row["account"] or None),
     "state": (None, lambda row: row["state"]),
@@ -125,7 +131,7 @@ _COLUMNS: Final[Mapping[str, tuple[str | None, Callable[[Mapping[str, Any]], Cel
     "refused": ("", lambda row: row["refused"]),
     "time": ("s", lambda row: row.get("elapsed_s") or 0.0),
     "energy": ("J", lambda row: short(row)),
-    "idle share": ("J", lambda row: joules(row, "idle_uj")),
+    "idle share": ("J", lambda row: amount(row, "idle_uj")),
     "waste": ("J", lambda row: joules(row, "waste_uj")),
     "cpu": ("%", lambda row: share(row["cpu_s"], row["allocated_cpu_s"])),
     "gpu": ("%", lambda row: share(row["gpu_utilisation"], 1.0)),
@@ -151,12 +157,23 @@ def sums_table(by: str, heads: Sequence[str], rows: Iterable[Mapping[str, Any]],
     return Table.of(by.upper(), *columns(*heads), rows=shown, notes=notes)
 
 
-def _node_lines(nodes: Mapping[str, int] | None) -> list[Table]:
+def balance(nodes: Mapping[str, int]) -> str:
+    """What nodes drew: `3893 J (3290 … 4530) = jobs 798 J (690 … 906), idle …`, which adds up as printed."""
+    names = tuple(name.removesuffix("_uj") for name in SUMMED)
+    ends_j = [(joules(nodes, f"{name}_low_uj"), joules(nodes, f"{name}_high_uj")) for name in names]
+    total_j, (low_j, high_j) = nodes["total_uj"] / UJ, ends_j[0]
+    scale = scale_of(total_j, 0.0 if low_j is None or high_j is None else (high_j - low_j) / 2, 2)
+    parts = steps_of([nodes[f"{name}_uj"] for name in names[1:]], scale)
+    amounts = [scale.amount(steps, *ends) for steps, ends in zip((sum(parts), *parts), ends_j, strict=True)]
+    total, *shown = (f"{one.number} {one.unit}{f' ({one.ends})' if one.ends else ''}" for one in amounts)
+    return f"{total} = {', '.join(map(' '.join, zip(names[1:], shown, strict=True)))}{_covered(nodes)}"
+
+
+def _node_lines(nodes: Mapping[str, int] | None, of: str | None = None) -> list[Table]:
     """The proof that jobs, idle and system are what nodes drew; nothing where that is not known."""
     if not nodes or not nodes["total_uj"]:
         return []
-    parts = ", ".join(f"{name} {amount(nodes, f'{name}_uj')}" for name in ("jobs", "idle", "system"))
-    return [Table.lines(f"nodes in these hours: {amount(nodes, 'total_uj')} = {parts}{nodes_covered(nodes)}")]
+    return [Table.lines(f"{'nodes' if of is None else of} in these hours: {balance(nodes)}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +196,12 @@ class JobList:
             given = ", ".join(f"{n} {value}" for n in names if (value := getattr(self.wanted, n)) is not None)
             return [
                 Table.lines(f"No job {f'with {given} ' if given else ''}ended in that period."),
-                *_node_lines(self.nodes),
+                *_node_lines(self.nodes, self.wanted.node),
             ]
         heads = ["JOB", "USER", "ACCOUNT", "STATE", "NODES", "TIME", "ENERGY", "IDLE SHARE", "CPU", "GPU", "NAME"]
         heads[-1:-1] = ["WASTE"] if self.waste else []
         table = Table.of(*columns(*heads), rows=[cells(row, heads) for row in self.rows])
-        return [table, *_node_lines(self.nodes)]
+        return [table, *_node_lines(self.nodes, self.wanted.node)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +212,14 @@ class JobSums:
     rows: Sequence[Mapping[str, Any]]
     nodes: Mapping[str, int]
     waste: bool = False
+    node: str | None = None  # the only one, where one was asked for
 
     def to_dict(self) -> dict[str, Any]:
         return {"by": self.by, "groups": [group_of(row) for row in self.rows], "nodes": nodes_of(self.nodes)}
 
     def tables(self) -> list[Table]:
         heads = ("JOBS", "REFUSED", "TIME", "ENERGY", "IDLE SHARE", "CPU", *(["WASTE"] if self.waste else []))
-        return [sums_table(self.by, heads, self.rows), *_node_lines(self.nodes)]
+        return [sums_table(self.by, heads, self.rows), *_node_lines(self.nodes, self.node)]
 
 
 @dataclass(frozen=True, slots=True)

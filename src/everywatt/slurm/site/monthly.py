@@ -25,9 +25,9 @@ from everywatt.core.units import J_PER_KWH
 from everywatt.footprint.carbon import Factors
 from everywatt.ledger.engine import UJ
 from everywatt.slurm.site.carbon import added_up, charged, in_all
-from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, sums_table
+from everywatt.slurm.site.figures import COVERED, job_of, joules, nodes_of, percent, short, shown_run, sums_table
 from everywatt.slurm.site.store import Store, day_of, days_of
-from everywatt.slurm.site.totals import Wanted, jobs, node_sums, shown_id
+from everywatt.slurm.site.totals import Wanted, jobs, node_sums
 
 RECENT_S: Final = 31 * 86_400.0  # jobs that ended longer ago are not among the last ones
 MOST_JOBS: Final = 20  # the costliest that are listed
@@ -185,7 +185,7 @@ def _job_line(row: Mapping[str, Any]) -> str:
     used = [f"CPU {percent(row['cpu_s'], row['allocated_cpu_s']) or '-'}"]
     used += [f"GPU {format_percent(row['gpu_utilisation'])}"] if row["gpu_utilisation"] is not None else []
     time = format_duration(row.get("elapsed_s") or 0.0)
-    return f"  {shown_id(row):<10} {row['state']:<10} {time:>12}  {short(row):>16}  {', '.join(used)}"
+    return f"  {shown_run(row):<10} {row['state']:<10} {time:>12}  {short(row):>16}  {', '.join(used)}"
 
 
 def month_of_user(store: Store, user: str, factors: Factors, now_s: float, last: int) -> UserMonth:

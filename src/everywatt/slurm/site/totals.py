@@ -193,14 +193,14 @@ def _period(by: str, number: int) -> str:
     return f"{1970 + number // 12}-{number % 12 + 1:02d}" if by == "month" else day_of(number * 86_400).isoformat()
 
 
-def node_sums(store: Store, since_s: float, until_s: float) -> dict[str, int]:
-    """Microjoules of nodes in all hours of a time, for the proof: jobs_uj + idle_uj + system_uj is total_uj.
+def node_sums(store: Store, since_s: float, until_s: float, node: str | None = None) -> dict[str, int]:
+    """Microjoules of all nodes, or of one, in all hours of a time: jobs_uj + idle_uj + system_uj is total_uj.
 
     Beside them `covered_ms` of `known_ms`: how long their devices were observed.
     """
-    known = store.day_sums(since_s, until_s)
-    sql = f"SELECT {SUM_TERMS} FROM nodes WHERE hour_s > ? AND hour_s < ?"
-    (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s], since_s - 3600, until_s, known.keys()))
+    known = store.day_sums(since_s, until_s) if node is None else {}  # they are of all nodes
+    sql = f"SELECT {SUM_TERMS} FROM nodes WHERE hour_s > ? AND hour_s < ? AND node = coalesce(?, node)"
+    (rest,) = plain_rows(store.query(sql, [since_s - 3600, until_s, node], since_s - 3600, until_s, known.keys()))
     return {name: sum_known([value, *(sums[name] for sums in known.values())]) for name, value in rest.items()}
 
 
