@@ -167,7 +167,7 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
 
     found = explore(table, target, lags)
     rows = [
-        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+g} s", one.grade, one.remark]
+        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+.3g} s", one.grade, one.remark]
         for one in found.columns
     ]
     output.table(
