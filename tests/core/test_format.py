@@ -155,6 +155,10 @@ def test_percentages_with_intervals():
     assert fmt.format_percent(1.5) == "150.0 %"
 
 
+def test_rounding_errors_of_sums_are_zero_percent():
+    assert fmt.format_percent(-3e-15) == fmt.format_percent(1e-12) == "0.0 %"
+
+
 UNITS_S = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from everywatt.cli.main import main
 from everywatt.models.applying import apply, scale_warnings
 from everywatt.models.design import still_rows
 from everywatt.models.features import Feature, History
 from everywatt.models.fitting import fit
-from everywatt.models.modelfile import from_dict, to_dict
+from everywatt.models.modelfile import dumps, from_dict, to_dict
 from everywatt.models.table import Table
 
 ROWS = 400
@@ -25,7 +26,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def model(table):
-    made = fit(table, "watts", only=["linear"]).model
+    made = fit(table, "watts", only=["curved"]).model
     assert made is not None
     return from_dict(to_dict(made))
 
@@ -99,9 +100,13 @@ def test_files_of_earlier_versions_have_neither(model):
     assert old.predict([0.5, 0.3, 0.1], {"busy": 9999}).outside == model.predict([0.5, 0.3, 0.1]).outside
 
 
-def test_a_model_says_which_column_could_be_scaled_without_a_sign(table):
+def test_a_model_says_which_column_could_be_scaled_without_a_sign(table, tmp_path, capsys):
     """One column alone: nothing shows that it counts a quarter more than before."""
-    made = fit(table, "watts", features=["busy"], only=["linear"])
+    made = fit(table, "watts", features=["busy"], only=["curved"])
     assert min(one.coverage for one in made.shifts if one.kind == "column") < 0.5
     (warning,) = scale_warnings(from_dict(to_dict(made.model)))
     assert warning in made.warnings and warning.startswith("the interval does not allow for a scaled busy")
+    file = tmp_path / "m.json"
+    file.write_text(dumps(made.model))
+    assert main(["model", "install", str(file), "--dry-run"]) == 0
+    assert warning in " ".join(capsys.readouterr().err.split())

@@ -165,7 +165,7 @@ def format_percent(share: float, below: float = 0.0, above: float = 0.0, *, sign
         return f"{_number(math.copysign(99.9, percent), -1, signed)} %"
     if size == 100:
         return f"{_number(percent, 0, signed)} %"
-    return f"{_number(percent, -1 if size >= 0.05 or size == 0 else max(_last_place(size, 2), -9), signed)} %"
+    return f"{_number(percent, -1 if size >= 0.05 or size < NOTHING else _last_place(size, 2), signed)} %"
 
 
 def format_ratio(value: float, low: float, high: float) -> str:

@@ -148,7 +148,7 @@ def _where(model: Model) -> str:
         if rows and seconds
         else "from an unknown number of rows"
     )
-    return f"{host}{length}, one row every {model.period_s:g} s"
+    return f"{host}{length}, one row every {model.period_s:.3g} s"
 
 
 @click.command(cls=Verb)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice(["worst", "blocks", "loads"]),
     default="worst",
     show_default=True,
-    help="Choose by the worst error of all validations, or only by held-out time (blocks) or held-out loads.",
+    help="Choose by the worst of all validations, or only by held-out time (blocks) or held-out loads.",
 )
 @click.option(
     "--level",
@@ -59,8 +59,9 @@ def command(
 
     Every model is tested where deployment differs from training: held-out stretches of time, loads (by --load COLUMN,
     by the steps of a load program, or else by groups of stretches of time with similar utilisation) and ranges of
-    columns, and columns that are stuck or scaled. The worst of these errors selects the model. If no model is better
-    than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
+    columns, and columns that are stuck or scaled. The model that is farther off than least squares in none of these,
+    or by the smallest factor, is chosen. If no model is better than the mean, the answer is "no relation", nothing is
+    written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps
@@ -166,7 +167,7 @@ def explore_columns(table: Rows, target: str, lags: int, plot: Path | None, outp
 
     found = explore(table, target, lags)
     rows = [
-        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+g} s", one.grade, one.remark]
+        [one.name, f"{one.now:+.2f}", f"{one.best:+.2f}", f"{one.lag_s:+.3g} s", one.grade, one.remark]
         for one in found.columns
     ]
     output.table(

@@ -53,6 +53,7 @@ def command(
     --time while it is recorded) or a recording of one: gain and offset are fitted, and the interval is widened to at
     least the remaining error.
     """
+    from everywatt.models.applying import scale_warnings, transfer
     from everywatt.models.modelfile import dumps, load_model
 
     config = user_file(os.environ, Path(os.environ.get("HOME", "/")))
@@ -71,8 +72,6 @@ def command(
     if fitted.form.kind == "plugin":
         raise UsageError("A model from a plug-in cannot be a sensor: the recorder does not load plug-ins for models.")
     if against is not None:
-        from everywatt.models.applying import transfer
-
         table = _beside(against, time_s, output)
         before = fitted
         target = target or _target(table, fitted.target)
@@ -92,6 +91,8 @@ def command(
     _write(config, (rest.rstrip("\n") + "\n\n" if rest.strip() else "") + section, dry_run)
     done = "Would be added" if dry_run else "Added"
     output.say(f"{done} to {config}: [sensor.model] file = models/{copy.name}. Try: everywatt sensors")
+    for warning in scale_warnings(fitted):
+        output.warn(warning)
     output.json(
         "model-install", {"file": str(copy), "config": str(config), "gain": fitted.gain, "offset_w": fitted.offset_w}
     )
