@@ -67,7 +67,6 @@ def test_averages_over_the_whole_period_whose_publications_stray(product, tmp_pa
     assert not hold(asked(product, tmp_path, make, sensor, count=20))
 
 
-@pytest.mark.xfail(strict=True, reason="the swing of a busy device is taken to be 0.4 of its mean at most")
 def test_wide_pulses_of_a_busy_device_faster_than_averages_whose_publications_stray(product, tmp_path):
     """What averages leave out is of either level: each recording has another load, up to ten times its lower level."""
     found = None

@@ -28,6 +28,7 @@ from everywatt.energy.unseen_power import (
     IDLE,
     SD_OF_MEDIAN_STEP,
     SLOW_BEAT_S,
+    UNSEEN_LIMIT,
     WITNESS_S,
     Array,
     Flags,
@@ -55,6 +56,9 @@ WHOLE = 0.05
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
+# What averages of busy pulses leave out is no more than so many times the joules by which they differ, unless the
+# pulses' period is near a part of the average.
+AS_AVERAGES = 2.0
 # Publications stray from their period by no more, this often.
 OFTEN = 0.95
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
@@ -254,10 +258,7 @@ def _partial(
         np.zeros(len(y), dtype=bool),
     )
     if median(unseen / length) <= WHOLE:
-        # Averages of publications that stray, beyond what their instants are uncertain, overlap or leave something out.
-        feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
-        strays = np.sqrt(np.maximum((length - window) ** 2 - feigned**2, 0.0))
-        random = np.hypot(random, strays * np.hypot(restless, toggle))
+        random = np.hypot(random, _left_out_j(y, length - window, window, unsure, restless, toggle, beside))
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
     common = recurring(y, random) / np.maximum(length, 1e-9)
     below = above = other = other_half = None
@@ -281,6 +282,25 @@ def _partial(
     beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}
     cells = Cells(start, t, mean, swing, restless, toggle, loose, random, common, slip, None, below, above, **beats)
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
+
+
+def _left_out_j(
+    y: Array, off_s: Array, window: float, unsure: Array, restless: Array, toggle: Array, beside: _Beside
+) -> Array:
+    """sd of the joules by which averages of publications that stray, beyond what their instants are uncertain, overlap
+    or leave something out; `off_s` is by how much each cell is longer than the average.
+
+    Of a device that is busy all the time power there may be anything up to its limit (Bhatia and Davis: a mean m
+    between a and b has a variance of (m − a)(b − m) at most). But pulses that are faster than the average make readings
+    differ: what is left out of them has about the joules by which averages over `window` do.
+    """
+    feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
+    strays = np.sqrt(np.maximum(off_s**2 - feigned**2, 0.0))
+    least, most = float(y.min()), float(y.max())
+    limit = max(most, beside.limit_w or UNSEEN_LIMIT * most)
+    busy = 0.0 if beside.state is None else beside.state.share >= BUSY
+    pulses = np.minimum(strays * np.sqrt((y - least) * (limit - y)), AS_AVERAGES * window * restless)
+    return np.maximum(strays * np.hypot(restless, toggle), busy * pulses)
 
 
 def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
