@@ -49,6 +49,7 @@ def test_a_witness_that_says_idle_is_believed_while_power_stands_still():
     assert unwitnessed(idle, np.where(t < 9, 60.0, 70.0))
 
 
+@pytest.mark.xfail(strict=True, reason="what a change and busy pulses leave open adds up, though one course has both")
 def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     t = np.arange(1.0, 11.0)
     y = np.where(t <= 5, 100.0, 300.0)
@@ -59,7 +60,7 @@ def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     busy = 0.4 / np.sqrt(12)
     assert calm == pytest.approx(1.7 * busy * 100)
     # one change of 200 W at an unknown place: sd (2/√3) × 100 W × 1 s × ¼, and 95 % of a bounded error within 1.7 sd
-    assert inside == pytest.approx(1.7 * np.hypot(2 / np.sqrt(3) * 100 / 4, busy * 100))
+    assert inside == pytest.approx(1.7 * 2 / np.sqrt(3) * 100 / 4)
 
 
 def test_a_gap_is_not_bridged():
