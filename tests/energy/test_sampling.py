@@ -49,7 +49,6 @@ def test_a_witness_that_says_idle_is_believed_while_power_stands_still():
     assert unwitnessed(idle, np.where(t < 9, 60.0, 70.0))
 
 
-@pytest.mark.xfail(strict=True, reason="what a change and busy pulses leave open adds up, though one course has both")
 def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     t = np.arange(1.0, 11.0)
     y = np.where(t <= 5, 100.0, 300.0)
