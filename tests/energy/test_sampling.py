@@ -87,9 +87,18 @@ def test_a_beat_is_seen_through_utilisation():
     assert 3 < found.half_width_j[0] < 15
 
 
-def test_utilisation_that_never_moves_is_no_witness():
+@pytest.mark.parametrize("percent", [0.0, 100.0])
+def test_utilisation_that_never_moves_is_no_witness(percent):
     t = np.arange(0.1, 5, 0.1)
-    assert toggling(Witness.of_percent(t, np.full(len(t), 50.0)), t) is None
+    assert toggling(Witness.of_percent(t, np.full(len(t), percent)), t) is None
+
+
+@pytest.mark.xfail(strict=True, reason="utilisation that never moves is no witness, also between busy and idle")
+def test_utilisation_between_busy_and_idle_is_a_witness_also_where_it_never_moves():
+    t = np.arange(0.1, 5, 0.1)
+    state = toggling(Witness.of_percent(t, np.full(len(t), 50.0)), t)
+    assert state is not None
+    assert state.sure.all()
 
 
 def test_a_moving_average_is_undone():
