@@ -93,7 +93,6 @@ def test_utilisation_that_never_moves_is_no_witness(percent):
     assert toggling(Witness.of_percent(t, np.full(len(t), percent)), t) is None
 
 
-@pytest.mark.xfail(strict=True, reason="utilisation that never moves is no witness, also between busy and idle")
 def test_utilisation_between_busy_and_idle_is_a_witness_also_where_it_never_moves():
     t = np.arange(0.1, 5, 0.1)
     state = toggling(Witness.of_percent(t, np.full(len(t), 50.0)), t)

@@ -41,6 +41,7 @@ from everywatt.energy.unseen_power import (
     otherwise,
     own_swing,
     recurring,
+    rest_w,
     restlessness,
     sliding,
     toggling,
@@ -296,11 +297,13 @@ def _left_out_j(
     """
     feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
     strays = np.sqrt(np.maximum(off_s**2 - feigned**2, 0.0))
-    least, most = float(y.min()), float(y.max())
-    limit = max(most, beside.limit_w or UNSEEN_LIMIT * most)
-    busy = 0.0 if beside.state is None else beside.state.share >= BUSY
-    pulses = np.minimum(strays * np.sqrt((y - least) * (limit - y)), AS_AVERAGES * window * restless)
-    return np.maximum(strays * np.hypot(restless, toggle), busy * pulses)
+    found = strays * np.hypot(restless, toggle)
+    if beside.state is None:
+        return found
+    least, limit = rest_w(beside.state, y), max(float(y.max()), beside.limit_w or UNSEEN_LIMIT * float(y.max()))
+    swing = np.sqrt(np.maximum(y - least, 0.0) * (limit - y))
+    pulses = np.minimum(strays * swing, AS_AVERAGES * window * restless)
+    return np.where(beside.state.share >= BUSY, np.maximum(found, pulses), found)
 
 
 def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
@@ -399,9 +402,8 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     state, low = beside.state, beside.low_w
     if state is None:
         return np.zeros(len(mean))
-    idle = state.share <= IDLE
     if low is None:
-        low = float(mean[idle].min()) if idle.any() else 0.0
+        low = rest_w(state, mean)
     share = np.clip(state.share, IDLE, 1.0)
     above = np.maximum(mean - low, 0.0)
     sd = above * np.sqrt((1 - share) / share)

@@ -153,14 +153,14 @@ class Toggling:
 
 
 def tells(witness: Witness | None) -> bool:
-    """Whether utilisation has shown that it can tell busy from idle: it has moved, or is above nothing, but for little.
+    """Whether utilisation has shown that it can tell busy from idle: it has moved, or lies between the two.
 
     >>> tells(Witness.of_percent([0.0, 1.0], [2.0, 1.0])), tells(Witness.of_percent([0.0, 1.0], [100.0, 100.0]))
     (True, False)
     """
     if witness is None or len(witness.share) == 0:
         return False
-    return bool(np.ptp(witness.share) >= MOVED or NOTHING < witness.share.max() < PULSED)
+    return bool(np.ptp(witness.share) >= MOVED or NOTHING < witness.share.max() < BUSY)
 
 
 def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
@@ -194,6 +194,12 @@ def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
     )
 
 
+def rest_w(state: Toggling, watts: Array) -> float:
+    """The least power of cells in which the device was idle; 0 where it never was."""
+    rests = watts[state.share <= IDLE]
+    return float(rests.min()) if len(rests) else 0.0
+
+
 def unwitnessed(witness: Witness | None, y: Array) -> bool:
     """True where nothing says whether a load with readings `y` toggled inside cells.
 
@@ -204,7 +210,7 @@ def unwitnessed(witness: Witness | None, y: Array) -> bool:
         return True
     if np.ptp(witness.share) >= MOVED:
         return False
-    return bool(witness.share.max() >= PULSED or np.ptp(y) > MOVED * np.abs(y).max())
+    return bool(witness.share.max() >= BUSY or np.ptp(y) > MOVED * np.abs(y).max())
 
 
 def own_swing(y: Array) -> Array:
@@ -444,6 +450,7 @@ def hidden_levels(
     inner = around(within, reach, "constant")
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
+    idle = rest_w(state, y)
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
     parts = np.array_split(cells, max(1, len(cells) // CHUNK))
     lows, highs = y.copy(), y.copy()
@@ -514,7 +521,7 @@ def hidden_levels(
         swing = np.maximum(_beyond_noise(most - least, noise), LONE * most)
         alike = _beyond_noise(top - bottom, noise) < LONE * swing
         locked = sure & (alike | jittered[part])
-        shown = least + share * (top - least)
+        shown = idle + share * (top - idle)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
         # Readings show so much less of the swing of pulses that are shorter than a look: their mean is up to the look's
         # share of what is shown, for loads that come up to twice a period; pauses likewise. Few beats do not tell.
