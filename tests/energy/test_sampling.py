@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
-from everywatt.energy.unseen_power import Witness, own_swing, restlessness, toggling, unwitnessed
+from everywatt.energy.unseen_power import own_swing, restlessness
+from everywatt.energy.utilisation import Witness, toggling, unwitnessed
 
 # Utilisation that can tell busy from idle, and says busy all the time that matters.
 WORKING = Witness.of_percent([-10.0, -9.0, 30.0], [0, 100, 100])

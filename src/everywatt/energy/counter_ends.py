@@ -28,7 +28,7 @@ from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR, CounterCurve
 from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_time
-from everywatt.energy.unseen_power import BUSY, IDLE, MOVED, Array, Witness, tells, unwitnessed
+from everywatt.energy.utilisation import BUSY, IDLE, MOVED, Array, Witness, tells, unwitnessed
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from everywatt.energy.unseen_power import Array
+    from everywatt.energy.utilisation import Array
 
 Z95 = 1.96
 # Edge errors are bounded, not normal: 95 % of a uniform one lies within 1.65 sd, of the sum of two equal ones within

@@ -22,27 +22,29 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
-from everywatt.energy.medians import median, row_medians
+from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import (
-    BUSY,
-    IDLE,
-    SD_OF_MEDIAN_STEP,
     SLOW_BEAT_S,
     UNSEEN_LIMIT,
+    around,
+    followed,
+    hidden_levels,
+    in_step,
+    noise_w,
+    otherwise,
+    own_swing,
+    recurring,
+    restlessness,
+)
+from everywatt.energy.utilisation import (
+    BUSY,
+    IDLE,
     WITNESS_S,
     Array,
     Flags,
     Toggling,
     Witness,
-    around,
-    followed,
-    hidden_levels,
-    in_step,
-    otherwise,
-    own_swing,
-    recurring,
     rest_w,
-    restlessness,
     sliding,
     toggling,
     unwitnessed,
@@ -81,14 +83,6 @@ WINDOW_KNOWN = 0.1
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
 FEIGNED = 3.0
-
-# So many steps between readings of an idle device tell the sensor's noise; else blocks of so many readings that differ
-# by less than this share of the highest, and the sd of readings whose second differences have this median (normal law:
-# 1 / (0.6745 √6)).
-FEWEST_STEPS = 10
-QUIET_CELLS = 16
-QUIET = 0.1
-SD_OF_MEDIAN_BEND = 0.605
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +141,7 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=_noise_w(t, y, witness))
+        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=noise_w(t, y, witness))
         window = period_s if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
@@ -411,25 +405,6 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
         high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
         sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
     return np.where(state.maybe, sd, np.where(state.share >= BUSY, BUSY_SWING * np.abs(mean), 0.0))
-
-
-def _noise_w(t_s: Array, y: Array, witness: Witness | None) -> float:
-    """sd of the sensor's own noise: what readings scatter by while the device is idle.
-
-    Where it never was, or nothing says so: what they scatter by around a straight line in the quietest quarter of the
-    blocks in which they keep to one level; 0 where there is none.
-    """
-    if witness is not None and len(witness.share):
-        idle = witness.about(t_s).max(axis=0) <= IDLE
-        steps = np.abs(np.diff(y))[idle[1:] & idle[:-1]]
-        if len(steps) >= FEWEST_STEPS:
-            return SD_OF_MEDIAN_STEP * median(steps)
-    blocks = y[: len(y) // QUIET_CELLS * QUIET_CELLS].reshape(-1, QUIET_CELLS)
-    level = blocks[np.ptp(blocks, axis=1) <= QUIET * np.abs(y).max(initial=0.0)]
-    if not len(level):
-        return 0.0
-    scatter = row_medians(np.abs(np.diff(level, 2, axis=1)))
-    return SD_OF_MEDIAN_BEND * float(np.sort(scatter)[len(scatter) // 4])
 
 
 def _starts(t: Array, period: float, gap: float) -> Array:
