@@ -412,10 +412,7 @@ def _pieces(source: Source, wanted: list[str], start_ns: int, end_ns: int, *, en
     if kept is not None and all(name in kept[0].values for name in wanted):
         return kept
     names = [*wanted, *(name for name in also if name not in wanted)]
-    if ends:
-        pieces = _at_ends(tape, group, names, start_ns, end_ns)
-    else:
-        pieces = _throughout(tape, group, names, start_ns, end_ns)
+    pieces = _loaded(tape, group, names, start_ns, end_ns, ends)
     if also and tape.sealed:
         newest[1][key] = pieces
         _newest[tape] = newest
@@ -429,20 +426,12 @@ def _around(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end
     return load_columns(tape, group.id, names, start_ns, end_ns, tight=True).between(start_ns, end_ns)
 
 
-def _throughout(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
-    context_ns = _context_ns(group)
-    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
-        spans = [(start_ns - context_ns, end_ns + context_ns)]
-    else:
-        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
-    return [_around(tape, group, names, *span) for span in spans]
-
-
-def _at_ends(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
-    """Rows of the frames around the two ends of a window, or around it where they are the same."""
+def _loaded(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int, ends: bool) -> list[Columns]:
+    """Rows around a window, or around its two ends where it is long; with `ends` those of the frames around these."""
     reach_ns, context_ns = _ends_ns(group), _context_ns(group)
-    edges = [(start_ns, start_ns), (end_ns, end_ns)] if _long(group, start_ns, end_ns) else [(start_ns, end_ns)]
-    if not tape.sealed:
+    long = _long(group, start_ns, end_ns) if ends else _rows(group, start_ns, end_ns) >= WHOLE_ROWS
+    edges = [(start_ns, start_ns), (end_ns, end_ns)] if long else [(start_ns, end_ns)]
+    if not ends or not tape.sealed:
         return [_around(tape, group, names, a - context_ns, b + context_ns) for a, b in edges]
     loaded = [load_columns(tape, group.id, names, a - reach_ns, b + reach_ns, tight=True) for a, b in edges]
     # What else is in these frames says more of the device, up to where a gauge would look.
