@@ -84,7 +84,7 @@ LONE_ERROR = 0.1
 BLURRED = 2.0
 FEWEST_BEATS = 10
 # What the sensors see of their period for which PULSE_EDGE was found.
-PULSE_SEEN = 0.25
+PULSE_SEEN = 0.5
 # Readings of one beat from which on they show how slow the load is.
 RESOLVED = 3.0
 # Readings of each level in one beat from which on they may show the load's own course; they do where those between its

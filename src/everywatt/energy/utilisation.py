@@ -30,7 +30,7 @@ PULSED = 0.18
 PULSED_APART = 0.3
 # Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
 # off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
-# twice as much because readings blunt the pulse and may miss it; for a sensor that looks at a quarter of its period.
+# twice as much because readings blunt the pulse and may miss it; for a sensor that looks at up to half of its period.
 PULSE_EDGE = 10.0
 # Longer ones, by the busy share of a look, are blunted and missed less: an edge cuts off no more of them.
 UNRESOLVED = 0.15
