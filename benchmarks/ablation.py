@@ -98,6 +98,10 @@ RULES: dict[str, tuple[product.Sensor, Callable[..., product.Load]]] = {
         product.Sensor(jitter_s=0.03),
         product.LOADS["decode pulses"],
     ),
+    "averages of 100 ms, 30 ms of jitter, wide pulses 47 ms": (
+        product.Sensor(jitter_s=0.03),
+        product.pulses(0.012, 0.047, 45.0, 330.0, always_busy=True),
+    ),
     "gauge 80 of 100 ms, rare spikes at many phases": (SENSORS["gauge 80 of 100 ms"], product.spikes),
     "gauge 20 of 20 ms, 5 W of noise, never idle": (
         product.Sensor(period_s=0.02, window_s=0.02, noise_w=5.0),
@@ -171,7 +175,7 @@ RULES: dict[str, tuple[product.Sensor, Callable[..., product.Load]]] = {
 PHASES, FEW_PHASES = 40, 8
 
 
-def _zeros(y: Any) -> Any:
+def _zeros(y: Any, *rest: Any) -> Any:
     return np.zeros(len(y))
 
 
