@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from everywatt.energy.loading import comparable
+from everywatt.energy.building import comparable
 from everywatt.energy.sampling import GaugeCurve
 
 NS = 1_000_000_000

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from everywatt.energy.sampling import CounterCurve, GaugeCurve
-from everywatt.energy.unseen_power import Witness, own_swing, restlessness, toggling, unwitnessed
+from everywatt.energy.unseen_power import own_swing, restlessness
+from everywatt.energy.utilisation import Witness, toggling, unwitnessed
 
 # Utilisation that can tell busy from idle, and says busy all the time that matters.
 WORKING = Witness.of_percent([-10.0, -9.0, 30.0], [0, 100, 100])
@@ -59,7 +60,7 @@ def test_an_edge_is_worst_in_the_middle_of_a_changing_cell():
     busy = 0.4 / np.sqrt(12)
     assert calm == pytest.approx(1.7 * busy * 100)
     # one change of 200 W at an unknown place: sd (2/√3) × 100 W × 1 s × ¼, and 95 % of a bounded error within 1.7 sd
-    assert inside == pytest.approx(1.7 * np.hypot(2 / np.sqrt(3) * 100 / 4, busy * 100))
+    assert inside == pytest.approx(1.7 * 2 / np.sqrt(3) * 100 / 4)
 
 
 def test_a_gap_is_not_bridged():
@@ -87,9 +88,17 @@ def test_a_beat_is_seen_through_utilisation():
     assert 3 < found.half_width_j[0] < 15
 
 
-def test_utilisation_that_never_moves_is_no_witness():
+@pytest.mark.parametrize("percent", [0.0, 100.0])
+def test_utilisation_that_never_moves_is_no_witness(percent):
     t = np.arange(0.1, 5, 0.1)
-    assert toggling(Witness.of_percent(t, np.full(len(t), 50.0)), t) is None
+    assert toggling(Witness.of_percent(t, np.full(len(t), percent)), t) is None
+
+
+def test_utilisation_between_busy_and_idle_is_a_witness_also_where_it_never_moves():
+    t = np.arange(0.1, 5, 0.1)
+    state = toggling(Witness.of_percent(t, np.full(len(t), 50.0)), t)
+    assert state is not None
+    assert state.sure.all()
 
 
 def test_a_moving_average_is_undone():

@@ -12,7 +12,7 @@ from everywatt.core.channels import Kind
 from everywatt.core.clocks import NS
 from everywatt.core.energy import Energy, combine
 from everywatt.core.lazy_dataclass import dataclass
-from everywatt.energy.loading import comparable
+from everywatt.energy.building import comparable
 from everywatt.energy.medians import median
 from everywatt.energy.sources import UNEVEN, Source, sources
 from everywatt.energy.stalls import repeated

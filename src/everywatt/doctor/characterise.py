@@ -34,7 +34,7 @@ from everywatt.sensors.nvidia.smi_csv import SmiRow, parse_csv
 from everywatt.sensors.registry import choose, known, probe
 
 if TYPE_CHECKING:
-    from everywatt.energy.unseen_power import Array
+    from everywatt.energy.utilisation import Array
 
 # Trial windows from instantaneous to a moving average of 1.5 s; in steps of 7 %, finer than recordings can tell.
 WINDOWS_S = np.concatenate(([0.002, 0.005], np.geomspace(0.01, 1.6, 75)))

@@ -14,9 +14,10 @@ from everywatt.core.counters import difference
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.medians import median
 from everywatt.energy.publication_times import retime, straighten
+from everywatt.energy.sources import UNEVEN
 from everywatt.energy.stalls import LONGEST_AVERAGE_S, old_readings, repeated, stalled
 from everywatt.energy.ticks import Flags, Floats, Ints, Ticks
-from everywatt.energy.unseen_power import Witness
+from everywatt.energy.utilisation import Witness
 from everywatt.tape.accumulate import jump_per_s, jump_slack_s
 from everywatt.tape.columns import Columns
 
@@ -275,3 +276,33 @@ def _end_w(ticks: Ticks, side: int) -> float:
     few = few[:4] if side > 0 else few[-4:]
     few = few[np.isfinite(few)]
     return median(few) if len(few) else 0.0
+
+
+def comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """Which ticks to take slopes between: instants that are known about equally well, compared with their distance.
+
+    A sensor that is read once a second and whose schedule is looked for now and then has instants known to a
+    millisecond beside others known to a second. From one kind to the other a slope is wild, along either it is not.
+    """
+    length, differs = np.diff(at_ns), np.abs(np.diff(half_ns))
+    inner = real[1:] & real[:-1]
+    if not np.any(inner & (differs > UNEVEN * length)):
+        return np.arange(len(at_ns))
+    places = np.flatnonzero(real)
+    best = int(np.argmin(half_ns[places]))
+    after = _walk(places[best:], at_ns, half_ns)
+    before = _walk(places[best::-1], at_ns, half_ns)
+    return np.array(before[:0:-1] + after, dtype=np.intp)
+
+
+def _walk(places: npt.NDArray[np.intp], at_ns: Ints, half_ns: Floats) -> list[int]:
+    """From the first place on, those whose instant can be compared with the one taken before."""
+    kept = [int(places[0])]
+    at, half = int(at_ns[kept[0]]), float(half_ns[kept[0]])
+    for place, then, width in zip(
+        places[1:].tolist(), at_ns[places[1:]].tolist(), half_ns[places[1:]].tolist(), strict=True
+    ):
+        if abs(width - half) <= UNEVEN * abs(then - at):
+            kept.append(place)
+            at, half = then, width
+    return kept

@@ -28,7 +28,7 @@ from everywatt.energy.medians import median
 from everywatt.energy.publication_times import Rows, retime_some
 from everywatt.energy.sampling import CLEAR, CounterCurve
 from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_time
-from everywatt.energy.unseen_power import IDLE, MOVED, PULSED, Array, Witness, tells, unwitnessed
+from everywatt.energy.utilisation import BUSY, IDLE, MOVED, Array, Witness, tells, unwitnessed
 from everywatt.tape.columns import Columns
 
 # Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
@@ -134,7 +134,7 @@ def _finished(one: Around, parts: list[_Part], asked_ns: tuple[int, int]) -> Tic
     if one.witness is None:
         return near
     share = one.witness.share
-    if np.ptp(share) < MOVED and share.max(initial=0.0) < PULSED and not _steady(raw):
+    if np.ptp(share) < MOVED and share.max(initial=0.0) < BUSY and not _steady(raw):
         # Whether utilisation that hardly moves can tell busy from idle follows from all readings.
         return None
     return replace(near, witness=one.witness, low_w=idle_w(one) if tells(one.witness) else None)

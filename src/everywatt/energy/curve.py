@@ -20,7 +20,7 @@ import numpy.typing as npt
 from everywatt.core.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from everywatt.energy.unseen_power import Array
+    from everywatt.energy.utilisation import Array
 
 Z95 = 1.96
 # Edge errors are bounded, not normal: 95 % of a uniform one lies within 1.65 sd, of the sum of two equal ones within
@@ -160,7 +160,8 @@ class Curve:
         change = 2 / np.sqrt(3) * c.swing_w[k] * room
         restless = c.restless_w[k] * np.sqrt(room)
         toggle = c.toggle_w[k] * (SLOWER / np.sqrt(48) if c.loose else np.sin(np.pi * x) / np.sqrt(12))
-        inside = np.sqrt(change**2 + restless**2 + toggle**2) * self._length[k]
+        # Three accounts of one course: what is left out of it is as large as by the one that says most, and no larger.
+        inside = np.maximum(np.maximum(change, restless), toggle) * self._length[k]
         # An edge near a publication is as sure as that publication, not as the one at the cell's other end.
         slip = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k] * (1 - x) + c.slip_j[k] * x
         return np.asarray(Z95_EDGE * np.hypot(inside, slip))
@@ -174,7 +175,7 @@ class Curve:
         # Of what jitter moves over the ends of a cell, a part of the cell has its part.
         start = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k]
         slip = np.hypot(start, c.slip_j[k]) / length
-        most = np.hypot(c.swing_w[k] + c.restless_w[k] + c.toggle_w[k], slip)
+        most = np.hypot(np.maximum(np.maximum(c.swing_w[k], c.restless_w[k]), c.toggle_w[k]), slip)
         most = Z95_EDGE * most * np.maximum(b - a, 0.0) / np.sqrt(2)
         most = np.where(self.inside(a, b), most, np.inf)
         return np.minimum(left, most), np.minimum(right, most)

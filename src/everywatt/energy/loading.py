@@ -16,6 +16,7 @@ from everywatt.energy.building import (
     GAP_PERIODS,
     NONE,
     Raw,
+    comparable,
     merged_rows,
     near_reads,
     placed,
@@ -27,7 +28,7 @@ from everywatt.energy.medians import median
 from everywatt.energy.sources import UNEVEN, Source
 from everywatt.energy.stalls import stalled
 from everywatt.energy.ticks import WHOLE_ROWS, Floats, Ints, Reading, Ticks
-from everywatt.energy.unseen_power import Witness
+from everywatt.energy.utilisation import Witness
 from everywatt.tape.accumulate import energy_channels
 from everywatt.tape.columns import Columns, grown_columns, load_columns, ticks_by_frame
 from everywatt.tape.reader import StoredGroup, Tape
@@ -411,10 +412,7 @@ def _pieces(source: Source, wanted: list[str], start_ns: int, end_ns: int, *, en
     if kept is not None and all(name in kept[0].values for name in wanted):
         return kept
     names = [*wanted, *(name for name in also if name not in wanted)]
-    if ends:
-        pieces = _at_ends(tape, group, names, start_ns, end_ns)
-    else:
-        pieces = _throughout(tape, group, names, start_ns, end_ns)
+    pieces = _loaded(tape, group, names, start_ns, end_ns, ends)
     if also and tape.sealed:
         newest[1][key] = pieces
         _newest[tape] = newest
@@ -428,20 +426,12 @@ def _around(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end
     return load_columns(tape, group.id, names, start_ns, end_ns, tight=True).between(start_ns, end_ns)
 
 
-def _throughout(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
-    context_ns = _context_ns(group)
-    if _rows(group, start_ns, end_ns) < WHOLE_ROWS:
-        spans = [(start_ns - context_ns, end_ns + context_ns)]
-    else:
-        spans = [(edge - context_ns, edge + context_ns) for edge in (start_ns, end_ns)]
-    return [_around(tape, group, names, *span) for span in spans]
-
-
-def _at_ends(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int) -> list[Columns]:
-    """Rows of the frames around the two ends of a window, or around it where they are the same."""
+def _loaded(tape: Tape, group: StoredGroup, names: list[str], start_ns: int, end_ns: int, ends: bool) -> list[Columns]:
+    """Rows around a window, or around its two ends where it is long; with `ends` those of the frames around these."""
     reach_ns, context_ns = _ends_ns(group), _context_ns(group)
-    edges = [(start_ns, start_ns), (end_ns, end_ns)] if _long(group, start_ns, end_ns) else [(start_ns, end_ns)]
-    if not tape.sealed:
+    long = _long(group, start_ns, end_ns) if ends else _rows(group, start_ns, end_ns) >= WHOLE_ROWS
+    edges = [(start_ns, start_ns), (end_ns, end_ns)] if long else [(start_ns, end_ns)]
+    if not ends or not tape.sealed:
         return [_around(tape, group, names, a - context_ns, b + context_ns) for a, b in edges]
     loaded = [load_columns(tape, group.id, names, a - reach_ns, b + reach_ns, tight=True) for a, b in edges]
     # What else is in these frames says more of the device, up to where a gauge would look.
@@ -506,33 +496,3 @@ def _edges(tape: Tape, group: StoredGroup, channel: Channel, start_ns: int, end_
         return []
     index = group.info.channels.index(channel)
     return [(row, row.values[index]) for row in tape.edges(group.id, start_ns, end_ns)]
-
-
-def comparable(at_ns: Ints, half_ns: Floats, real: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
-    """Which ticks to take slopes between: instants that are known about equally well, compared with their distance.
-
-    A sensor that is read once a second and whose schedule is looked for now and then has instants known to a
-    millisecond beside others known to a second. From one kind to the other a slope is wild, along either it is not.
-    """
-    length, differs = np.diff(at_ns), np.abs(np.diff(half_ns))
-    inner = real[1:] & real[:-1]
-    if not np.any(inner & (differs > UNEVEN * length)):
-        return np.arange(len(at_ns))
-    places = np.flatnonzero(real)
-    best = int(np.argmin(half_ns[places]))
-    after = _walk(places[best:], at_ns, half_ns)
-    before = _walk(places[best::-1], at_ns, half_ns)
-    return np.array(before[:0:-1] + after, dtype=np.intp)
-
-
-def _walk(places: npt.NDArray[np.intp], at_ns: Ints, half_ns: Floats) -> list[int]:
-    """From the first place on, those whose instant can be compared with the one taken before."""
-    kept = [int(places[0])]
-    at, half = int(at_ns[kept[0]]), float(half_ns[kept[0]])
-    for place, then, width in zip(
-        places[1:].tolist(), at_ns[places[1:]].tolist(), half_ns[places[1:]].tolist(), strict=True
-    ):
-        if abs(width - half) <= UNEVEN * abs(then - at):
-            kept.append(place)
-            at, half = then, width
-    return kept

@@ -22,25 +22,29 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import LEVEL, Z95, Cells, Curve, place_steps, split_cells
-from everywatt.energy.medians import median, row_medians
+from everywatt.energy.medians import median
 from everywatt.energy.unseen_power import (
+    SLOW_BEAT_S,
+    UNSEEN_LIMIT,
+    around,
+    followed,
+    hidden_levels,
+    in_step,
+    noise_w,
+    otherwise,
+    own_swing,
+    recurring,
+    restlessness,
+)
+from everywatt.energy.utilisation import (
     BUSY,
     IDLE,
-    SD_OF_MEDIAN_STEP,
-    SLOW_BEAT_S,
     WITNESS_S,
     Array,
     Flags,
     Toggling,
     Witness,
-    around,
-    followed,
-    hidden_levels,
-    in_step,
-    otherwise,
-    own_swing,
-    recurring,
-    restlessness,
+    rest_w,
     sliding,
     toggling,
     unwitnessed,
@@ -55,6 +59,9 @@ WHOLE = 0.05
 # A device that is busy all the time does not draw constant power (decoding a token is a burst of reads): sd of it
 # inside a cell, as a share of the mean, for pulses of 20 ms between 150 and 340 W.
 BUSY_SWING = 0.4
+# What averages of busy pulses leave out is no more than so many times the joules by which they differ, unless the
+# pulses' period is near a part of the average.
+AS_AVERAGES = 2.0
 # Publications stray from their period by no more, this often.
 OFTEN = 0.95
 # Without a witness a load may toggle inside a cell: on recorded cards between about half and one and a half times its
@@ -76,14 +83,6 @@ WINDOW_KNOWN = 0.1
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
 FEIGNED = 3.0
-
-# So many steps between readings of an idle device tell the sensor's noise; else blocks of so many readings that differ
-# by less than this share of the highest, and the sd of readings whose second differences have this median (normal law:
-# 1 / (0.6745 √6)).
-FEWEST_STEPS = 10
-QUIET_CELLS = 16
-QUIET = 0.1
-SD_OF_MEDIAN_BEND = 0.605
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class GaugeCurve(Curve):
         if held_s is not None:
             held = np.asarray(held_s, dtype=np.float64)
             start = np.where(t - start > held + ROUNDING_S, t - held, start)
-        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=_noise_w(t, y, witness))
+        beside = _Beside(toggling(witness, t), limit_w=limit_w, noise_w=noise_w(t, y, witness))
         window = period_s if window_s is None else window_s
         if window > 1.2 * period_s:
             cells = _moving(start, t, y, window, unsure, beside)
@@ -254,10 +253,7 @@ def _partial(
         np.zeros(len(y), dtype=bool),
     )
     if median(unseen / length) <= WHOLE:
-        # Averages of publications that stray, beyond what their instants are uncertain, overlap or leave something out.
-        feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
-        strays = np.sqrt(np.maximum((length - window) ** 2 - feigned**2, 0.0))
-        random = np.hypot(random, strays * np.hypot(restless, toggle))
+        random = np.hypot(random, _left_out_j(y, length - window, window, unsure, restless, toggle, beside))
         return Cells(start, t, mean, own_swing(y) / 2, restless, toggle, loose, random, common, slip)
     common = recurring(y, random) / np.maximum(length, 1e-9)
     below = above = other = other_half = None
@@ -281,6 +277,27 @@ def _partial(
     beats = {} if other is None or np.array_equal(other, mean) else {"other_w": other, "other_half_w": other_half}
     cells = Cells(start, t, mean, swing, restless, toggle, loose, random, common, slip, None, below, above, **beats)
     return _halves(cells, np.flatnonzero(~known), unseen / 2, before, y)
+
+
+def _left_out_j(
+    y: Array, off_s: Array, window: float, unsure: Array, restless: Array, toggle: Array, beside: _Beside
+) -> Array:
+    """sd of the joules by which averages of publications that stray, beyond what their instants are uncertain, overlap
+    or leave something out; `off_s` is by how much each cell is longer than the average.
+
+    Of a device that is busy all the time power there may be anything up to its limit (Bhatia and Davis: a mean m
+    between a and b has a variance of (m − a)(b − m) at most). But pulses that are faster than the average make readings
+    differ: what is left out of them has about the joules by which averages over `window` do.
+    """
+    feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
+    strays = np.sqrt(np.maximum(off_s**2 - feigned**2, 0.0))
+    found = strays * np.hypot(restless, toggle)
+    if beside.state is None:
+        return found
+    least, limit = rest_w(beside.state, y), max(float(y.max()), beside.limit_w or UNSEEN_LIMIT * float(y.max()))
+    swing = np.sqrt(np.maximum(y - least, 0.0) * (limit - y))
+    pulses = np.minimum(strays * swing, AS_AVERAGES * window * restless)
+    return np.where(beside.state.share >= BUSY, np.maximum(found, pulses), found)
 
 
 def _halves(cells: Cells, which: npt.NDArray[np.intp], cut_s: Array, before: Array, after: Array) -> Cells:
@@ -379,9 +396,8 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
     state, low = beside.state, beside.low_w
     if state is None:
         return np.zeros(len(mean))
-    idle = state.share <= IDLE
     if low is None:
-        low = float(mean[idle].min()) if idle.any() else 0.0
+        low = rest_w(state, mean)
     share = np.clip(state.share, IDLE, 1.0)
     above = np.maximum(mean - low, 0.0)
     sd = above * np.sqrt((1 - share) / share)
@@ -389,25 +405,6 @@ def _toggle(mean: Array, beside: _Beside, nearby: Array | None = None) -> Array:
         high = np.maximum(low + 1.2 * np.maximum(nearby - low, 0.0) / share, mean)
         sd = np.minimum(sd, np.sqrt(above * np.maximum(high - mean, 0.1 * above)))
     return np.where(state.maybe, sd, np.where(state.share >= BUSY, BUSY_SWING * np.abs(mean), 0.0))
-
-
-def _noise_w(t_s: Array, y: Array, witness: Witness | None) -> float:
-    """sd of the sensor's own noise: what readings scatter by while the device is idle.
-
-    Where it never was, or nothing says so: what they scatter by around a straight line in the quietest quarter of the
-    blocks in which they keep to one level; 0 where there is none.
-    """
-    if witness is not None and len(witness.share):
-        idle = witness.about(t_s).max(axis=0) <= IDLE
-        steps = np.abs(np.diff(y))[idle[1:] & idle[:-1]]
-        if len(steps) >= FEWEST_STEPS:
-            return SD_OF_MEDIAN_STEP * median(steps)
-    blocks = y[: len(y) // QUIET_CELLS * QUIET_CELLS].reshape(-1, QUIET_CELLS)
-    level = blocks[np.ptp(blocks, axis=1) <= QUIET * np.abs(y).max(initial=0.0)]
-    if not len(level):
-        return 0.0
-    scatter = row_medians(np.abs(np.diff(level, 2, axis=1)))
-    return SD_OF_MEDIAN_BEND * float(np.sort(scatter)[len(scatter) // 4])
 
 
 def _starts(t: Array, period: float, gap: float) -> Array:

@@ -11,7 +11,7 @@ from everywatt.core.channels import Channel
 from everywatt.core.clocks import NS
 from everywatt.energy.medians import median
 from everywatt.energy.sampling import GAP_PERIODS, WHOLE
-from everywatt.energy.unseen_power import BUSY, IDLE, WITNESS_S, Witness
+from everywatt.energy.utilisation import BUSY, IDLE, WITNESS_S, Witness
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

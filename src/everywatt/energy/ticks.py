@@ -17,7 +17,7 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import LEVEL, AnyOf, Curve, PartTime, Sampled
 from everywatt.energy.medians import publishing_s, spacing_s
 from everywatt.energy.sampling import GAP_PERIODS, WHOLE, CounterCurve, GaugeCurve, calm
-from everywatt.energy.unseen_power import MOVED, PULSED, Array, Toggling, Witness, toggling
+from everywatt.energy.utilisation import MOVED, PULSED, Array, Toggling, Witness, toggling
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from everywatt.core.stats import student_factor
 
 if TYPE_CHECKING:
-    from everywatt.energy.unseen_power import Array
+    from everywatt.energy.utilisation import Array
 
 
 @dataclass(frozen=True, slots=True)

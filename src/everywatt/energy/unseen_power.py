@@ -19,39 +19,32 @@ import numpy.typing as npt
 
 from everywatt.core.lazy_dataclass import dataclass
 from everywatt.energy.curve import LEVEL, SLOWER, Z95
-from everywatt.energy.medians import row_medians
+from everywatt.energy.medians import median, row_medians
+from everywatt.energy.utilisation import (
+    BUSY,
+    IDLE,
+    MOVED,
+    NEAR_CELLS,
+    WITNESS_S,
+    Array,
+    Flags,
+    Toggling,
+    Witness,
+    rest_w,
+    sliding,
+)
 
-Array = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
-# Cells to either side that count as the neighbourhood of a cell for restlessness: one second at 100 ms.
-NEAR_CELLS = 5
 # sd of readings whose neighbouring differences have this median (normal law: 1 / (0.6745 √2)).
 SD_OF_MEDIAN_STEP = 1.05
-# A driver publishes utilisation every 170 to 200 ms, about the time before, so it speaks of a cell up to that much
-# later.
-WITNESS_S = 0.2
-_LOOKS_S = WITNESS_S * np.array([[0.0], [1.0], [2.0]])
-# At or below (above) this share the device was idle (busy) all the time; drivers round to whole percents.
-IDLE, BUSY = 0.02, 0.98
-# Below this it was not busy at all: half of the least that drivers report.
-NOTHING = 0.005
-# Below this busy share in every look of the neighbourhood, a device that is busy at all works in short pulses.
-PULSED = 0.18
-# And below this one where some look shows nothing: pulses that come one by one.
-PULSED_APART = 0.3
-# Such a pulse lies anywhere in the 0.2 s of a look and is counted as spread over three of them: sd of what an edge cuts
-# off wrongly, 0.3 of the pulse, as that of a load that toggles inside a cell (SLOWER / √48 of it), and more than
-# twice as much because readings blunt the pulse and may miss it; for a sensor that looks at a quarter of its period.
-PULSE_EDGE = 10.0
-# Longer ones, by the busy share of a look, are blunted and missed less: an edge cuts off no more of them.
-UNRESOLVED = 0.15
-# Looks that differ by more are of a load that toggles about as fast as they come.
-STEADY_SHARE = 0.2
 # And where none within a slow beat do, the load is faster than that.
 STILL_SHARE = 0.2
-# A witness that has moved less than this has not shown that it can tell busy from idle.
-MOVED = 0.05
+# So many steps between readings of an idle device tell the sensor's noise; else blocks of so many readings that differ
+# by less than this share of the highest, and the sd of readings whose second differences have this median (normal law:
+# 1 / (0.6745 √6)).
+FEWEST_STEPS = 10
+QUIET_CELLS = 16
+QUIET = 0.1
+SD_OF_MEDIAN_BEND = 0.605
 
 # Readings are looked at in blocks of so many for a pattern that comes back (12.8 s at 100 ms); the correlation below
 # which they have changed, and the one that random loads reach by chance at some lag.
@@ -91,7 +84,7 @@ LONE_ERROR = 0.1
 BLURRED = 2.0
 FEWEST_BEATS = 10
 # What the sensors see of their period for which PULSE_EDGE was found.
-PULSE_SEEN = 0.25
+PULSE_SEEN = 0.5
 # Readings of one beat from which on they show how slow the load is.
 RESOLVED = 3.0
 # Readings of each level in one beat from which on they may show the load's own course; they do where those between its
@@ -108,103 +101,6 @@ BEGINS = 1 / 6
 NOISE_RANGE = 8.0
 # The upper level of a load that readings keep pace with, where no limit is known: so many times the highest reading.
 UNSEEN_LIMIT = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """Busy share (0…1) of the device, as read at `t_s`."""
-
-    t_s: Array
-    share: Array
-
-    @classmethod
-    def of_percent(cls, t_s: npt.ArrayLike, percent: npt.ArrayLike) -> Witness:
-        """From utilisation in percent; polls without an answer (NaN) are left out."""
-        t, u = np.asarray(t_s, dtype=np.float64), np.asarray(percent, dtype=np.float64) / 100
-        known = np.isfinite(u)
-        return cls(t[known], np.clip(u[known], 0.0, 1.0))
-
-    def at(self, t_s: Array) -> Array:
-        """The share as it stood at these times (the last one read)."""
-        return self.share[np.maximum(self.t_s.searchsorted(t_s, side="right") - 1, 0)]
-
-    def about(self, end_s: Array) -> Array:
-        """Three looks at each cell that ends at `end_s`: then, one and two publications of utilisation later."""
-        return self.at(end_s + _LOOKS_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Toggling:
-    """What utilisation says of cells: `share` busy, `sure` (steadily between idle and busy), `maybe` (some look is).
-
-    `change` of the share from look to look; `slow` where it changes all around: readings can follow such a load.
-    `pulsed` where it is busy for a little of each look at most, `paused` where idle. `swing` is the sd of power inside
-    the cell for levels one watt apart.
-    """
-
-    share: Array
-    swing: Array
-    sure: Flags
-    maybe: Flags
-    change: Array
-    slow: Flags
-    pulsed: Flags
-    paused: Flags
-
-
-def tells(witness: Witness | None) -> bool:
-    """Whether utilisation has shown that it can tell busy from idle: it has moved, or is above nothing, but for little.
-
-    >>> tells(Witness.of_percent([0.0, 1.0], [2.0, 1.0])), tells(Witness.of_percent([0.0, 1.0], [100.0, 100.0]))
-    (True, False)
-    """
-    if witness is None or len(witness.share) == 0:
-        return False
-    return bool(np.ptp(witness.share) >= MOVED or NOTHING < witness.share.max() < PULSED)
-
-
-def toggling(witness: Witness | None, end_s: Array) -> Toggling | None:
-    """Which cells toggled inside. None without a witness that has shown it can tell busy from idle."""
-    if witness is None or not tells(witness):
-        return None
-    looks = witness.about(end_s)
-    # Beside a load that works for longer, a percent or two are its beginning and end; alone they are pulses.
-    between = (looks > (IDLE if witness.share.max() >= PULSED else NOTHING)) & (looks < BUSY)
-    # A device that is busy for a little of some looks and never for much works in pulses that fall between readings;
-    # one that is idle for a little of some makes pauses that do.
-    most, least = looks.max(axis=0), looks.min(axis=0)
-    top, bottom = sliding(np.maximum, most, 2 * NEAR_CELLS), sliding(np.minimum, least, 2 * NEAR_CELLS)
-    pulsed = between.any(axis=0) & (top < np.where(bottom <= IDLE, PULSED_APART, PULSED))
-    paused = between.any(axis=0) & (bottom > 1 - np.where(top >= BUSY, PULSED_APART, PULSED))
-    sure = np.asarray(between.all(axis=0) | pulsed | paused)
-    share, change = looks.mean(axis=0), np.ptp(looks, axis=0)
-    return Toggling(
-        share,
-        np.where(
-            pulsed | paused,
-            PULSE_EDGE * np.minimum(np.minimum(most, 1 - least), UNRESOLVED),
-            np.sqrt(share * (1 - share)),
-        ),
-        sure,
-        np.asarray(between.any(axis=0)),
-        change,
-        sliding(np.minimum, (sure & (change > STEADY_SHARE)).astype(np.float64), NEAR_CELLS) > 0,
-        pulsed,
-        paused,
-    )
-
-
-def unwitnessed(witness: Witness | None, y: Array) -> bool:
-    """True where nothing says whether a load with readings `y` toggled inside cells.
-
-    A witness that never moves tells nothing either, unless it says idle, and readings stand still as those of an idle
-    device do.
-    """
-    if witness is None or len(witness.share) == 0:
-        return True
-    if np.ptp(witness.share) >= MOVED:
-        return False
-    return bool(witness.share.max() >= PULSED or np.ptp(y) > MOVED * np.abs(y).max())
 
 
 def own_swing(y: Array) -> Array:
@@ -227,14 +123,23 @@ def restlessness(y: Array) -> Array:
     return np.asarray(np.minimum(SD_OF_MEDIAN_STEP * row_medians(windows), most))
 
 
-def sliding(extreme: np.ufunc, values: Array, cells: int) -> Array:
-    """The largest or smallest value `cells` to either side of each: of pairs, then of pairs of pairs, all at once."""
-    found = np.concatenate((np.repeat(values[:1], cells), values, np.repeat(values[-1:], cells)))
-    reach, size = 1, 2 * cells + 1
-    while reach < size:
-        step = min(reach, size - reach)
-        found, reach = extreme(found[:-step], found[step:]), reach + step
-    return found
+def noise_w(t_s: Array, y: Array, witness: Witness | None) -> float:
+    """sd of the sensor's own noise: what readings scatter by while the device is idle.
+
+    Where it never was, or nothing says so: what they scatter by around a straight line in the quietest quarter of the
+    blocks in which they keep to one level; 0 where there is none.
+    """
+    if witness is not None and len(witness.share):
+        idle = witness.about(t_s).max(axis=0) <= IDLE
+        steps = np.abs(np.diff(y))[idle[1:] & idle[:-1]]
+        if len(steps) >= FEWEST_STEPS:
+            return SD_OF_MEDIAN_STEP * median(steps)
+    blocks = y[: len(y) // QUIET_CELLS * QUIET_CELLS].reshape(-1, QUIET_CELLS)
+    level = blocks[np.ptp(blocks, axis=1) <= QUIET * np.abs(y).max(initial=0.0)]
+    if not len(level):
+        return 0.0
+    scatter = row_medians(np.abs(np.diff(level, 2, axis=1)))
+    return SD_OF_MEDIAN_BEND * float(np.sort(scatter)[len(scatter) // 4])
 
 
 def around(values: Array, cells: int, beyond: Literal["edge", "constant"] = "edge") -> npt.NDArray[np.float64]:
@@ -444,6 +349,7 @@ def hidden_levels(
     inner = around(within, reach, "constant")
     cells = np.flatnonzero(state.maybe)
     least, most = float(y.min()), float(y.max())
+    idle = rest_w(state, y)
     limit = max(most, UNSEEN_LIMIT * most if limit_w is None else limit_w)
     parts = np.array_split(cells, max(1, len(cells) // CHUNK))
     lows, highs = y.copy(), y.copy()
@@ -514,7 +420,7 @@ def hidden_levels(
         swing = np.maximum(_beyond_noise(most - least, noise), LONE * most)
         alike = _beyond_noise(top - bottom, noise) < LONE * swing
         locked = sure & (alike | jittered[part])
-        shown = least + share * (top - least)
+        shown = idle + share * (top - idle)
         allowed = np.where(state.paused[part], top, least + share * (limit - least))
         # Readings show so much less of the swing of pulses that are shorter than a look: their mean is up to the look's
         # share of what is shown, for loads that come up to twice a period; pauses likewise. Few beats do not tell.
