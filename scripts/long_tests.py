@@ -145,7 +145,7 @@ def _git(*words: str) -> str:
 def main(words: list[str]) -> int:
     """The command line."""
     recorder = Recorder(words)
-    options = ["-q", "--timeout", "0", "-m", "long and not ml", "--rootdir", str(ROOT), str(ROOT / "tests")]
+    options = ["-q", "--timeout", "0", "-m", "long", "--rootdir", str(ROOT), str(ROOT / "tests")]
     code = int(pytest.main(options, plugins=[recorder]))
     # Without its engine the benchmark measures nothing and succeeds.
     there = shutil.which("victoria-metrics") is not None and code != pytest.ExitCode.INTERRUPTED
