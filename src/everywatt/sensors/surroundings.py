@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from everywatt.sensors import procfs
-from everywatt.sensors.procfs import file_text as file_text
+from everywatt.sensors.procfs import file_text
 from everywatt.sensors.usage.cgroups import parse_place
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from everywatt.core.errors import EverywattError, UsageError
 from everywatt.core.format import format_bytes
 from everywatt.core.machine import Machine
 from everywatt.sensors.base import Group, Request
-from everywatt.sensors.procfs import parse_host_times
+from everywatt.sensors.procfs import file_text, parse_host_times
 from everywatt.sensors.registry import choose, known
-from everywatt.sensors.surroundings import file_text, memory_bytes
+from everywatt.sensors.surroundings import memory_bytes
 from everywatt.stress.cpu import METHODS, stream_bytes
 from everywatt.stress.crew import Crew, Plan
 from everywatt.stress.program import Program

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from everywatt.core.jsonio import ToDict
-from everywatt.sensors.procfs import parse_cpuinfo
-from everywatt.sensors.surroundings import file_text
+from everywatt.sensors.procfs import file_text, parse_cpuinfo
 
 INT8_DTYPES = ("qint8", "quint8", "int8", "uint8")
 INT8_OPERATORS = (

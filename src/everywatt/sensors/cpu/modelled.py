@@ -43,7 +43,8 @@ from everywatt.core.format import print_quantity
 from everywatt.core.stats import TO_95
 from everywatt.sensors import procfs
 from everywatt.sensors.base import Group, Report, Request, State
-from everywatt.sensors.surroundings import file_text, find_container, find_guest
+from everywatt.sensors.procfs import file_text
+from everywatt.sensors.surroundings import find_container, find_guest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
