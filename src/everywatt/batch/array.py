@@ -134,7 +134,7 @@ def job_of(part: Path) -> str | None:
 
 
 def in_queue(job: str) -> list[str]:
-    """The states of the array's tasks that have not ended, as Slurm names them. EverywattError where it cannot tell."""
+    """The states of the array's tasks that have not ended, as Slurm names them. EverywattError if squeue fails."""
     try:
         said = _slurm("squeue", "--noheader", f"--jobs={job}", "--array", "--format=%T")
     except EverywattError as error:

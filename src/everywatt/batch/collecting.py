@@ -30,7 +30,7 @@ from everywatt.tape.reader import StoredGroup, Tape
 from everywatt.tape.run_store import segments, slug
 
 SAME_BOOT_NS = 2 * NS  # clocks of one boot agree on UTC to within this
-TOLD_GAPS = ("suspend", "lost")  # gaps that the recorder tells; the others are found again in the rows
+REPORTED_GAPS = ("suspend", "lost")  # gaps that the recorder reports; the others are found again in the rows
 Renaming = Mapping[str, str]
 
 
@@ -141,13 +141,13 @@ def _period_s(same: Same) -> float:
 
 def _recording(same: Same) -> Recording:
     edges = {row.read_ns: row for tape, group, _, _ in same for row in tape.edges(group.id)}
-    told = {
+    reported = {
         (gap.channel and _swap(gap.channel, names), gap.start_ns, gap.end_ns, gap.kind)
         for tape, group, _, names in same
         for gap in tape.gaps(group.id)
-        if gap.kind in TOLD_GAPS
+        if gap.kind in REPORTED_GAPS
     }
-    gaps = sorted(told, key=lambda gap: (gap[1], gap[2], str(gap[0])))
+    gaps = sorted(reported, key=lambda gap: (gap[1], gap[2], str(gap[0])))
     return Recording(same[0][2], _rows(same), _period_s(same), [row for _, row in sorted(edges.items())], gaps)
 
 

@@ -43,7 +43,7 @@ CPU = Device("cpu", title="CPU")
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All GPUs of the machine, whoever may use them, with their memory by index; or why there are none."""
+    """All GPUs of the machine, whoever may use them, with their memory by index; or why none was found."""
 
     gpus: tuple[Gpu, ...] = ()
     memory: Mapping[int, float | None] = field(default_factory=dict)

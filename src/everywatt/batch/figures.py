@@ -331,7 +331,7 @@ class BatchFigures:
         ]
 
     def repeated(self) -> list[str]:
-        """A sentence on items that ran again after an interruption; [] where there are none."""
+        """A sentence on items that ran again after an interruption; [] if no item did."""
         count = sum(
             any(one.attempt.status == INTERRUPTED for one in item.attempts[:-1]) and len(item.attempts) > 1
             for item in self.items

@@ -43,7 +43,7 @@ Warn = Callable[[str], None]
 def read_items(path: Path, *, size_column: str | None = None, warn: Warn = lambda text: None) -> list[Item]:
     """The items of a manifest: `.csv` and `.tsv` with a header, `.jsonl`, else one item a line. Raises UsageError.
 
-    `warn` hears of sizes that are none, with their lines: such items run as of unknown size.
+    `warn` is called with invalid sizes and their lines: such items run as of unknown size.
     """
     text = decoded(b"".join(foreign.pieces(path, foreign.SMALL)), str(path))
     return parse_items(text, path.suffix.lower(), size_column=size_column, what=str(path), warn=warn)
@@ -131,7 +131,7 @@ def _ids(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _size(row: Mapping[str, str], column: str | None) -> tuple[float | None, str]:
-    """The size of an item, None where it is not known; and what stands there instead of one."""
+    """The size of an item, or None and what was found instead."""
     names = SIZE_COLUMNS if column is None else (column,)
     name = next((name for name in names if name in row), None)
     if name is not None:

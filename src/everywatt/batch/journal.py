@@ -210,7 +210,7 @@ def in_progress(folder: Path) -> bool:
 
 
 def read_journal(folder: Path) -> History:
-    """What the journal of a run tells. RunNotFound where the run has none: it is no batch."""
+    """The contents of a run's journal. RunNotFound if it has no journal: it is not a batch."""
     history, torn = History(), list[int]()
     try:
         records = list(numbered_lines(folder / JOURNAL, torn))

@@ -53,8 +53,8 @@ def figures(run: Run, history: History) -> BatchFigures:
     rest = [entry for entry in ledger.entries if entry.owner.id not in ours]
     known = [entry.energy for entry in rest if entry.energy.joules is not None]
     outside = added(known) if known else None
-    told = [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
-    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *told))
+    on_tapes = [note.text for tape in run.tapes for note in tape.notes() if note.kind in ("gap", "warning")]
+    notes = dict.fromkeys((*history.trouble, *run.trouble, *ledger.notes, *on_tapes))
     return BatchFigures(
         run.name,
         run.duration_s,
@@ -69,7 +69,7 @@ def figures(run: Run, history: History) -> BatchFigures:
 
 
 def _on_tapes(run: Run) -> dict[str, tuple[Span, Watch]]:
-    """Every span with the tape that it is on: clocks of different hosts cannot tell."""
+    """Every span with the tape that it is on: clocks of different hosts cannot identify it."""
     found: dict[str, tuple[Span, Watch]] = {}
     for tape in run.tapes:
         watch = Watch(tape)
@@ -255,7 +255,7 @@ class Drift(ToDict):
 def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLERANCE) -> tuple[list[Drift], list[str]]:
     """CPU time an item where energy is modelled, energy an item and time an item; and sentences on what cannot be
     compared."""
-    told: list[Drift] = []
+    found_drifts: list[Drift] = []
     notes: list[str] = []
     counts = found.count(DONE), baseline.count(DONE)
     if not all(counts):
@@ -263,20 +263,20 @@ def drifts(found: BatchFigures, baseline: BatchFigures, tolerance: float = TOLER
     if found.cpu_s_per_item is not None and baseline.cpu_s_per_item is not None:
         ours, theirs = ([one.cpu_s for one in batch.finished() if one.cpu_s] for batch in (found, baseline))
         if min(len(ours), len(theirs)) >= FEWEST:
-            told.append(time_drift(ours, theirs, tolerance, "CPU time per item"))
+            found_drifts.append(time_drift(ours, theirs, tolerance, "CPU time per item"))
     try:
         ratio = (found.total / counts[0]).ratio(baseline.total / counts[1])
-        told.append(_drift("energy per item", ratio.value, ratio.low, ratio.high, tolerance))
+        found_drifts.append(_drift("energy per item", ratio.value, ratio.low, ratio.high, tolerance))
     except EverywattError as error:
         notes.append(f"energy cannot be compared: {error}")
     ours, theirs = (
         [one.attempt.runtime_s for one in batch.finished() if one.attempt.runtime_s] for batch in (found, baseline)
     )
     if min(len(ours), len(theirs)) >= FEWEST:
-        told.append(time_drift(ours, theirs, tolerance))
+        found_drifts.append(time_drift(ours, theirs, tolerance))
     else:
         notes.append(f"fewer than {FEWEST} items: times are not compared")
-    return told, notes
+    return found_drifts, notes
 
 
 def time_drift(ours: Sequence[float], theirs: Sequence[float], tolerance: float, name: str = "time per item") -> Drift:

@@ -391,8 +391,8 @@ def _peak(mine: Sequence[ItemFigures], seen: float | None, device: Device) -> fl
     """Of the GPU's memory, by NVML and by the tape; of the process on the CPU."""
     if not device.is_gpu:
         return max((one.attempt.ended.get("max_rss_bytes") or 0 for i in mine for one in i.attempts), default=0) or None
-    told = [during.high for i in mine for one in i.attempts if (during := one.use.get("memory")) is not None]
-    return max([*told, *([] if seen is None else [seen])], default=None)
+    peaks = [during.high for i in mine for one in i.attempts if (during := one.use.get("memory")) is not None]
+    return max([*peaks, *([] if seen is None else [seen])], default=None)
 
 
 def _near(one: SizeFigures, best: SizeFigures) -> bool:

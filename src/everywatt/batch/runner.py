@@ -147,7 +147,7 @@ class Event:
 
 @dataclass(slots=True)
 class Progress:
-    """Where the batch stands."""
+    """The progress of the batch."""
 
     total: int
     done: int = 0
@@ -263,7 +263,7 @@ class Runner:
     # Handing out.
 
     def _hand_out(self) -> list[Event]:
-        """Give free lanes their next items; what has begun is for the caller to tell."""
+        """Give free lanes their next items; the caller reports what has started."""
         if self._stop is not None:
             return []
         begun = []
@@ -326,21 +326,21 @@ class Runner:
             at_ns = None if self._inline else message.get("at_ns")
             self._recording.span_open(item.id, attributes=attributes, uid=attempt.span, at_ns=at_ns)
 
-    def _ended(self, lane: Lane, told: Mapping[str, Any]) -> None:
-        mark = self._mark(told.get("ended_ns"))
-        text = f"{told.get('stdout', '')}\n{told.get('stderr', '')}"
-        oom = out_of_memory(told["exit_code"], text, oom_kills=told.get("oom_kills", 0))
-        told = {key: value for key, value in told.items() if key != "ended_ns"}
-        ended = {**told, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
+    def _ended(self, lane: Lane, outcome: Mapping[str, Any]) -> None:
+        mark = self._mark(outcome.get("ended_ns"))
+        text = f"{outcome.get('stdout', '')}\n{outcome.get('stderr', '')}"
+        oom = out_of_memory(outcome["exit_code"], text, oom_kills=outcome.get("oom_kills", 0))
+        outcome = {key: value for key, value in outcome.items() if key != "ended_ns"}
+        ended = {**outcome, **({"oom": oom} if oom else {}), **({"file": lane.file} if lane.file else {})}
         if lane.item is not None and self._settings.wraps(lane.item):
             ended["wrapped"] = True
-        if self._stop is None and told["exit_code"] == 128 + signal.SIGTERM and not told.get("timed_out"):
+        if self._stop is None and outcome["exit_code"] == 128 + signal.SIGTERM and not outcome.get("timed_out"):
             # Whoever ends a command by SIGTERM may mean the whole batch, as Slurm does: wait for that for a moment.
             self._clock.poll(self._wake[0], write=False, timeout_s=SIGNAL_S)
-        if self._stop == KILL and (told.get("killed") or told["exit_code"]):
+        if self._stop == KILL and (outcome.get("killed") or outcome["exit_code"]):
             status = INTERRUPTED
         else:
-            status = DONE if told["exit_code"] == 0 and not told.get("timed_out") else FAILED
+            status = DONE if outcome["exit_code"] == 0 and not outcome.get("timed_out") else FAILED
         self._settle(lane, status, ended, mark)
 
     def _bury(self, lane: Lane) -> None:

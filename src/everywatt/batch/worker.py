@@ -1,4 +1,4 @@
-"""The worker: a small process that runs one command at a time and tells its parent how it went.
+"""The worker: a small process that runs one command at a time and reports its result to the parent.
 
 It is started by its path, so it imports the standard library alone. Messages are JSON lines on stdin and stdout. When
 its parent is gone it ends what it runs, with all that this started, and itself: a resumed batch then finds nothing of
@@ -54,7 +54,7 @@ class Tail:
 
     @property
     def text(self) -> str:
-        """As text; bytes that are none are replaced."""
+        """As text; invalid UTF-8 is replaced."""
         return self.data.decode("utf-8", "replace")
 
 

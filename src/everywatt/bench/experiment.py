@@ -111,7 +111,7 @@ class Experiment:
         raise AssertionError("the order never ends")
 
     def live(self) -> Run | None:
-        """The run as it is on the disk now; None where there is none."""
+        """The run as it is on the disk now, or None if it cannot be read."""
         recording = self._meter.recording
         if recording is None:
             return None

@@ -59,7 +59,7 @@ class Mean(ToDict):
 
 @dataclass(frozen=True, slots=True)
 class Figures(ToDict):
-    """One candidate: its means, its trials, and how it stands beside the first candidate."""
+    """One candidate: its means, its trials, and its comparison with the first candidate."""
 
     JSON = (
         "label=candidate.label command=candidate.text params=candidate.params trials energy energy_net=net seconds "
@@ -150,7 +150,7 @@ class Figures(ToDict):
         return format_rounded(unit, share * abs(value), value)
 
     def ratio_beside(self, first: Figures) -> Cell:
-        """The ratio to the first candidate, which is 1 to itself; None where there is none."""
+        """The ratio to the first candidate (1 for the first itself), or None if it is unknown."""
         if self.gross is not None:
             return self.gross.cell
         return 1 if self is first and self.energy is not None else None

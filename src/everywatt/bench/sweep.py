@@ -47,7 +47,7 @@ class Sweep:
 
     @property
     def recommendation(self) -> str:
-        """Which setting to take and why, or why there is none."""
+        """Which setting to choose and why, or why no setting is recommended."""
         choice = self.choice
         if choice.best and not choice.decided:
             return f"no recommendation yet: {choice.best} has the {choice.why}"

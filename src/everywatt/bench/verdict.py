@@ -94,7 +94,7 @@ def trials_for(half_width: float, sd: float, *, at_least: int = 2) -> int:
 
 FAR = 3.5  # standard deviations, by the median absolute deviation (Iglewicz and Hoaglin)
 FACTOR = 3.0  # ratios above this are printed as factors: 200 % more is the last that is read at a glance
-ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: there is none
+ENDLESS = 100.0  # an interval whose end is so many times the ratio says nothing: it is made infinite
 
 
 class Verdict(StrEnum):
@@ -111,7 +111,7 @@ class Comparison(ToDict):
     """The ratio of a candidate to the baseline with its 95 % interval, and what follows from it.
 
     The interval holds for all numbers of trials together, so that stopping when it is narrow enough is allowed; if the
-    number was fixed beforehand it is Student's. It is infinite where that many trials cannot tell.
+    number was fixed beforehand it is Student's. It is infinite if that many trials cannot decide.
     `floor` is the smallest difference that these trials could have detected. `more_trials` is None if the question is
     decided or the number cannot be estimated.
     """
@@ -150,7 +150,7 @@ class Comparison(ToDict):
 
     @property
     def ends(self) -> dict[str, float | None]:
-        """The ratio for JSON; without ends where these trials cannot tell."""
+        """The ratio for JSON; without bounds if these trials cannot give any."""
         known = math.isfinite(self.high)
         return {"value": self.ratio, "low": self.low if known else None, "high": self.high if known else None}
 

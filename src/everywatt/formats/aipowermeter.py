@@ -3,7 +3,7 @@ run becomes such a recording (its generation of 2026).
 
 A power of the machine there is what a counter rose by since the line before, over that time: the counter is built up
 again. A card's power is a reading of the moment in the generations that asked nvidia-smi. A line that is torn costs
-that line; `-1` for a counter that is absent is absent; each segment is a span, and time between two is in none.
+that line; `-1` marks an absent counter; each segment is a span, and time between two is in neither.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _json(path: Path) -> Any:
 
 
 def json_object(path: Path) -> Mapping[str, Any]:
-    """The object in a file; an empty one where there is none."""
+    """The JSON object in a file, or an empty one if the file has none."""
     found = _json(path)
     return found if isinstance(found, Mapping) else {}
 
@@ -251,7 +251,7 @@ def _shares(metrics: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _risen(sums: list[float], watts: Sequence[float | None], step_s: float) -> list[float | None]:
-    """What counters stand at after a step, None where a power is not known; `sums` is brought up to date."""
+    """Counter values after a step, None if a power is not known; `sums` is updated."""
     for place, power in enumerate(watts):
         sums[place] += (power or 0.0) * step_s
     return [None if power is None else total for power, total in zip(watts, sums, strict=True)]
@@ -264,7 +264,7 @@ def segments_of(log: Log) -> list[tuple[int, int]]:
 
 
 def section(metrics: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object in an object; an empty one where there is none."""
+    """A nested object, or an empty one if it is missing."""
     found = metrics.get(name)
     return found if isinstance(found, Mapping) else {}
 

@@ -156,8 +156,8 @@ def _read_table(
 
 
 def _number(text: str, delimiter: str) -> float:
-    """The number at the start of a text (`39.32 W`), also with a decimal comma where commas part no columns; NaN where
-    there is none."""
+    """The number at the start of a text (`39.32 W`), also with a decimal comma where commas part no columns; NaN if
+    it has no number."""
     if delimiter != "," and text.count(",") == 1 and "." not in text:
         text = text.replace(",", ".")
     try:

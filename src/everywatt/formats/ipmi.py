@@ -57,7 +57,7 @@ def import_ipmi(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
 
 
 def parse_log(lines: Iterable[str], shift_ns: int = 0) -> list[Reading]:
-    """The readings of a log with the times that stand beside them."""
+    """The readings of a log with their time stamps."""
     found: list[Reading] = []
     logged: int | None = None
     for line in lines:

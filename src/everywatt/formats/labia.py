@@ -89,8 +89,8 @@ def _job(folder: Path, options: Mapping[str, Any]) -> JobOnNode:
     log = read_log(foreign.lines(folder / FILE), shift_ns) if (folder / FILE).is_file() else Log()
     times = [at for at, _ in log.lines]
     start_ns = _instant(about.get("start_date"), shift_ns) or (times[0] if times else None)
-    told_ns = _instant(about.get("end_date"), shift_ns)
-    end_ns = told_ns or (times[-1] if times else None)
+    reported_end_ns = _instant(about.get("end_date"), shift_ns)
+    end_ns = reported_end_ns or (times[-1] if times else None)
     job = str(about.get("jobid") or folder.name)
     if not job.isdecimal():
         raise ValueError(f"'{job}' is not a job number")
@@ -116,8 +116,8 @@ def _job(folder: Path, options: Mapping[str, Any]) -> JobOnNode:
         scope="cpu+gpu" if any(part.domain == "gpu" for part in devices) else "cpu" if devices else "",
         refused=None if devices else "its log contains no power of the job",
         devices=tuple(devices),
-        complete=told_ns is not None,
-        note=NOTE if told_ns is not None else f"{NOTE}; {INFERRED}",
+        complete=reported_end_ns is not None,
+        note=NOTE if reported_end_ns is not None else f"{NOTE}; {INFERRED}",
     )
 
 

@@ -1,6 +1,6 @@
 """The names of other exporters, so that dashboards made for them go on working: Kepler, DCGM-exporter, jetson-exporter.
 
-The figures are everywatt's. What one of them tells and everywatt does not know is left out.
+The figures are everywatt's. What one of them reports and everywatt does not know is left out.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _dcgm(watcher: Watcher, reports: Sequence[Report], now_ns: int) -> Iterable[
 
 
 def tegra_line(watcher: Watcher, now_ns: int) -> TegraLine | None:
-    """What a Jetson tells now, in the shape of a line of tegrastats; None on another machine."""
+    """Current readings of a Jetson, as a parsed line of tegrastats; None on another machine."""
     rails = [line for line in watcher.lines.all if line.channel.device == "jetson"]
     if not rails:
         return None
@@ -211,7 +211,7 @@ Sample = tuple[str, str, float]
 def metrics_text(line: TegraLine, updated_unix_s: float) -> str:
     """A line of tegrastats in the metric text of the Waggle jetson-exporter, byte for byte, sorted by name and label.
 
-    Its names, help texts and 32-bit temperatures are kept. What the line does not tell is left out.
+    Its names, help texts and 32-bit temperatures are kept. What the line does not contain is left out.
     """
     samples = sorted(_samples(line, updated_unix_s), key=lambda sample: sample[:2])
     out: list[str] = []

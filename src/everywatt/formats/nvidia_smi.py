@@ -122,15 +122,15 @@ def _tables(device: str, rows: list[SmiRow], at_ns: list[int], options: Mapping[
         watts = [_number(row, column) for row in rows]
         if any(value == value for value in watts):
             driver = str(options.get("driver") or rows[0].texts.get("driver_version") or "")
-            told_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
+            limit_w = float(options.get("limit_w") or _highest(_number(row, "power.limit") for row in rows)) or None
             # Where the limit of a board is not known, the readings say how large it is at least.
-            facts = facts_for(label, driver, told_w or _highest(watts), reading)
+            facts = facts_for(label, driver, limit_w or _highest(watts), reading)
             windows = draw_windows(label, driver) if reading == "draw" else ()
             if len(windows) > 1:
                 # A driver that is not named: a moving average cannot step, whatever the load does.
                 facts = replace(facts, window_s=windows[-1] if climbs(watts) else windows[0])
             uuid, slot = rows[0].texts.get("uuid") or options.get("uuid") or "", rows[0].texts.get("pci.bus_id") or ""
-            facts, why = calibrated(replace(facts, max_w=told_w), str(uuid), slot, host="")
+            facts, why = calibrated(replace(facts, max_w=limit_w), str(uuid), slot, host="")
             label = f"{label} ({why})" if why else label
             found.append(_power(device, at_ns, watts, facts, label))
             break

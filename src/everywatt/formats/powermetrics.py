@@ -30,7 +30,7 @@ _NAMES = {
     "Intel energy model derived package power": "combined",
 }
 _KEYS = {"cpu_power": "cpu", "gpu_power": "gpu", "ane_power": "ane", "dram_power": "dram", "combined_power": "combined"}
-# Stamps tell whole seconds, the time since the last sample is exact: they are let drift apart by so much.
+# Stamps have whole seconds, the time since the last sample is exact: the two may differ by so much.
 _DRIFT_NS = 2 * NS
 _DOMAINS = {"combined": Domain.SOC, "cpu": Domain.PACKAGE, "gpu": Domain.GPU, "dram": Domain.DRAM}
 _ORDER = ("combined", "cpu", "gpu", "dram", "ane")

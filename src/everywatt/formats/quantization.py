@@ -108,7 +108,7 @@ class Layout:
     single: bool = False
 
     def line(self, line: Mapping[str, Any], source: str) -> OldLine:
-        """What a line says. ValueError where a number is none."""
+        """A parsed line. ValueError if a number is not valid."""
         found: dict[str, Any] = {"note": self.note(line)}
         found |= {name: _scaled(line, column, factor) for name, column, factor in _fields(self.columns)}
         if self.label == "layer_name":

@@ -27,7 +27,7 @@ def import_sage(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
 
 
 def parts_of(lines: Iterable[str | bytes], wanted: str = "") -> list[Part]:
-    """What lines of ndjson tell, one part a node; `wanted`: only series whose name contains it."""
+    """Lines of ndjson as one part per node; `wanted`: only series whose name contains it."""
     series: dict[tuple[str, str], Table] = {}
     odd = sum(not take_record(line, series, wanted) for line in lines)
     parts: dict[str, Part] = {}

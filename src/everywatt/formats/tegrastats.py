@@ -67,7 +67,7 @@ def _times(
 ) -> tuple[list[tuple[int, TegraLine]], int]:
     """A UTC time for each line, and how often the board's clock was set meanwhile.
 
-    Stamps tell whole seconds: lines of one second are spread over it. A board without a battery starts its clock in the
+    Stamps have whole seconds: lines of one second are spread over it. A board without a battery starts its clock in the
     past and sets it later; summer time does so too. Such a step is not time that has passed.
     """
     placed: list[tuple[int, TegraLine]] = []
@@ -86,7 +86,7 @@ def _times(
 
 
 def _start_ns(count: int, path: Path, interval_ns: int, options: Mapping[str, Any]) -> int:
-    """When the first line was written, for lines that do not tell."""
+    """When the first line was written, for lines without a time stamp."""
     if options.get("start") is not None:
         return parse_utc_ns(str(options["start"]), "iso", "start")
     return path.stat().st_mtime_ns - interval_ns * (count - 1)

@@ -74,7 +74,7 @@ class Phases:
         self._meter = meter
 
     def stop(self) -> Run | None:
-        """End what is open and the recording; gives the finished run, None where there is none."""
+        """End open phases and the recording; returns the finished run, or None if nothing was recorded."""
         meter = self._meter
         if meter is None:
             return None
@@ -202,7 +202,7 @@ class Measured:
 
     @property
     def run(self) -> Run | None:
-        """The finished run, None where there is none."""
+        """The finished run, or None if no run has finished."""
         return self._phases.run
 
     @property

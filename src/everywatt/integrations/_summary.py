@@ -35,7 +35,7 @@ class PowerPoint:
 
 
 def as_run(measured: Run | Meter | Measurement) -> Run:
-    """The run of what `load()`, a Meter or `measure()` gave; MeasurementRefused where there is none."""
+    """The run of what `load()`, a Meter or `measure()` gave; MeasurementRefused if there is no run."""
     return measured if isinstance(measured, Run) else measured.run
 
 

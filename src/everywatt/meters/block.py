@@ -91,15 +91,15 @@ class Oddities:
             self.samples.append(line[:160])
 
     def sentences(self) -> list[str]:
-        """What a report says of it."""
-        told = (
+        """The problems found, one phrase each, for a report."""
+        counts = (
             (self.bad_frames, "bad frames"),
             (self.log_lines, "interspersed log lines"),
             (self.torn_lines, "incomplete lines"),
             (self.cut_end, "last line incomplete"),
             (self.backwards, "rows earlier than the row before, skipped"),
         )
-        return [f"{count} {what}" for count, what in told if count]
+        return [f"{count} {what}" for count, what in counts if count]
 
 
 def names_of(plugs: int) -> list[str]:
@@ -218,7 +218,7 @@ class Stretches:
 
 
 def _usual(block: Block) -> tuple[int | None, int]:
-    """The median step between good rows, None where there is none, and how many there are."""
+    """The median step between good rows (None if there are no steps) and the number of steps."""
     steps = np.diff(block.utc_ns[block.ok])
     steps = steps[steps > 0]
     return (int(np.median(steps)) if len(steps) else None), len(steps)
@@ -230,7 +230,7 @@ def held(blocks: Iterable[Block]) -> Iterator[tuple[Block, Stretches]]:
     settled = False
     for block in blocks:
         if not settled:
-            # A period of time may begin with the last row of a file, which tells nothing of how far rows are apart.
+            # A period of time may begin with the last row of a file, which says nothing about how far rows are apart.
             found, steps = _usual(block)
             period_ns, settled = found or period_ns, steps >= FEW_STEPS
         usual_ns = period_ns or DEFAULT_PERIOD_NS

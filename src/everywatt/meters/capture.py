@@ -103,7 +103,7 @@ class Reader:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="everywatt-port", daemon=True)
         self.outages = self._read_bytes = 0
-        self.told: deque[str] = deque()
+        self.messages: deque[str] = deque()
 
     def start(self) -> None:
         self._thread.start()
@@ -131,12 +131,12 @@ class Reader:
             except OSError as error:
                 if since is None:
                     since = time.monotonic()
-                    self.told.append(f"{self._name} cannot be opened: {error.strerror}. Waiting for it.")
+                    self.messages.append(f"{self._name} cannot be opened: {error.strerror}. Waiting for it.")
                 self._stopping.wait(wait_s)
                 wait_s = min(wait_s * 2, LAST_WAIT_S)
                 continue
             if since is not None:
-                self.told.append(f"{self._name} is back after {time.monotonic() - since:.1f} s.")
+                self.messages.append(f"{self._name} is back after {time.monotonic() - since:.1f} s.")
             before, since = self._read_bytes, None
             try:
                 ended = self._read(port)
@@ -151,7 +151,7 @@ class Reader:
                 wait_s = min(wait_s * 2, LAST_WAIT_S)
             since = time.monotonic()
             self.outages += 1
-            self.told.append(f"{self._name} was unplugged. Waiting for it.")
+            self.messages.append(f"{self._name} was unplugged. Waiting for it.")
         self._ring.wake()
 
     def _read(self, port: Port) -> bool:
@@ -320,8 +320,8 @@ class Capture:
             reading = reader.reading
             self._ring.wait(QUIET_S if reading and not self._stopping else 0.0)
             self._take_all()
-            while reader.told:
-                self._tell(reader.told.popleft())
+            while reader.messages:
+                self._tell(reader.messages.popleft())
             self.progress.outages = reader.outages
             if time.monotonic() - synced > SYNC_EVERY_S:
                 synced = time.monotonic()

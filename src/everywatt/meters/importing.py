@@ -118,8 +118,8 @@ def import_omegawatt(paths: Sequence[Path], out: Path, options: Mapping[str, Any
         watts = map(tuple, block.watts[block.ok][:, chosen].tolist())
         rows += zip(block.utc_ns[block.ok].tolist(), watts, strict=True)
     period_s = usual_period_s([at for at, _ in rows])
-    told = {"oddities": odd.sentences(), "plugs": first.plugs}
-    return write_part(out, Part([Table(_group(names, period_s, options), rows, period_s)], meta=told), paths, options)
+    meta = {"oddities": odd.sentences(), "plugs": first.plugs}
+    return write_part(out, Part([Table(_group(names, period_s, options), rows, period_s)], meta=meta), paths, options)
 
 
 def _names(first: Block, plugs: list[int] | None, options: Mapping[str, Any]) -> tuple[dict[int, str], int | None]:

@@ -107,7 +107,7 @@ def read_blocks(pieces: Iterable[bytes], odd: Oddities, where: str = "the file")
 
 
 def _texts(pieces: Iterable[bytes], odd: Oddities, where: str) -> Iterator[tuple[bytes, Layout]]:
-    """Whole lines after the header, with the layout that it tells."""
+    """Whole lines after the header, with the layout that it declares."""
     layout: Layout | None = None
     for piece, ended in _whole_lines(pieces, where):
         text = piece

@@ -34,7 +34,7 @@ def to_column(values: Any, missing: Bools | None = None) -> Any:
 
 
 def to_numpy(column: Any) -> Any:
-    """The numbers of a column; what stands where it is null is anything.
+    """The numbers of a column; the value at a null is arbitrary.
 
     By its buffers, as `to_column`: pyarrow's own functions import pandas, where it is installed.
     """

@@ -67,7 +67,7 @@ class PlugMap:
     def feeds_of(
         self, node: str, meter: str = "", start_ns: int | None = None, end_ns: int | None = None
     ) -> list[Feed]:
-        """The plugs of a node in a period. UsageError where there are none, or where they change within the period."""
+        """The plugs of a node in a period. UsageError if it has none, or if they change within the period."""
         mine = [feed for feed in self.feeds if feed.node == node and (not meter or feed.meter in ("", meter))]
         if not mine:
             raise UsageError(f"The map has no node '{node}'.", cure=f"one of: {', '.join(self.nodes[:12])}")

@@ -58,8 +58,8 @@ class RingBuffer:
 
     def _filled(self, number: int) -> bool:
         at = _FIRST + number % SLOTS * _STRIDE
-        told, _, size = _SLOT.unpack_from(self._map, at)
-        if told != number + 1 or not 0 < size <= SLOT_BYTES or number - self._taken >= SLOTS:
+        stored, _, size = _SLOT.unpack_from(self._map, at)
+        if stored != number + 1 or not 0 < size <= SLOT_BYTES or number - self._taken >= SLOTS:
             return False
         body = at + _SLOT.size
         return self._view[body : body + size] != self._view[_FILL : _FILL + size]
@@ -115,7 +115,7 @@ class RingBuffer:
     def skip_written(self, size_of: Callable[[int], int]) -> None:
         """Leave out what a killed capture had put into its journal but not yet ticked off.
 
-        size_of  the size of a journal that began at an instant (ns), 0 where there is none
+        size_of  the size of a journal that began at an instant (ns); 0 if it does not exist
         """
         journal, position, slot = _MARK.unpack_from(self._map, _TOP.size)
         if self._taken < self._next and slot == self._taken + 1 and size_of(journal) > position:

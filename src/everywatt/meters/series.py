@@ -36,7 +36,7 @@ class Table:
     half_ns: Sequence[int] = ()
 
     def add(self, utc_ns: int, values: Sequence[float | None]) -> None:
-        """A row; None and numbers that are none are not available."""
+        """Add a row; None, NaN and infinities count as not available."""
         clean = tuple(NAN if v is None or not math.isfinite(v) else float(v) for v in values)
         self.rows.append((utc_ns, clean))
 
@@ -58,7 +58,7 @@ class Part:
 
 def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[str, Any]) -> Path:
     """One sealed tape. Channels that never had a value are left out. UsageError where there are no rows at all."""
-    tables = [table for table in map(_told, part.tables) if table is not None]
+    tables = [table for table in map(_cleaned, part.tables) if table is not None]
     if not tables:
         raise UsageError(f"{source[0]} contains no measurements.")
     instants = [at for table in tables for at in (table.rows[0][0], table.rows[-1][0])]
@@ -80,14 +80,14 @@ def write_part(out: Path, part: Part, source: Sequence[Path], options: Mapping[s
         for number, (name, start, end, attributes) in enumerate(part.spans, 1)
     ]
     anchors = [Anchor(at - first, at, at - first, 0) for at in dict.fromkeys((first + NS, last))]
-    told: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
+    meta: dict[str, Any] = {"imported_from": [path.name for path in source], **part.meta}
     if part.host:
-        told["host"] = {"name": part.host}
+        meta["host"] = {"name": part.host}
     processes: list[ImportedTable] = []
     if part.processes:
         frames = [(at - first, rows) for at, rows in part.processes]
         processes = [ImportedTable(PROCESSES, frames, usual_period_s([at for at, _ in frames]))]
-    meta = {**told, **dict(options.get("meta", {}))}
+    meta |= dict(options.get("meta", {}))
     return write_tape(out, recordings, meta=meta, anchors=anchors, spans=spans, tables=processes)
 
 
@@ -115,7 +115,7 @@ def write_parts(out: Path, parts: Sequence[Part], source: Sequence[Path], option
     return folder
 
 
-def _told(table: Table) -> Table | None:
+def _cleaned(table: Table) -> Table | None:
     """The table in order of time, without repeated instants, and without channels that have no value."""
     rows = table.rows
     if any(after[0] <= before[0] for before, after in pairwise(rows)):
@@ -148,7 +148,7 @@ def card_facts(card: str, cards: Iterable[str], options: Mapping[str, Any]) -> t
 
 
 def number(value: Any) -> float | None:
-    """A finite number from JSON or text (`1,234.5` is none), None for anything else."""
+    """A finite number from JSON or text, or None for anything else (also for `1,234.5`)."""
     if isinstance(value, bool):
         return None
     try:

@@ -61,7 +61,7 @@ class MeterStats(ToDict):
 def stats(blocks: Iterable[Block], names: Sequence[str] | None = None, total: str | None = None) -> MeterStats | None:
     """Statistics of a recording, for each plug that its blocks have; None where it has no rows.
 
-    `names` are of the plugs (else 1, 2, …); `total` names their sum, which is then told too.
+    `names` are of the plugs (else 1, 2, …); `total` names their sum, which is then included too.
     """
     rows = bad = repeats = 0
     start_ns, end_ns, observed_s = 0, 0, 0.0
@@ -83,11 +83,11 @@ def stats(blocks: Iterable[Block], names: Sequence[str] | None = None, total: st
         return None
     watts = np.concatenate(columns)
     called = names or [f"{place + 1}" for place in range(watts.shape[1])]
-    told = [_plug(name, watts[:, place], float(joules[place])) for place, name in enumerate(called)]
+    plugs = [_plug(name, watts[:, place], float(joules[place])) for place, name in enumerate(called)]
     summed = None
     if total is not None:
         summed = _plug(total, watts.sum(axis=1, dtype=np.float64), float(joules.sum()))
-    return MeterStats(rows, bad, repeats, start_ns, end_ns, observed_s, tuple(told), summed)
+    return MeterStats(rows, bad, repeats, start_ns, end_ns, observed_s, tuple(plugs), summed)
 
 
 def _plug(name: str, watts: np.ndarray[Any, Any], joules: float) -> PlugStats:

@@ -395,6 +395,6 @@ def _node(name: str, cells: Mapping[str, Any], path: Path) -> Node:
         except (TypeError, ValueError, AttributeError):
             raise UsageError(f"{path}: node '{name}', cell '{epoch}' does not have three powers.") from None
     table = np.array(sorted(rows), dtype=np.float64).reshape(len(rows), 4)
-    told = Offset(None, why="it was saved")
+    offset = Offset(None, why="it was saved")
     cpu, gpu = np.nan_to_num(table[:, 1]), np.nan_to_num(table[:, 2])
-    return Node(name, table[:, 0], cpu, gpu, table[:, 3], told, fit_overhead(cpu + gpu, table[:, 3]))
+    return Node(name, table[:, 0], cpu, gpu, table[:, 3], offset, fit_overhead(cpu + gpu, table[:, 3]))

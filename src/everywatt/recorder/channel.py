@@ -300,7 +300,7 @@ LOCK_NS = 5_000_000  # between two looks at the lock of a client that is startin
 
 
 def reach(patience: Patience) -> socket.socket:
-    """A socket to the user's recorder, started where none runs. RecorderError says why there is none."""
+    """A socket to the user's recorder, started if it is not running. RecorderError, with the reason, if that fails."""
     folder = own_folder()
     sock = _connect(folder)
     if sock is not None:

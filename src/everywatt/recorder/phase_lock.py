@@ -176,13 +176,13 @@ class Tracker:
                 self._end_burst(after)
         elif changed:
             self._consider(since, after)
-        # A gauge that stands still has been published all the same; a counter has not.
+        # A gauge that does not change was still published; a counter was not.
         if searching and not changed and not first and (self._counter or after - self._reported_ns < self.asked_ns):
             return []
         self._reported_ns = after
         quick = self._seen.quick_ns
         if quick is not None and not changed and after - since > 2 * quick:
-            quick = self._seen.quick_ns = None  # it stands still, or has become slower
+            quick = self._seen.quick_ns = None  # it does not change, or has become slower
         age = self._seen.declared_ns or quick or (after - since if changed else max(after - since, self.asked_ns))
         early = after - age
         return [Row(row.read_ns, max(early, since) if changed else early, after, row.values)]
@@ -257,7 +257,7 @@ class Tracker:
         if max(late - early for early, late in recent) > min(gaps) / 2:
             return False  # it was we who were slow: between two reads that far apart it may have changed more often
         if not self._counter:
-            # A gauge that stands still between regular changes may as well show a load that is switched on and off:
+            # A gauge that is constant between regular changes may as well show a load that is switched on and off:
             # it is polled as before, so that nothing is missed, and doubted only where its period is not known.
             if self._seen.original_ns is None:
                 self._complain(sum(gaps) / len(gaps))
@@ -316,7 +316,7 @@ class Tracker:
         if self._unreported or not self._counter:
             return self._emit(index, *line.band(index), row)
         coarse = self._chances > 5 and self._moved < 0.9 * self._chances
-        if coarse and not self._settling and self._seen.declared_ns is not None:  # a counter that often stands still
+        if coarse and not self._settling and self._seen.declared_ns is not None:  # a counter that often does not move
             return self._emit(index, *line.band(index), row)
         self._index = index
         self.absent += 1
@@ -435,7 +435,7 @@ class Tracker:
         if check and wide and now - self._checked_ns < 4 * CHECK_NS:
             check = False  # halving comes first
         if not self._counter and self._moved < 0.5 * self._chances:
-            # A gauge that stands still shows nothing; one that has just moved will probably move again, and that
+            # A constant gauge shows nothing; one that has just moved will probably move again, and that
             # chance has to be used.
             if self._moving and wide:
                 return self._fan(early - lead, late, most, now)

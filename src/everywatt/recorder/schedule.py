@@ -120,7 +120,7 @@ class Schedule:
                 source.tracker.ask(period_ns, now_ns)
 
     def wake_ns(self) -> int | None:
-        """The next wake-up, None where there is nothing to read."""
+        """The next wake-up, or None if there is nothing to read."""
         fixed = latest = None
         firsts = []
         for source, slot in self.slots.items():  # every wake-up comes here: one plain loop
@@ -144,7 +144,7 @@ class Schedule:
         return (max(first for first in firsts if first <= latest) + latest) // 2
 
     def fastest_ns(self) -> int:
-        """The shortest period of all groups, a second where there is none."""
+        """The shortest period of all groups; 1 s if there are no groups."""
         return min((slot.period_ns for slot in self.slots.values()), default=1_000 * MS)
 
     def due(self, now_ns: int) -> list[Source]:
@@ -262,7 +262,7 @@ class _Windows:
     last_ns: int = 0
 
     def turn(self) -> bool:
-        """Look at the next window; False where there is none."""
+        """Look at the next window; False if there are no more windows."""
         if self.next >= len(self.windows):
             return False
         window = self.windows[self.next]

@@ -112,7 +112,7 @@ class Server(ReadLoop):
         self._let_go(list(self._resting))
 
     def _leaving(self) -> bool:
-        """True where there is nothing to stay for; a client that is just coming keeps it for another round."""
+        """True if the recorder may exit; a client that is just connecting delays that by another round."""
         if self.may_leave():
             return True
         self._idle_ns = self.clock.monotonic_ns()

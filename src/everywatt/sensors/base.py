@@ -224,7 +224,7 @@ class Sensor(Protocol):
 
 
 def _plain(row: Row, width: int) -> bool:
-    """True where a row is clean data as it stands."""
+    """True if a row is already clean data."""
     read_ns, early_ns, late_ns, values = row
     if not (type(read_ns) is type(early_ns) is type(late_ns) is int and type(values) is tuple):
         return False

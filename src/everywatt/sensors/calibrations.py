@@ -101,7 +101,7 @@ def save(stored: Stored, path: Path | None = None) -> Path:
 
 
 def forget(uuid: str, path: Path | None = None) -> bool:
-    """Remove a device's calibration; False where there is none."""
+    """Remove a device's calibration; False if it has no calibration."""
     target = path or path_of()
     everything = load_all(target)
     if everything.pop(uuid, None) is None:

@@ -42,7 +42,7 @@ def power_channel(device: str, domain: Domain, facts: Facts) -> Channel:
 
 
 def first_line(text: str) -> str:
-    """The first line with words in it, for a message; "nothing" where there is none."""
+    """The first non-blank line, for a message; "nothing" if all are blank."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "nothing")[:120]
 
 
@@ -167,7 +167,7 @@ class SlowMeters(SimpleSensor):
         return bool(self.options.get(self.needs))
 
     def meters(self) -> list[Meter]:
-        """The meters to ask; SensorError where there is none, as for a family that has not said which it has."""
+        """The meters to read; SensorError if there is no meter, as for a family that does not list its meters."""
         raise SensorError(f"{self.name} does not list its meters.")
 
     def find(self) -> list[PolledGroup]:
@@ -227,7 +227,7 @@ class SlowMeters(SimpleSensor):
 class CommandMeters(SlowMeters):
     """Meters of this machine that a command prints. Every answer is a process.
 
-    `program` is the command without which there are none; `binary` is where it was found.
+    `program` is the required command; `binary` is where it was found.
     """
 
     program = ""

@@ -17,7 +17,7 @@ from everywatt.core.lazy_dataclass import dataclass
 from everywatt.core.plugins import SENSORS, load, registered
 from everywatt.sensors.base import Group, Report, Request, Sensor, State, TableGroup
 
-# Sensors in the order in which they are asked. One that stands behind another (its `after`) comes later; sensors of
+# Sensors in the order in which they are asked. A fallback comes later than what it replaces (its `after`); sensors of
 # other packages follow ours. `modelled` is asked last, `replay` only by name.
 ORDER = (
     *("rapl", "jetson", "tegrastats", "hwmon", "cray", "raspberry", "nvml", "amdsmi", "rocm-smi", "hl-smi", "ipmi"),
@@ -40,7 +40,7 @@ NEEDS: dict[str, str] = {
     **dict.fromkeys(("ipmi", "redfish", "shelly", "tasmota", "snmp", "exec", "model"), "settings"),
 }
 ANY_POWER = "*power"
-# What sensors of ours stand behind, as their `after` says, which a module would have to be loaded for.
+# The `after` of our own sensors, repeated here so that no module has to be loaded for it.
 BEHIND: dict[str, tuple[str, ...]] = {
     "perf": ("rapl",),
     "tegrastats": ("jetson",),
@@ -119,8 +119,8 @@ def choose(
 ) -> Choice:
     """Probe sensors and open those a run uses. `ask` stands in for `probe` where sensors are shared (the recorder).
 
-    A sensor is opened unless one that it stands behind (`after`) is in use. `wanted` limits the sensors by name;
-    naming one explicitly opens it whatever stands before it.
+    A sensor is opened unless one in its `after` is in use. `wanted` limits the sensors by name;
+    naming one explicitly opens it in any case.
     """
     must_be_known(wanted or (), targets)
     request = replace(request, sensors=None if wanted is None else tuple(wanted))
@@ -172,7 +172,7 @@ def _lacking(name: str, target: str, request: Request) -> Report | None:
 
 
 def _after(name: str, target: str) -> Sequence[str]:
-    """What a sensor stands behind, as far as that is known before it is made."""
+    """A sensor's `after`, as far as that is known before it is made."""
     if target.startswith(OURS):
         return BEHIND.get(name, ())
     try:
@@ -183,7 +183,7 @@ def _after(name: str, target: str) -> Sequence[str]:
 
 
 def _better(after: Sequence[str], used: set[str], power: bool) -> str | None:
-    """Why a sensor that stands behind others is not needed; None where it is."""
+    """Why a fallback sensor is not needed; None if it is needed."""
     better = next((other for other in after if other in used), None)
     return f"{better} is used" if better else "another sensor delivers power" if power and ANY_POWER in after else None
 

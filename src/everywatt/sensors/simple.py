@@ -29,7 +29,7 @@ class Sampled(Group, Protocol):
     """A group that can be tried once."""
 
     def sample(self) -> tuple[float, ...]:
-        """Its values now. SensorError or OSError where there are none."""
+        """Its values now. SensorError or OSError if they cannot be read."""
         ...
 
 
@@ -85,7 +85,7 @@ class SimpleSensor:
     def find(self) -> Iterable[Sampled]:
         """The groups that exist here, whether they can be read or not.
 
-        Raises Absent with a reason of its own where there are none, SensorError where none can be used.
+        Raises Absent with a specific reason if no group exists, SensorError if no group can be used.
         """
         raise NotImplementedError
 

@@ -82,7 +82,7 @@ def find_guest(machine: Machine, cpus: Sequence[Mapping[str, str]]) -> str | Non
         return f"/sys/hypervisor reports {kind}"
     if file_text(machine.proc / "device-tree" / "hypervisor" / "compatible"):
         return "the device tree names a hypervisor"
-    # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still tells its socket's size.
+    # A container whose /proc is filtered (lxcfs) sees its share of the CPUs, but each still reports its socket's size.
     siblings = first.get("siblings", "")
     if siblings.isdecimal() and len(cpus) < int(siblings):
         return f"only {len(cpus)} of {siblings} CPUs of a socket are visible"

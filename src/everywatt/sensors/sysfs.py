@@ -35,7 +35,7 @@ def open_readonly(path: str) -> int:
 
 
 def read_count(path: Path) -> int | None:
-    """A whole number ≥ 0 from a small file, None where there is none."""
+    """A whole number ≥ 0 from a small file, or None if it has no such number."""
     text = file_text(path)
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _U64_DIGITS else None
 
@@ -197,7 +197,7 @@ def value_groups(found: Iterable[tuple[GroupInfo, Channel, Read]], clock: Clock)
 
 
 def in_unit(channel: Channel, raw: float) -> float | None:
-    """A raw value in the channel's unit, None where there is none."""
+    """A raw value in the channel's unit, or None if it is NaN."""
     return None if raw != raw else raw * channel.scale
 
 
@@ -208,7 +208,7 @@ Count = TypeVar("Count")
 def unmoved(
     first: Mapping[Which, Count], read: Callable[[Which], Count | None], clock: Clock, most_ns: int, step_ns: int
 ) -> list[Which]:
-    """Those of some counters that still stand where they stood `first` after so long; a failure is no movement."""
+    """The counters whose value is still `first` after so long; a failed read counts as no movement."""
     still = list(first)
     deadline_ns = clock.monotonic_ns() + most_ns
     while still := [one for one in still if read(one) in (first[one], None)]:
@@ -234,7 +234,7 @@ class Candidate(NamedTuple):
 def alive(candidates: Sequence[Candidate], missing: dict[str, str], clock: Clock) -> list[bool]:
     """Which of them deliver; `missing` gets the reason for each other one, which is closed.
 
-    A counter that stands still is read again for 25 ms, a gauge once: it may be on a slow bus.
+    A counter that does not move is read again for 25 ms, a gauge once: it may be on a slow bus.
     """
     last = [one.reading.read() for one in candidates]
     counters = {
@@ -289,7 +289,7 @@ PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.
 
 
 def short_pci(text: str) -> str | None:
-    """`0000:04:00.0` out of a text, None where there is none."""
+    """`0000:04:00.0` from a text, or None if it has no PCI address."""
     match = PCI.search(text)
     return f"{match[1][-4:]}:{match[2]}:{match[3]}.{match[4]}".lower() if match else None
 

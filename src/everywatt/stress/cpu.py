@@ -82,7 +82,7 @@ class CpuWork(Role):
 
 
 class Instructions:
-    """Instructions that this process has done, where its hardware counts and the kernel tells."""
+    """Instructions that this process has executed; `read` gives None if they cannot be counted."""
 
     def __init__(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The workers of a load program, from the parent's side: started, told when to go, heard, and ended in any case."""
+"""The workers of a load program, from the parent's side: started, signalled to go, read, and always ended."""
 
 from __future__ import annotations
 

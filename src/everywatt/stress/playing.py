@@ -126,7 +126,7 @@ def play(
     stop               is asked five times a second: anything true ends the program, and a text is kept as the reason
     engine             what makes CPU load: "own", or "stress-ng" where it is installed
     disk_folder        where disk load is made; the folder for temporary files unless given
-    max_temperature_c  the program ends when anything that tells its temperature is hotter
+    max_temperature_c  the program ends when any device that reports a temperature is hotter
 
     Where a `Meter` records here, each step is a span named `step` with `asked` and `reached` among its attributes.
     UsageError, before anything starts, where the program wants more memory than is available, or cannot be made here.
@@ -134,7 +134,7 @@ def play(
     made = prepared(program, engine, disk_folder)
     results: list[StepResult] = []
 
-    def told(result: StepResult) -> None:
+    def finished(result: StepResult) -> None:
         results.append(result)
         if on_step is not None:
             on_step(result)
@@ -148,7 +148,7 @@ def play(
         crew = stack.enter_context(Crew(made))
         if on_start is not None:
             on_start(list(dict.fromkeys(worker.about for worker in crew.workers if worker.about)))
-        _Player(program, crew, told).run(lambda: next(filter(None, (reason() for reason in reasons)), None))
+        _Player(program, crew, finished).run(lambda: next(filter(None, (reason() for reason in reasons)), None))
     return results
 
 
@@ -165,10 +165,10 @@ class _Open:
 
 
 class _Player:
-    def __init__(self, program: Program, crew: Crew, told: Callable[[StepResult], None]) -> None:
+    def __init__(self, program: Program, crew: Crew, on_result: Callable[[StepResult], None]) -> None:
         self._program = program
         self._crew = crew
-        self._told = told
+        self._on_result = on_result
         self._waiting: list[_Open] = []
         self._playing: _Open | None = None
         here = current()
@@ -182,8 +182,8 @@ class _Player:
         except BaseException as error:  # an interrupt, or what a caller's function raised
             for step in filter(None, (self._playing, *self._waiting)):
                 if self._recording is not None and step.uid is not None:
-                    told = {"complete": False, "error": type(error).__name__}
-                    self._recording.span_close(step.uid, attributes=told, mark=step.mark)
+                    attributes = {"complete": False, "error": type(error).__name__}
+                    self._recording.span_close(step.uid, attributes=attributes, mark=step.mark)
             raise
 
     def _run(self, stop: Stop) -> None:
@@ -248,7 +248,7 @@ class _Player:
             attributes = {"start_ns": step.start_ns, "end_ns": step.end_ns, "reached": dict(reached)}
             attributes |= {"notes": list(notes), "complete": complete}
             self._recording.span_close(step.uid, attributes=attributes, mark=step.mark)
-        self._told(result)
+        self._on_result(result)
 
     def _stolen_s(self) -> float | None:
         """Seconds that the hypervisor has run another guest, over all CPUs; None if the kernel does not report it."""
@@ -337,7 +337,7 @@ class Thermometer:
 class TooHot:
     """A `stop` for `play`: a sentence as soon as something is hotter than the limit, else None.
 
-    UsageError if no sensor reports a temperature: a limit that is not monitored is none.
+    UsageError if no sensor reports a temperature: a limit must be monitored.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class RamWork(Role):
             now_ns = min(now_ns + TOUCH_EVERY_NS, stretch.end_ns)
             wait(now_ns)
             for block in self._blocks:
-                block[0] = now_ns & 0xFF  # in use, should anybody think of swapping it out
+                block[0] = now_ns & 0xFF  # in use, so that it is not swapped out
 
     def report(self) -> StepReport:
         return StepReport(memory_bytes=max(0, (rss_bytes() or 0) - self._own_bytes))

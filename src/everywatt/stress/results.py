@@ -148,8 +148,8 @@ def _why(lacking_s: float, waited_s: float | None, stolen_s: float, whole_s: flo
         return "whether the machine was busy is unknown"
     allowed_s = SHORT_POINTS / 100 * whole_s
     if waited_s + stolen_s >= lacking_s - allowed_s:
-        told = f"the machine was busy: workers waited {waited_s:.2f} s for a core"
-        return f"{told}; the hypervisor took {stolen_s:.2f} s" if stolen_s > allowed_s / 2 else told
+        reason = f"the machine was busy: workers waited {waited_s:.2f} s for a core"
+        return f"{reason}; the hypervisor took {stolen_s:.2f} s" if stolen_s > allowed_s / 2 else reason
     return (
         f"{lacking_s:.2f} s of CPU time are missing and workers waited {waited_s:.2f} s for a core: limited by a "
         "cgroup quota, or by the duty cycle"

@@ -34,7 +34,7 @@ ROLES = {
 
 
 class Left(Exception):
-    """The parent has closed stdin: there is no one to work for."""
+    """The parent has closed stdin: no process waits for the result."""
 
 
 class Pipe:
@@ -84,7 +84,7 @@ def ask_for_the_end() -> None:
 
 
 def first_to_go() -> None:
-    """Where memory runs out, the kernel takes this process before anybody else's."""
+    """If memory runs out, the kernel ends this process before all others."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib is not needed here
             file.write("1000")
@@ -107,7 +107,7 @@ def make(plan: Mapping[str, Any]) -> Role:
 
 
 def serve(pipe: Pipe, say: Callable[[dict[str, Any]], None]) -> None:
-    """Take the plan, get ready, start when told, report each step."""
+    """Read the plan, prepare, wait for the start signal, report each step."""
     plan = pipe.line()
     end_with_parent(plan["parent"])
     first_to_go()

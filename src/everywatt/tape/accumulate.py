@@ -21,10 +21,10 @@ from everywatt.core.lazy_dataclass import dataclass
 
 GAP_PERIODS: Final = 3
 # A counter that steps ahead by more than its device can draw has not counted it. Boards pass their limits for a moment,
-# and firmware may tell a wrong one, so that nothing is refused that three times the limit, or a kilowatt, explains.
+# and firmware may report a wrong one, so nothing is refused that three times the limit, or a kilowatt, explains.
 JUMP_LIMITS: Final = 3.0
 JUMP_LEAST_W: Final = 1_000.0
-CHIP_W: Final = 5_000.0  # no chip or module draws as much: the limit of one that tells none
+CHIP_W: Final = 5_000.0  # no chip or module draws as much: the limit of one that reports no limit
 JUMP_SLACK_S: Final = 0.1  # of a step's time, and two publications
 UNKNOWN_PERIOD_S: Final = 1.0
 _SHORT: Final = struct.Struct("<Bdq")
@@ -193,7 +193,7 @@ class Accumulator:
         first: Row,
         cums: Sequence[Cum],
     ) -> Accumulator:
-        """One that stands where a frame's `cum` says, at the frame's first row: the rows after it are to be added."""
+        """State from a frame's `cum`, at the frame's first row: the rows after it are to be added."""
         resumed = cls(info, expected_period_s)
         at_ns = resumed.last_ns = publication_ns(first)
         for state, (total, observed_ns, last, last_ns) in zip(resumed._states, cums, strict=True):

@@ -306,7 +306,7 @@ class EdgeIndex:
                 soonest[place] = min(soonest[place], soonest[place + 1])
 
     def between(self, group: int, start_ns: int, end_ns: int) -> tuple[int, int] | None:
-        """The least and the greatest number that a read of that time may have; None where there is no such read."""
+        """The least and the greatest number that a read of that time may have; None if there is no such read."""
         if group not in self._ids:
             return None
         first = bisect_left(self._latest[group], start_ns)

@@ -69,7 +69,7 @@ def encode_floats(values: Sequence[float]) -> tuple[int, bytes]:
 
 
 def _whole(values: Sequence[float]) -> list[int] | None:
-    """The values as whole numbers that a float64 holds exactly, None where they are none."""
+    """The values as integers that a float64 holds exactly, or None if they are not such integers."""
     try:
         numbers = list(map(int, values))
     except (ValueError, OverflowError):  # NaN, infinite

@@ -20,7 +20,7 @@ class Rows:
 
 
 class Follower:
-    """What is new on one tape at every look. A row is returned once, also if the tape is sealed in between.
+    """What is new on a tape at each look. A row is returned once, also if the tape is sealed in between.
 
     `back_ns` is how far before the tape's end the first look reaches; None: to its start. `until_ns`: as if the tape
     ended there.
@@ -31,7 +31,7 @@ class Follower:
         self._until_ns = until_ns
         self._back_ns = back_ns
         self._frame = 0
-        self._told: dict[int, int] = {}  # group → publication of the newest row returned
+        self._returned_ns: dict[int, int] = {}  # group → publication of the newest row returned
         self._began = False
 
     @property
@@ -49,7 +49,7 @@ class Follower:
         if self.tape.replaced:
             self.tape.refresh()
             # A sealed tape has other frames with other numbers: rows are known by their publication.
-            return list(self._since(dict(self._told)))
+            return list(self._since(dict(self._returned_ns)))
         return self._news()
 
     def _first(self) -> list[Rows]:
@@ -64,25 +64,25 @@ class Follower:
             if group.info.table:
                 continue
             for frame in self.tape.frames(group.id, since.get(group.id), self._until_ns):
-                yield from self._told_once(frame)
+                yield from self._unseen(frame)
 
     def _news(self) -> list[Rows]:
         found: list[Rows] = []
         for frame in self.tape.frames_after(self._frame):
             self._frame = frame.id
-            found += self._told_once(frame)
+            found += self._unseen(frame)
         return found
 
-    def _told_once(self, frame: Frame) -> Iterator[Rows]:
-        told = self._told.get(frame.group.id)
-        if told is not None and frame.last_ns <= told:
+    def _unseen(self, frame: Frame) -> Iterator[Rows]:
+        newest_ns = self._returned_ns.get(frame.group.id)
+        if newest_ns is not None and frame.last_ns <= newest_ns:
             return
         rows = frame.rows()
         if self._until_ns is not None:
             rows = [row for row in rows if publication_ns(row) <= self._until_ns]
-        fresh = rows if told is None else [row for row in rows if publication_ns(row) > told]
+        fresh = rows if newest_ns is None else [row for row in rows if publication_ns(row) > newest_ns]
         if fresh:
-            self._told[frame.group.id] = publication_ns(fresh[-1])
+            self._returned_ns[frame.group.id] = publication_ns(fresh[-1])
             yield Rows(frame.group, fresh, frame if len(fresh) == len(rows) else None)
 
     def close(self) -> None:

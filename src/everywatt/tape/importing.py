@@ -134,7 +134,7 @@ def write_tape(
 
 
 def usual_period_s(times_ns: Sequence[int]) -> float:
-    """The median step of a sorted list of times, 1 s where there is none."""
+    """The median step of a sorted list of times; 1 s if it has no steps."""
     steps = sorted(b - a for a, b in pairwise(times_ns) if b > a)
     return steps[len(steps) // 2] / NS if steps else 1.0
 
@@ -209,12 +209,12 @@ def import_ours(paths: Sequence[Path], out: Path, options: Mapping[str, Any]) ->
     recordings = [_recording(info, period_s, ticks) for info, period_s in groups]
     anchors = [anchor for anchor in (_anchor(first), _anchor(last)) if anchor is not None]
     anchors.sort(key=lambda anchor: anchor.monotonic_ns)
-    told = {"host": first.get("host"), **meta, "imported_from": [path.name for path in paths]}
+    about = {"host": first.get("host"), **meta, "imported_from": [path.name for path in paths]}
     try:
         spans, points = list(_spans(paths[0])), list(_points(paths[0]))
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"The spans or points beside {paths[0]} are not an export of everywatt: {error!r}.") from None
-    return write_tape(out, recordings, meta=told, anchors=anchors, spans=spans, points=points)
+    return write_tape(out, recordings, meta=about, anchors=anchors, spans=spans, points=points)
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:
@@ -238,7 +238,7 @@ def _arrow_entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def arrow_batches(path: Path) -> Iterator[Any]:
-    """The record batches of a Parquet file, or of an Arrow file or stream. UsageError where it is none."""
+    """The record batches of a Parquet file, or of an Arrow file or stream. UsageError if it is neither."""
     pa, pq = arrow()
     try:
         if path.suffix == ".parquet":

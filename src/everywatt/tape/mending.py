@@ -2,7 +2,7 @@
 
 A tape that is being written is locked by its recorder, and its log is touched at every flush. Only if both show that
 no recorder is there is a tape sealed; it then records that its recorder ended. Nothing is ever removed that was not
-written whole elsewhere first, and whatever stands in the way leaves the tape as it is: readable, and not sealed.
+written whole elsewhere first, and any failure leaves the tape as it is: readable, and not sealed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KIND: Final = "recorder"
 
 
 def seal_left(path: Path, *, quiet_s: float = QUIET_S) -> bool:
-    """Seal a tape that its recorder left behind. False where there is nothing to do, or where it must not be done."""
+    """Seal a tape that its recorder left behind. False if there is nothing to do, or it must not be done."""
     try:
         if not at_rest(path, quiet_s):
             return False
@@ -112,7 +112,7 @@ def _seal(path: Path, last_ns: int) -> bool:
     inode = path.stat().st_ino
     db = sqlite3.connect(path, isolation_level=None, timeout=0.0)
     try:
-        # The lock is refused while anybody else, writer or reader, has the tape open.
+        # The lock is refused while any other process, writer or reader, has the tape open.
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
         db.execute("BEGIN EXCLUSIVE")
         if path.stat().st_ino != inode or db.execute("SELECT count(*) FROM seal").fetchone()[0]:

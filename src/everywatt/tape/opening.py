@@ -203,7 +203,7 @@ def _log_is_cut(path: Path) -> bool:
     """True where the log of the tape at `path`, which another process has open, holds more transactions than SQLite
     reads: it stops at the first damaged entry without a word.
 
-    A writer that is at work may have written a transaction and not yet told its readers, so a doubt is looked at again.
+    An active writer may have written a transaction that is not indexed yet, so a suspected cut is checked again.
     """
     for attempt in range(_LOG_TRIES):
         if attempt:

@@ -155,7 +155,7 @@ class Buffer:
             self._group(table.group).lost(table.at_ns, table.at_ns, table.n)
 
     def report_losses(self) -> bool:
-        """Put a gap and a note for what had to be dropped; False where there is nothing to say."""
+        """Write a gap and a note for what had to be dropped; False if nothing was dropped."""
         said = False
         for group, state in enumerate(self._groups, 1):
             if state.losses is None:

@@ -126,7 +126,7 @@ def _name_without_overwriting(part: Path, target: Path) -> None:
         os.link(part, target)
         return
     except OSError:
-        pass  # no hard links on this filesystem, or it is there: the next line tells
+        pass  # no hard links on this filesystem, or it is there: the next line checks
     try:
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:

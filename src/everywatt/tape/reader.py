@@ -248,7 +248,7 @@ class Tape:
         raise UsageError(f"{self.path} has no group {group_id}.")
 
     def extent_ns(self) -> tuple[int, int]:
-        """First and last instant of rows, inline reads, spans and points. Raises TapeError where there is none.
+        """First and last instant of rows, inline reads, spans and points. TapeError if the tape has none of them.
 
         Segments of one long recording share rows at the instant where one ends and the next begins: each then goes to
         that instant, so that their joules add up.
@@ -447,7 +447,7 @@ class Tape:
             self._directory.update()
 
     def to_utc_ns(self, monotonic_ns: int) -> int:
-        """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError where there is no anchor."""
+        """UTC nanoseconds of an instant, by the anchors around it. Raises TapeError if there is no anchor."""
         return self._need_utc().to_utc_ns(monotonic_ns)
 
     def from_utc_ns(self, utc_ns: int) -> int:

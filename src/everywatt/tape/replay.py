@@ -116,7 +116,7 @@ class ReplayTable:
         self._tables = tape.tables(group.id)
 
     def read_table(self) -> tuple[int, Sequence[TableRow]]:
-        """The rows of the next table that has fallen due, at its own time; none where there is none."""
+        """The rows of the next table that is due, at its own time; empty if no table is due."""
         self._shift(self._shift.start_ns)
         now_ns = self._shift.clock.monotonic_ns()
         if self._tables and (at_ns := self._shift(self._tables[0].at_ns)) <= now_ns:

@@ -48,7 +48,7 @@ _TYPES: Final = {
 
 def _create(table: str) -> str:
     columns = [f"{name} {type_of(table, name)}" for name in COLUMNS[table]]
-    # The checksum stands before the blobs, so that metadata never needs a row's overflow pages.
+    # The checksum comes before the blobs, so that metadata never needs a row's overflow pages.
     at = next((i for i, name in enumerate(COLUMNS[table]) if name in ("cum", "data")), len(columns))
     columns.insert(at, "crc INTEGER")
     return f"CREATE TABLE {table}({', '.join(columns)}){' WITHOUT ROWID' if table == 'meta' else ''}"

@@ -71,7 +71,7 @@ class Step:
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """Input and output tokens, where the span tells."""
+        """Input and output tokens, if the span reports them."""
         found = [self.span.attributes.get(name) for name in TOKENS]
         first, second = (one if isinstance(one, int) and not isinstance(one, bool) else None for one in found)
         return first, second

@@ -1,8 +1,8 @@
 """Three data sets that are made here, by code and a seed: arithmetic, multiple choice, instruction following.
 
-Made and not copied, so they belong to no one, are in no training data, and need no network. 1,000 items each: two
+Generated and not copied, so they have no owner, are in no training data, and need no network. 1,000 items each: two
 models whose accuracy differs by 5 points around 70 % on the same items can be distinguished. No two items of a set have
-the same prompt: an item that is asked twice tells nothing new, and a server may remember its answer.
+the same prompt: an item that is asked twice adds no information, and a server may remember its answer.
 """
 
 from __future__ import annotations

@@ -98,12 +98,12 @@ class Figure:
 
     @classmethod
     def bare(cls, value: float | None, unit: str, formula: str, why: str | None = None) -> Figure:
-        """A number without an interval, or why there is none."""
+        """A number without an interval, or the reason why it is missing."""
         return cls(value, None, None, unit, formula, why)
 
     @classmethod
     def share(cls, share: Share | None, formula: str, why: str) -> Figure:
-        """A share with its interval, or why there is none."""
+        """A share with its interval, or the reason why it is missing."""
         return cls.none("", formula, why) if share is None else cls(share.value, share.low, share.high, "", formula)
 
     def printed(self) -> Printed:

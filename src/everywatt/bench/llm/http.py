@@ -35,7 +35,7 @@ def document(text: str) -> dict[str, Any]:
 
 
 def part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """An object in an object; an empty one where there is none."""
+    """A nested object, or an empty one if it is missing."""
     found = data.get(name)
     if found is not None and not isinstance(found, dict):
         raise ValueError(f"'{name}' is not an object")
@@ -43,7 +43,7 @@ def part(data: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def parts(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The objects of a list in an object; none where there is no list."""
+    """The objects in a nested list; empty if the list is missing."""
     found = data.get(name)
     if found is not None and not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
         raise ValueError(f"'{name}' is not a list of objects")
@@ -148,7 +148,7 @@ class Stream:
             self.logprob_tokens += 1
 
     def answer(self, status: str, began_ns: int, sent_ns: int, *, attempts: int, error: str | None = None) -> Answer:
-        """The answer as it stands, which ended now if it did not before."""
+        """The answer so far; it ends now unless it has already ended."""
         thought, text = _apart(whole(self.text))
         return Answer(
             status,

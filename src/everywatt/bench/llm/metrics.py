@@ -64,7 +64,7 @@ Latencies = Mapping[str, Mapping[str, float] | None]
 
 def latencies(records: Sequence[Record]) -> Latencies:
     """Percentiles of every time (client side, from when the last attempt was sent) over the queries that were answered;
-    None where there is none."""
+    None for a time that no answer has."""
     answers = [record.answer for record in records if record.ok]
     gaps = [np.diff(answer.piece_ns) / NS for answer in answers if len(answer.piece_ns) > 1]
 

@@ -98,7 +98,7 @@ def _stalls(records: Sequence[Record], edges: Ints) -> list[Ints]:
 
     That is the first part of a gap between two pieces in which another query waited for its first token, if the gap is
     longer than usual; the last part, as long as usual, made the token. Usual is the median of the query's gaps in which
-    none waited; of all queries' where it has too few; a short one of its own where there are none.
+    none waited; of all queries' if it has too few; a short gap of its own if no query has any.
     """
     began, first = np.sort(edges[:, 0]), np.sort(edges[:, 2])
     steps = [_steps(np.array(record.answer.piece_ns, dtype=np.int64)) for record in records]
@@ -122,7 +122,7 @@ def _steps(at: Ints) -> tuple[Ints, Ints]:
 
 
 def _standing(at: Ints, got: Floats, stalls: Ints) -> Line:
-    """A line that stands still in these stretches, each of which starts at one of its instants."""
+    """A line that is flat in these stretches, each of which starts at one of its instants."""
     place, before = np.searchsorted(at, stalls[:, 1]), np.searchsorted(at, stalls[:, 0], side="right") - 1
     return np.insert(at, place, stalls[:, 1]), np.insert(got, place, got[before])
 

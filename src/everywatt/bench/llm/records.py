@@ -47,7 +47,7 @@ class Item(ToDict):
 
     @property
     def masked(self) -> bool:
-        """Whether hashes stand in the place of its texts."""
+        """Whether its texts are replaced by hashes."""
         return self.prompt.startswith(MASK)
 
 

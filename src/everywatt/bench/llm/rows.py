@@ -94,7 +94,7 @@ class LlmResult:
 
     @property
     def knee_line(self) -> str:
-        """The load beyond which more throughput hardly saves energy; empty where there is none."""
+        """The load beyond which more throughput hardly saves energy; empty if no such load was found."""
         best = knee(self.found) if len(self.found) > 1 else None
         if best is None:
             return ""

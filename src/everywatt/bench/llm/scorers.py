@@ -30,7 +30,7 @@ STRICT = {
 
 
 def schema_validator(schema: Any) -> Any:
-    """What checks data against a JSON Schema (2020-12). UsageError where it is none, or has an unknown keyword."""
+    """A validator for a JSON Schema (2020-12). UsageError if it is not a valid schema or has an unknown keyword."""
     return _validator(json.dumps(schema))
 
 
@@ -168,7 +168,7 @@ def find_number(text: str) -> tuple[Fraction | None, str]:
 
 
 def boxed(text: str) -> list[str]:
-    """What stands in every `\\boxed{…}`, braces inside of it included."""
+    """The contents of every `\\boxed{…}`, including braces inside it."""
     found = []
     for start in re.finditer(r"\\f?boxed\s*\{", text):
         depth, at = 1, start.end()
@@ -181,7 +181,7 @@ def boxed(text: str) -> list[str]:
 
 
 def number(text: str) -> Fraction | None:
-    """The first number in a text as an exact fraction; None where there is none."""
+    """The first number in a text as an exact fraction, or None if it has no number."""
     fraction = re.search(_FRAC, text)
     if fraction:
         top, bottom = number(fraction.group(2)), number(fraction.group(3))

@@ -122,7 +122,7 @@ def pythons() -> tuple[str, ...]:
 
 def _namespaces(root: bool) -> Sequence[tuple[str, ...]]:
     """Ways to cut the network off, and to have every child process end with the first; those come first in which the
-    code sees no process but its own: what others keep in their environment is none of its business."""
+    code sees no process but its own: the environment of other processes must stay hidden from it."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return ((),)
@@ -277,7 +277,7 @@ LATER = (JUDGE, CODE)
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """How answers are judged. `sandbox` is None where code must not run, `judge` where there is none."""
+    """How answers are judged. `sandbox` is None if code must not run, `judge` is None if no judge was named."""
 
     judge: Judge | None = None
     sandbox: Sandbox | None = None
@@ -307,7 +307,7 @@ class Scoring:
         }
 
     def at_once(self, answer: Answer, item: Item) -> Score | None:
-        """The score of an answer; None where there is none, or it comes later."""
+        """The score of an answer; None if it is not scored, or only later."""
         if item.scorer is None or item.scorer in LATER or answer.status != OK:
             return None
         try:

@@ -35,7 +35,7 @@ class Counter:
 
 
 def counter(path: str | None) -> Counter | None:
-    """The counter for a `tokenizer.json`, or the folder that holds one; None where none is named."""
+    """The counter for a `tokenizer.json`, or the folder that holds one; None if neither is named."""
     if path is None:
         return None
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)

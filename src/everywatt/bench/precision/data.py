@@ -29,7 +29,7 @@ OLD_FILES = ("input_ids.pt", "attention_mask.pt", "labels.pt")
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Arrays whose first axis is the item. `labels` is None where there are none (language models)."""
+    """Arrays whose first axis is the item. `labels` is None for unlabelled data (language models)."""
 
     name: str
     inputs: Mapping[str, npt.NDArray[Any]]

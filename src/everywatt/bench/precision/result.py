@@ -70,7 +70,7 @@ class Latency(ToDict):
 
     @classmethod
     def of(cls, values_s: Sequence[float]) -> Latency | None:
-        """Of every batch; None where there is none."""
+        """Statistics over all batches, or None if there are no batches."""
         if not values_s:
             return None
         array = np.asarray(values_s)

@@ -201,7 +201,7 @@ class Scorer:
         return np.asarray(self.data.labels[answers["items"]])
 
     def scores(self, precision: str, baseline: str | None) -> tuple[Score | None, Beside | None]:
-        """The score of a precision, and how it stands beside the baseline; None where it gave no answers."""
+        """The score of a precision and its comparison with the baseline; None if it gave no answers."""
         mine = self._answers.get(precision)
         if mine is None:
             return None, None

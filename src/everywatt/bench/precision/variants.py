@@ -159,7 +159,7 @@ class RequestLine(TypedDict):
 
 
 class CheckedLine(TypedDict):
-    """A precision that was set up, looked at and scored; `told` is what its worker computed with."""
+    """A precision that was set up, checked and scored; `told` is the worker's report of what it computed with."""
 
     kind: Literal["checked"]
     precision: str
@@ -267,7 +267,7 @@ class Variant:
         return [loop for trial, loop in zip(self.trials, self.loops, strict=True) if trial.block in blocks]
 
     def add(self, line: TimedLine) -> None:
-        """Add a timed loop, as it stands in the journal."""
+        """Add a timed loop from its journal entry."""
         loop = line["told"]
         self.loops.append(tuple(ns / 1e9 for ns in loop["latency_ns"]))
         self.peak_bytes = max(self.peak_bytes or 0, loop["peak_bytes"])

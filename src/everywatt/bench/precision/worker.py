@@ -131,7 +131,7 @@ def _save(file: Path, items: Any, answers: Arrays) -> None:
 
 
 def serve(lines: Iterable[str], out: TextIO, lab: Any) -> None:
-    """Answer one line after another until there are none. An exception is an answer too."""
+    """Answer requests, one a line, until the stream ends. An exception is an answer too."""
     for line in lines:
         request = json.loads(line)
         step: Callable[[Mapping[str, Any]], Mapping[str, Any]] = getattr(lab, request["do"])

@@ -166,7 +166,7 @@ def _laid_out(
     start_ns = end_ns - sum(lengths) - PAUSE_NS * len(queries)
     channels = [Channel(c[1], "J", Kind.COUNTER, c[2], c[3], pedigree=pedigree, facts=facts) for c in columns]
     if not channels:
-        # A tape needs something to tell: how many queries were done by when.
+        # A tape needs at least one series: how many queries were done by when.
         channels = [Channel("queries.done", "", Kind.COUNTER, "queries")]
     table = Table(group("ipw", "ipw", channels))
     sums = [0.0] * len(channels)

@@ -95,7 +95,7 @@ def read_event(handle: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One energy event on one CPU, which stands for its socket."""
+    """One energy event on one CPU, which represents its socket."""
 
     name: str
     domain: Domain
@@ -156,7 +156,7 @@ def _scale(folder: Path, name: str) -> float | None:
 
 
 def _sockets(sys: Path, cpus: Sequence[int]) -> dict[int, str]:
-    """The socket of each CPU, with the die where several CPUs stand for one package."""
+    """The socket of each CPU, with the die if several CPUs represent one package."""
     places = {}
     for place, cpu in enumerate(cpus):
         topology = sys / "devices" / "system" / "cpu" / f"cpu{cpu}" / "topology"
@@ -203,7 +203,7 @@ class Counter:
 
 
 class PerfRapl(SimpleSensor):
-    """The sensor; it stands behind `rapl`. Named together with it, its channels are mirrors, for a cross-check."""
+    """The sensor; a fallback for `rapl`. Named together with it, its channels are mirrors, for a cross-check."""
 
     name = "perf"
     after: Sequence[str] = ("rapl",)

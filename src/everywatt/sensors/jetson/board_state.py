@@ -37,7 +37,7 @@ def gauge(what: str, unit: str, scale: float = 1.0) -> Channel:
 
 
 def _files(found: Sequence[tuple[Channel, NumberFile]], why: str) -> Part:
-    """Channels that are a number in a file each; OSError where there is none."""
+    """Channels that are a number in a file each; OSError if there are no such files."""
     if not found:
         raise OSError(errno.ENOENT, why)
     channels, files = zip(*found, strict=True)

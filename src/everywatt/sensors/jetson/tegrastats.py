@@ -1,6 +1,6 @@
 """Jetson boards by the tegrastats command, where the kernel's own files are missing: one long-lived child.
 
-Lines are of any generation from L4T 28 to 39. Every field is found by its name, wherever it stands; a field that is
+Lines are of any generation from L4T 28 to 39. Every field is found by its name, at any position; a field that is
 missing is None or not listed, and words that are not known are passed over. So a new JetPack that adds, drops or moves
 fields changes nothing for the others.
 """
@@ -110,7 +110,7 @@ def parse_line(text: str) -> TegraLine | None:
     rails = _rails(text)
     if ram is None and cores is None and not (rails and _TEMPERATURE.search(text)):
         return None
-    # Only now the words: inside brackets and parentheses stand others that look like them.
+    # Words come last: text inside brackets and parentheses can look like them.
     bare = _MTS.sub(" ", _LIMIT.sub(" ", re.sub(r"\([^)]{0,200}\)", " ", text)))
     engines = _engines(bare)
     mts = _MTS.search(text)

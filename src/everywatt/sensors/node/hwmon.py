@@ -79,7 +79,7 @@ BATTERY = Chip(None)
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One power or energy file of a chip. `which` tells chips of one name apart."""
+    """One power or energy file of a chip. `which` distinguishes chips of the same name."""
 
     chip: str
     which: int

@@ -79,5 +79,5 @@ class Ipmi(CommandMeters):
         if str(host).startswith("-") or login.user.startswith("-"):
             raise SensorError("host and user must not begin with '-'.")
         interface = str(self.options.get("interface", "lanplus"))
-        environ["IPMI_PASSWORD"] = login.password  # not an argument: everybody can read those
+        environ["IPMI_PASSWORD"] = login.password  # not an argument: all users can read those
         return [binary, "-I", interface, "-H", str(host), "-U", login.user, "-E", *_COMMANDS[kind]], environ

@@ -4,7 +4,7 @@ The rules are CUDA's (CUDA C++ Programming Guide, "CUDA Environment Variables", 
 
 - entries are indices, GPU UUIDs, unambiguous beginnings of a UUID (with `GPU-`), or MIG ids: `MIG-<uuid>`, or as older
   drivers name them `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`;
-- the list ends at the first entry that is not valid, so `0,2,-1,1` is devices 0 and 2, and `` or `-1` is none at all;
+- the list ends at the first entry that is not valid, so `0,2,-1,1` is devices 0 and 2, and `` or `-1` selects none;
 - the first entry says which kind of list it is: one of another kind is not valid;
 - an index may have a tail (`1gpu` is 1, CUDA reads it as C's strtol does);
 - a device that is named twice makes the whole list empty.

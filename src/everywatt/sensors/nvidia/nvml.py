@@ -259,7 +259,7 @@ class Nvml:
                 card.samples = samples
 
     def _check_counters(self, cards: list[_Card]) -> None:
-        """A counter is one when it moves. Those that stand still although the card draws power are left out."""
+        """A counter is one when it moves. Those that do not move although the card draws power are left out."""
         by_index = {card.device.index: card for card in cards if card.power.counts}
         waiting: dict[int, float | None] = {}
         last = _last_counters.setdefault(self._nvml, {})

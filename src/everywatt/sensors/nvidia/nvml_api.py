@@ -100,7 +100,7 @@ def refusal(error: BaseException, device_files: bool) -> tuple[State, str, str |
 
 
 def tried(call: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """`call`'s result and "", or None and why there is none: NVML and what stands in for it may raise anything."""
+    """`call`'s result and "", or None and the reason: NVML and its substitutes may raise anything."""
     try:
         return call(*arguments), ""
     except Exception as error:  # noqa: BLE001 - the driver's border

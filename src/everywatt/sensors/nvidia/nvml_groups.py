@@ -34,7 +34,7 @@ SLOW_RATES_NS = NS // 2
 INERT_NS = 3 * NS // 2  # every other second
 RELATED_NS = 5 * NS
 SETTING_NS = 10 * NS
-OFTEN_NS = 9 * NS // 10  # how long the answer of a metric stands that is asked every second
+OFTEN_NS = 9 * NS // 10  # how long an answer is kept for a metric that is asked every second
 STILL, SELDOM_NS = 3, 7 * NS // 2  # after so many equal answers it is asked less often, at last every 4 s
 
 Call = Callable[[Any], Any]
@@ -44,7 +44,7 @@ Call = Callable[[Any], Any]
 class Source:
     """Where one channel's raw value comes from: a field of the batch, or a call of its own.
 
-    `every_ns` is how long an answer stands before it is asked for again, unless the channel named in `follows` changed.
+    `every_ns` is how long an answer is kept before the next query, unless the channel named in `follows` changed.
     """
 
     channel: Channel

@@ -3,7 +3,7 @@
 A process list costs about 500 µs of a real driver. So a list is one call into a buffer that was made once, and a GPU
 that had no process is not asked again while its used memory, which the state group reads anyway, stays the same to the
 byte: whoever opens a context takes memory. All the same it is asked every minute. Graphics processes are looked for
-then, and when memory has changed, while there are none.
+then, and when memory has changed, as long as none is running.
 
 In a run of a few seconds, the exact start and end of a process matter much, so a recorder may read this table more
 often while a run is young (`hurry_s`): used memory, which is cheap, then shows whether a process came or left. Each row

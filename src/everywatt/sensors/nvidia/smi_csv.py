@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# Words for "no value" that drivers 390 to 610 print without brackets; whatever stands in brackets is such a word too.
+# Words for "no value" that drivers 390 to 610 print without brackets; anything in brackets is such a word too.
 _NO_VALUE = ("", "n/a", "not supported", "not available", "no data", "unknown", "unknown error", "err!")
 _TEXT_FIELDS = ("timestamp", "name", "uuid", "pci.bus_id", "driver_version", "pstate")
 _ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}

@@ -240,7 +240,7 @@ class StateGroup:
         return (fresh(self._clock.monotonic_ns(), tuple(values), round(NS / TICKS_PER_S)),)
 
     def sample(self) -> dict[str, float | None]:
-        """The first value of each channel, None where there is none yet, with the reason in `missing`; then closed."""
+        """The first value of each channel, or None with the reason in `missing`; closes the source."""
         values = self.read()[0].values if self.info.channels else ()
         self.close()
         found = {c.name: in_unit(c, raw) for c, raw in zip(self.info.channels, values, strict=True)}

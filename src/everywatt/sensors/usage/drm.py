@@ -73,7 +73,7 @@ _KINDS = (
 
 
 def _kind(key: str) -> str:
-    """Which family a key belongs to; of several prefixes that fit, the longest stands first."""
+    """Which family a key belongs to; of several prefixes that match, the longest comes first."""
     return next((kind for kind in _KINDS if key.startswith(kind)), key)
 
 

@@ -156,7 +156,7 @@ def _all_cpus() -> bytes:
 
 
 def _stats_at(data: bytes) -> int | None:
-    """Where struct taskstats of the thread is in a message, None where there is none that is understood."""
+    """The offset of the thread's struct taskstats in a message, or None if it has no usable one."""
     for kind, start, end in _attributes(data, _HEAD.size + _GENERIC_HEAD.size, len(data)):
         if kind != _OF_THREAD:
             continue

@@ -30,7 +30,7 @@ LOST = "exit records were lost: too many processes ended at once"
 
 
 def open_records() -> tuple[ExitRecords | None, str]:
-    """The exit records, or None and why there are none."""
+    """The exit records, or None and why they are not available."""
     try:
         return ExitRecords(), ""
     except PermissionError:

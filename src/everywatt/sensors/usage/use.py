@@ -82,7 +82,7 @@ class HostUse:
         if self._meminfo is None:
             return b""
         try:
-            # What is wanted stands in the first three lines, except on kernels before 3.14.
+            # The wanted fields are in the first three lines, except on kernels before 3.14.
             data = self._meminfo.read(112)
             return data if b"MemAvailable:" in data else self._meminfo.read(512)
         except OSError:

@@ -17,7 +17,7 @@ _LONGEST = 1 << 16
 
 
 def parse_number(text: str, unit: str, pattern: str | None = None) -> float:
-    """The one number of a text. SensorError where there is none, or several lines, or another unit beside it.
+    """The only number in a text. SensorError if it has no number, several lines or another unit.
 
     `pattern` is a regular expression whose first group is the number.
     """
