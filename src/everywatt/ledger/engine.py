@@ -3,7 +3,7 @@
 For each device it keeps sums over intervals, which only need additions: two accounts can be merged, and an account can
 be written down as JSON and continued later. The last step, in which no owner is charged less than nothing, is
 taken when owners are asked for (`close`), so that the noise of an idle machine adds up to nothing instead of being
-charged to whoever was there. Finished runs fill the same sums with numpy (`ledger.split.split.accumulate`).
+charged to the owners present. Finished runs fill the same sums with numpy (`ledger.split.split.accumulate`).
 """
 
 from __future__ import annotations
