@@ -4,7 +4,7 @@ Events are files that hooks dropped, read oldest first and with suspicion. Files
 `tasks/UID` are written by that user, so of those only what cannot hurt is used, where the file belongs to the user
 whose job it names, and of each user a few at a time.
 
-Whoever works here leaves its pid and start time, where hooks look for them: `agent.pid` is who records the node,
+A process that works here leaves its pid and start time, where hooks look for them: `agent.pid` is who records the node,
 `node.pid` who charges what was recorded to jobs; one process may be both.
 """
 
@@ -201,7 +201,7 @@ def leave(spool: Path, name: str = NODE) -> None:
 
 
 def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | None:
-    """The living process that does this for the spool; None where there is none."""
+    """The living process that does this for the spool; None if there is no such process."""
     try:
         pid, start = (spool / name).read_text(encoding="ascii").split()
         return int(pid) if started(int(pid), proc) == start else None
@@ -210,7 +210,7 @@ def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | N
 
 
 def started(pid: int, proc: Path = Path("/proc")) -> str:
-    """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
+    """When a process started, in the kernel's own count; "" if it does not exist or is dead."""
     try:
         facts = parse_process_stat((proc / str(pid) / "stat").read_bytes())
         return "" if facts.state in "ZX" else str(facts.start)
