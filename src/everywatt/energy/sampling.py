@@ -79,7 +79,7 @@ DEEPEST = 1
 STEADY = 0.01
 # Averaging windows are known to about this share: a nominal second is 1.05 to 1.1 s on recorded cards.
 WINDOW_KNOWN = 0.1
-# Power of a counter is told over cells this many times longer than its instants are uncertain.
+# Power of a counter is determined over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
 # Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
 FEIGNED = 3.0
@@ -205,7 +205,7 @@ def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array,
     """Power around each cell, its swing there and its restlessness, without what uncertain instants feign.
 
     Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain;
-    and what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
+    and what an uncertain instant takes from one cell it gives to the next, which looks like a swing but is not.
     """
     kept = _spaced(t, CLEAR * median(unsure))
     length = np.maximum(np.diff(t[kept]), 1e-9)

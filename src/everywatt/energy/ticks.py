@@ -165,20 +165,20 @@ class Ticks:
             return PartTime(counted, *gauges, gap_s=GAP_PERIODS * self.expected_s, limit_w=limit_w)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
         # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
-        told = held_s > 0
-        told[0] = self.real[0]
-        t, half_s = t[told], half_s[told]
-        curves = [self._gauge(t, half_s, told, held_s, window_s) for window_s in self.windows_s]
+        is_reading = held_s > 0
+        is_reading[0] = self.real[0]
+        t, half_s = t[is_reading], half_s[is_reading]
+        curves = [self._gauge(t, half_s, is_reading, held_s, window_s) for window_s in self.windows_s]
         return curves[0] if len(curves) == 1 else AnyOf(curves)
 
     def _gauge(
-        self, t: Floats, half_s: Floats, told: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
+        self, t: Floats, half_s: Floats, is_reading: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
     ) -> GaugeCurve:
         facts = self.channel.facts
         return GaugeCurve(
             t,
-            self.watts[told],
-            held_s=held_s[told],
+            self.watts[is_reading],
+            held_s=held_s[is_reading],
             period_s=self.spacing_s,
             # A gauge's gaps are in what it was held for. For increments of a counter it is the tape's rule: a stretch
             # of close reads (a search for the schedule) makes no gaps of the others.
