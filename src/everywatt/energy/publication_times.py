@@ -194,7 +194,7 @@ class _Scene:
 
 
 def _scene(rows: Rows, half: Floats) -> _Scene | None:
-    """None where there is no clock to be found."""
+    """None if no clock is found."""
     if len(half) < FEWEST or not half.any():
         return None
     origin = int(rows.early_ns[0] + (rows.late_ns[0] - rows.early_ns[0]) // 2)

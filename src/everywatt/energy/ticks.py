@@ -164,7 +164,7 @@ class Ticks:
             limit_w = facts.max_w or self.most_w() or 0.0
             return PartTime(counted, *gauges, gap_s=GAP_PERIODS * self.expected_s, limit_w=limit_w)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
-        # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
+        # What was put before the first reading, or where nothing was read, is not a reading: the curve starts later.
         is_reading = held_s > 0
         is_reading[0] = self.real[0]
         t, half_s = t[is_reading], half_s[is_reading]
@@ -294,7 +294,7 @@ class Ticks:
         return np.asarray(np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0))
 
     def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
-        """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
+        """Less than one period of a fast counter at the edges is not a gap: its next publication was not due yet."""
         period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
         return np.asarray((coverage >= 0.9999) | ((1 - coverage) * lengths_ns <= period_s * NS))
 

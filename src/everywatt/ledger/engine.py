@@ -19,7 +19,7 @@ P = TypeVar("P")
 UJ = 1_000_000  # microjoules of a joule
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
-ROUNDING = 1e-6  # of what a device drew: less above idle is no energy
+ROUNDING = 1e-6  # of what a device drew: less above idle counts as 0
 SHORTEST_S = 1e-3  # less is rounding, or was not observed
 NO_HOLDERS: Mapping[Any, float] = {}
 

@@ -60,7 +60,7 @@ class Event:
 
 
 def read_events(spool: Path, unread: list[Path] | None = None) -> list[Event]:
-    """What lies in the spool, oldest first. A file that is no event is put into `quarantine`, of a user's removed.
+    """What lies in the spool, oldest first. A file that is not an event is put into `quarantine`, of a user's removed.
 
     `unread` gets what root's hooks may have said and could not be read: the folder, or files of it.
     """
@@ -110,7 +110,7 @@ def forget(event: Event) -> None:
 
 
 def read_values(path: Path) -> tuple[dict[str, str], os.stat_result | None]:
-    """The lines KEY=VALUE of a file that is no link, and its facts; nothing and None where it is no such file."""
+    """The lines KEY=VALUE of a regular file, and its facts; empty and None if linked, too large or not regular."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
