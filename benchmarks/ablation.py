@@ -218,7 +218,7 @@ PARTS: dict[str, list[tuple[Any, str, Any]]] = {
     "utilisation that stands still": [(unseen_power, "STILL_SHARE", -1.0)],
     "noise": [(unseen_power, "NOISE_RANGE", 0.0)],
     "noise of busy devices": [(unseen_power, "QUIET", 0.0)],
-    "feigned swing": [(sampling, "FEIGNED", 0.0)],
+    "feigned swing": [(sampling, "APPARENT_SDS", 0.0)],
     "moving average": [(sampling, "DEEPEST", -1)],
     "ripple of averages": [(sampling, "STEPS_A_WINDOW", 1e9)],
     "toggling in averages": [(sampling, "TOGGLING_S", 0.0)],

@@ -2,8 +2,8 @@
 
 A counter says what was counted between the ends; only where in its cell an end lies is unsure, and that follows from a
 few ticks to either side. The ticks further away matter in three ways: how closely they follow one another and whether a
-clock passes through all of them, which are looked at first (where one of these could change the answer there is none
-from here, and all ticks are to be asked), and what the device draws when it is idle, which is taken from all of them.
+clock passes through all of them, which are looked at first (where one of these could change the answer, all ticks
+are asked instead), and what the device draws when it is idle, which is taken from all of them.
 
 The ticks of all counters are then laid one after the other on one line of time, each with its utilisation (those
 without on a line of their own), and one curve answers for all. An end of a window looks at its own neighbours only, so
@@ -31,7 +31,7 @@ from everywatt.energy.ticks import Flags, Floats, Ints, Reading, Ticks, part_tim
 from everywatt.energy.utilisation import BUSY, IDLE, MOVED, Array, Witness, tells, unwitnessed
 from everywatt.tape.columns import Columns
 
-# Ticks to either side of an end that its cell's error is told from; rows further out that are put on the clock, because
+# Ticks to either side of an end that give its cell's error; rows further out that are put on the clock, because
 # a tick past the last row goes by the few before it.
 REACH = 16
 # Power is looked at this far around a cell of a load that toggles.
@@ -183,7 +183,7 @@ def _around(at: Ints, asked_ns: tuple[int, int], reach: int) -> npt.NDArray[np.i
 
 
 def _well_apart(near: Ticks, least: Floats, most: Floats) -> bool:
-    """Ticks are so far apart that power can be told from any two neighbours (`CounterCurve` else takes fewer)."""
+    """Ticks are so far apart that power follows from any two neighbours (`CounterCurve` else takes fewer)."""
     apart = min(float((least[1:] - most[:-1]).min()), near.expected_s * NS)
     # On its clock a row is unsure by its whole bracket at most. The two ticks at the ends are unsure by two periods.
     brackets = np.concatenate((most - least, [2 * near.expected_s * NS] * 2))
@@ -196,14 +196,14 @@ def _abreast(counters: Sequence[Ticks], start_ns: int, end_ns: int) -> list[Read
     groups: dict[object, list[Ticks]] = {}
     for ticks in counters:
         if _surrounds(ticks, start_ns, end_ns):
-            groups.setdefault(_told_by(ticks), []).append(ticks)
+            groups.setdefault(_fit_group(ticks), []).append(ticks)
     found: dict[int, Reading] = {}
     for group in groups.values():
         found.update(zip(map(id, group), _together(group, start_ns, end_ns), strict=True))
     return [found.get(id(ticks)) or ticks.between(start_ns, end_ns) for ticks in counters]
 
 
-def _told_by(ticks: Ticks) -> object:
+def _fit_group(ticks: Ticks) -> object:
     """Counters for which this is the same fit on one line: utilisation that moves, or none, or one and the same."""
     if ticks.witness is None or not unwitnessed(ticks.witness, ticks.joules):
         return ticks.witness is not None

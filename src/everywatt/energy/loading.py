@@ -55,9 +55,9 @@ _newest: WeakKeyDictionary[Tape, tuple[tuple[int, int], dict[tuple[int, bool], l
 
 
 def source_ticks(source: Source, start_ns: int, end_ns: int) -> Ticks | None:
-    """The publications behind the figures between two instants, and some beside them; None where there are none.
+    """The publications behind the figures between two instants, and some beside them; None if there are none.
 
-    For those who cannot name their windows beforehand, or need more than joules of them: charts of power, windows that
+    For callers that do not know their windows beforehand, or need more than joules: charts of power, windows that
     are cut where owners change, the covariance of adjacent windows.
     """
     if _keeps(source):
@@ -341,7 +341,7 @@ def _read(source: Source, start_ns: int, end_ns: int, *, whole: bool = False, en
     asked = [(start_ns, end_ns)] if len(pieces) == 1 else [(start_ns, start_ns), (end_ns, end_ns)]
     witness = None
     if beside and any(map(len, pieces)):
-        witness = _told([(piece.read, piece.values[name]) for piece in pieces])
+        witness = _joined_witness([(piece.read, piece.values[name]) for piece in pieces])
     elif witnessed:
         context_ns = _context_ns(group)
         witness = _witness(tape, channel, [(first - context_ns, last + context_ns) for first, last in asked])
@@ -478,11 +478,11 @@ def _witness(tape: Tape, channel: Channel, spans: Sequence[tuple[int, int]]) -> 
     for group in tape.groups:
         if any(other.name == name for other in group.info.channels):
             parts = [load_columns(tape, group.id, [name], *span) for span in spans]
-            return _told([(part.read, part.values[name]) for part in parts])
+            return _joined_witness([(part.read, part.values[name]) for part in parts])
     return None
 
 
-def _told(parts: Sequence[tuple[Ints, Floats]]) -> Witness | None:
+def _joined_witness(parts: Sequence[tuple[Ints, Floats]]) -> Witness | None:
     """A witness from reads and percents of pieces in order, which may overlap."""
     read, percent = (np.concatenate(side) for side in zip(*parts, strict=True))
     if len(parts) > 1:

@@ -15,7 +15,7 @@ FEW = 8
 
 
 def median(values: npt.ArrayLike) -> float:
-    """Median of all values; NaN where there is none, or where one is NaN.
+    """Median of all values; NaN if there are no values, or one is NaN.
 
     >>> median([4.0, 1.0, 2.0, 3.0])
     2.5

@@ -137,7 +137,7 @@ def _in_order(found: Ints, width: Floats, at: Ints, half: Floats) -> tuple[Ints,
 
 
 def retime_some(asked: Sequence[tuple[Rows, Flags]]) -> list[Retimed | None]:
-    """As `retime`, for some rows of several groups. None where these cannot be told without all the others."""
+    """As `retime`, for some rows of several groups. None where these cannot be found without all the others."""
     scenes = [_scene(rows, _recorded(rows.early_ns, rows.late_ns)[1]) for rows, _ in asked]
     # A row whose bracket says nothing of the phase may go anywhere on its line; the others stay in their brackets.
     flags = [
@@ -194,7 +194,7 @@ class _Scene:
 
 
 def _scene(rows: Rows, half: Floats) -> _Scene | None:
-    """None where there is no clock to be found."""
+    """None if no clock is found."""
     if len(half) < FEWEST or not half.any():
         return None
     origin = int(rows.early_ns[0] + (rows.late_ns[0] - rows.early_ns[0]) // 2)

@@ -1,7 +1,7 @@
 """From fast polls of a sensor to what it published, and when.
 
 A poll that repeats the value before carries no information: the sensor has not published yet, or has published the same
-value again. Both are told apart by the sensor's own clock, which is found from the moments at which the value changed.
+value again. The sensor's own clock, which is found from the moments at which the value changed, distinguishes the two.
 """
 
 from __future__ import annotations

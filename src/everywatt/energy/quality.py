@@ -17,7 +17,7 @@ from everywatt.tape.reader import StoredGroup, Tape
 SLOW_SENSOR = 3.0
 # Remarks of the recorder that a reader of the figure must know. Others (where the tape was spooled, spans that were
 # closed twice) stay on the tape; rates that were not reached are found from the rows themselves.
-TOLD = frozenset(
+REPORTED_KINDS = frozenset(
     {"warning", "gap", "trouble", "lost", "sensor", "suspend", "client", "recorder", "tape", "cuda", "error"}
 )
 # NVML clock-event reasons that mean the card was held back: software and hardware power caps, thermal slowdowns.
@@ -36,7 +36,7 @@ def quality(tapes: Sequence[Tape]) -> dict[str, Any]:
             warnings += _rate_warning(group, entry)
             groups[group.info.name] = _longer(groups.get(group.info.name), entry)
         warnings += _throttling(tape)
-        warnings += [note.text for note in tape.notes() if note.kind in TOLD]
+        warnings += [note.text for note in tape.notes() if note.kind in REPORTED_KINDS]
     return {
         "groups": groups,
         "gaps": [_gap(tape, group, gap) for tape in tapes for group in tape.groups for gap in tape.gaps(group.id)],

@@ -79,10 +79,10 @@ DEEPEST = 1
 STEADY = 0.01
 # Averaging windows are known to about this share: a nominal second is 1.05 to 1.1 s on recorded cards.
 WINDOW_KNOWN = 0.1
-# Power of a counter is told over cells this many times longer than its instants are uncertain.
+# Power of a counter is determined over cells this many times longer than its instants are uncertain.
 CLEAR = 20.0
-# Three neighbouring slopes differ by up to about this many sd of what their uncertain ends feign.
-FEIGNED = 3.0
+# Three neighbouring slopes differ by up to about this many sd of what their uncertain ends cause.
+APPARENT_SDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +202,17 @@ class CounterCurve(Curve):
 
 
 def _counted_swing(t: Array, count: Array, unsure: Array) -> tuple[Array, Array, Array]:
-    """Power around each cell, its swing there and its restlessness, without what uncertain instants feign.
+    """Power around each cell, its swing there and its restlessness, without what uncertain instants cause.
 
     Two reads close together give a wild slope, so power is taken over cells much longer than instants are uncertain;
-    and what an uncertain instant takes from one cell it gives to the next, which looks like a swing and is none.
+    and what an uncertain instant takes from one cell it gives to the next, which looks like a swing but is not.
     """
     kept = _spaced(t, CLEAR * median(unsure))
     length = np.maximum(np.diff(t[kept]), 1e-9)
     mean = np.diff(count[kept]) / length
-    feigned = np.abs(mean) * np.hypot(unsure[kept][1:], unsure[kept][:-1]) / length
-    swing = np.sqrt(np.maximum(own_swing(mean) ** 2 - (FEIGNED * feigned) ** 2, 0.0))
-    restless = np.sqrt(np.maximum(restlessness(mean) ** 2 - (FEIGNED * feigned) ** 2, 0.0))
+    apparent = np.abs(mean) * np.hypot(unsure[kept][1:], unsure[kept][:-1]) / length
+    swing = np.sqrt(np.maximum(own_swing(mean) ** 2 - (APPARENT_SDS * apparent) ** 2, 0.0))
+    restless = np.sqrt(np.maximum(restlessness(mean) ** 2 - (APPARENT_SDS * apparent) ** 2, 0.0))
     cell = np.clip(np.searchsorted(t[kept], t[1:], side="left") - 1, 0, len(mean) - 1)
     return mean[cell], swing[cell], restless[cell]
 
@@ -289,8 +289,8 @@ def _left_out_j(
     between a and b has a variance of (m − a)(b − m) at most). But pulses that are faster than the average make readings
     differ: what is left out of them has about the joules by which averages over `window` do.
     """
-    feigned = FEIGNED * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
-    strays = np.sqrt(np.maximum(off_s**2 - feigned**2, 0.0))
+    apparent = APPARENT_SDS * np.hypot(unsure, np.concatenate((unsure[:1], unsure[:-1])))
+    strays = np.sqrt(np.maximum(off_s**2 - apparent**2, 0.0))
     found = strays * np.hypot(restless, toggle)
     if beside.state is None:
         return found

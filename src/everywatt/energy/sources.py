@@ -114,7 +114,7 @@ def edge_key(source: Source, at_ns: int) -> str:
 
 
 def error_family(channel: Channel, device: str) -> str:
-    """Whose systematic errors a channel shares: those of cards of its model, or nobody else's."""
+    """Whose systematic errors a channel shares: those of cards of its model, or only its own device's."""
     facts = channel.facts
     return device if facts.calibrated or facts.cards is None else facts.cards
 

@@ -35,7 +35,7 @@ SELDOM = 0.3
 LONGEST_AVERAGE_S = 1.0
 # An average over more periods than this is one over several.
 LONGER = 1.2
-# A run that is so many times as long as any other of a working device is none of chance.
+# A run that is so many times as long as any other of a working device is not chance.
 HALF_AS_LONG = 2
 # Steps of a reading up to this share of it are fine: steady power does not repeat it. Where they are coarser, readings
 # that differ by less than the other share may be of power that could be as steady as that of a run.
@@ -153,9 +153,9 @@ def _unfollowed(at_s: Floats, still: Flags, witness: Witness, first: Places, end
 
 
 def repeated(values: Floats) -> Flags:
-    """True where a counter stands still for a few rows and then goes on: publications that were lost, and no news.
+    """True where a counter stands still for a few rows and then goes on: publications that were lost.
 
-    One that stands still for longer has nothing to count, or has lost more than can be told.
+    One that stands still for longer has nothing to count, or has lost an unknown amount.
     """
     first, end = runs(np.diff(values, prepend=np.nan) == 0)
     few = (end - first <= FEW_REPEATS) & (end < len(values))

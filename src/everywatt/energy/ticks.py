@@ -164,21 +164,21 @@ class Ticks:
             limit_w = facts.max_w or self.most_w() or 0.0
             return PartTime(counted, *gauges, gap_s=GAP_PERIODS * self.expected_s, limit_w=limit_w)
         held_s = np.diff(self.observed_ns, prepend=self.observed_ns[0] - self.period_s * NS) / NS
-        # What was put before the first reading, and where nothing was read, is no reading: the curve starts after it.
-        told = held_s > 0
-        told[0] = self.real[0]
-        t, half_s = t[told], half_s[told]
-        curves = [self._gauge(t, half_s, told, held_s, window_s) for window_s in self.windows_s]
+        # What was put before the first reading, or where nothing was read, is not a reading: the curve starts later.
+        is_reading = held_s > 0
+        is_reading[0] = self.real[0]
+        t, half_s = t[is_reading], half_s[is_reading]
+        curves = [self._gauge(t, half_s, is_reading, held_s, window_s) for window_s in self.windows_s]
         return curves[0] if len(curves) == 1 else AnyOf(curves)
 
     def _gauge(
-        self, t: Floats, half_s: Floats, told: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
+        self, t: Floats, half_s: Floats, is_reading: Flags | npt.NDArray[np.intp], held_s: Floats, window_s: float
     ) -> GaugeCurve:
         facts = self.channel.facts
         return GaugeCurve(
             t,
-            self.watts[told],
-            held_s=held_s[told],
+            self.watts[is_reading],
+            held_s=held_s[is_reading],
             period_s=self.spacing_s,
             # A gauge's gaps are in what it was held for. For increments of a counter it is the tape's rule: a stretch
             # of close reads (a search for the schedule) makes no gaps of the others.
@@ -294,7 +294,7 @@ class Ticks:
         return np.asarray(np.maximum(more_w * np.maximum(unread_ns, 0) / NS - sampled.left_j, 0.0))
 
     def _covered(self, coverage: Floats, lengths_ns: Floats) -> Flags:
-        """Less than one period of a fast counter at the edges is no hole: its next publication was not due yet."""
+        """Less than one period of a fast counter at the edges is not a gap: its next publication was not due yet."""
         period_s = min(self.channel.facts.period_s or 0.0, FAST_S)
         return np.asarray((coverage >= 0.9999) | ((1 - coverage) * lengths_ns <= period_s * NS))
 

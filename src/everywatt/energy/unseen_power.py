@@ -127,7 +127,7 @@ def noise_w(t_s: Array, y: Array, witness: Witness | None) -> float:
     """sd of the sensor's own noise: what readings scatter by while the device is idle.
 
     Where it never was, or nothing says so: what they scatter by around a straight line in the quietest quarter of the
-    blocks in which they keep to one level; 0 where there is none.
+    blocks in which they keep to one level; 0 if there are no such blocks.
     """
     if witness is not None and len(witness.share):
         idle = witness.about(t_s).max(axis=0) <= IDLE
@@ -270,7 +270,7 @@ def followed(state: Toggling, y: Array, period: float, seen: float) -> npt.NDArr
 def otherwise(
     mean: Array, own: Array, y: Array, state: Toggling, period: float, seen: float, jitter: float
 ) -> tuple[Array, Array]:
-    """What cells draw by the other explanation of their readings, and its 95 % half-width; `mean` where there is none.
+    """What cells draw by the other explanation of their readings, and its 95 % half-width; else `mean`.
 
     Readings that rise and fall as slowly as the sensor's look passes over a pulse may be of pulses near the sensor's
     period (or a part of it): then a cell draws what all of a beat do, also that of a device that is always busy.
@@ -433,7 +433,7 @@ def hidden_levels(
 
 
 def _smoothed(y: Array, flags: Array, cells: int) -> Array:
-    """The mean of the flagged readings so many cells to either side of each; the reading itself where there is none."""
+    """The mean of the flagged readings so many cells to either side of each; else the reading itself."""
     size = 2 * cells + 1
     total, count = (np.convolve(values, np.ones(size))[cells : cells + len(y)] for values in (y * flags, flags))
     return np.where(count > 0.5, total / np.maximum(count, 1.0), y)

@@ -133,7 +133,7 @@ def rest_w(state: Toggling, watts: Array) -> float:
 def unwitnessed(witness: Witness | None, y: Array) -> bool:
     """True where nothing says whether a load with readings `y` toggled inside cells.
 
-    A witness that never moves tells nothing either, unless it says idle, and readings stand still as those of an idle
+    A witness that never moves does not help either, unless it says idle, and readings stand still as those of an idle
     device do.
     """
     if witness is None or len(witness.share) == 0:

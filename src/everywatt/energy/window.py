@@ -174,13 +174,13 @@ def _figure(
         return Energy.refuse(f"{source.channel.name} delivered no reading", scope=source.family)
     if reading.joules is None:
         return Energy.refuse(reading.refused, scope=source.family, coverage=reading.coverage)
-    told = _model_interval(source, start_ns, end_ns)
-    budget = _budget(source, reading, (start_ns, end_ns), asked_s * reading.coverage, told, load_ns)
+    model = _model_interval(source, start_ns, end_ns)
+    budget = _budget(source, reading, (start_ns, end_ns), asked_s * reading.coverage, model, load_ns)
     bounds, notes = _gaps(source, reading, start_ns, end_ns, asked_s)
-    if told is not None and told.outside > 0:
+    if model is not None and model.outside > 0:
         notes.append(
             f"{source.channel.device}: utilisation was outside the training range of the model for "
-            f"{format_percent(told.outside)} of the time"
+            f"{format_percent(model.outside)} of the time"
         )
     return Energy(
         reading.joules,
@@ -211,12 +211,12 @@ def _budget(
     reading: Reading,
     window_ns: tuple[int, int],
     seconds: float,
-    told: ModelInterval | None,
+    model: ModelInterval | None,
     load_ns: tuple[int, int] | None,
 ) -> Budget:
     """Gain and offset are shared by all windows of a sensor, edges only by adjacent windows, a model's error in part.
 
-    A model that told an interval of its rows has that one where it is wider; what reaches further up is a bound.
+    A model's interval of its rows is used where it is wider than the sensor's gain; what reaches further up is a bound.
     """
     facts, joules = source.channel.facts, reading.joules or 0.0
     device = f"{source.tape.meta.get('host', {}).get('name', '')}:{source.channel.device}"
@@ -224,14 +224,14 @@ def _budget(
     start_ns, end_ns = window_ns
     window, load = (f"{device}:{source.channel.name}:{a}:{b}" for a, b in (window_ns, load_ns or window_ns))
     bounds = []
-    gain = max((facts.gain_pct or 0.0) / 100, told.below if told else 0.0)
+    gain = max((facts.gain_pct or 0.0) / 100, model.below if model else 0.0)
     if channel.pedigree is Pedigree.MODELLED:
         # What the model says of this machine and what it says of this load are two errors.
         own = min(math.sqrt(1 - MODEL_ALIKE) * gain, MODEL_OWN)
         alike = 1 - (own / gain) ** 2 if gain else MODEL_ALIKE
         shared = replace(facts, cards=device, calibrated=False, gain_alike=alike, offset_alike=alike)
         channel, owner = replace(channel, facts=shared), load
-        above = max(told.above - gain, 0.0) if told else 0.0
+        above = max(model.above - gain, 0.0) if model else 0.0
         own_above = min((1 - MODEL_ALIKE) * above, MODEL_OWN - own)
         for key, share in ((device, above - own_above), (load, own_above)):
             if share:
@@ -253,7 +253,7 @@ def _budget(
 
 
 def _model_interval(source: Source, start_ns: int, end_ns: int) -> ModelInterval | None:
-    """What the model said of its rows between two instants; None where it told no interval.
+    """What the model said of its rows between two instants; None if it gave no interval.
 
     Errors of one model are taken as one error: rows do not make each other surer.
     """

@@ -47,7 +47,7 @@ from everywatt.ledger.owners import (
 )
 from everywatt.ledger.split.intervals import budgets
 from everywatt.ledger.split.sharing import DeviceShares, TapeShares, share_tape
-from everywatt.ledger.split.split import IDLE_AT, NOBODY_AT
+from everywatt.ledger.split.split import IDLE_AT, UNATTRIBUTED_AT
 from everywatt.tape.reader import Tape
 
 # The two paths to a device's joules may differ by rounding, and by what sampling leaves open at the window's edges.
@@ -143,7 +143,7 @@ def close(by: str, pages: Sequence[TapeShares], used: Sequence[tuple[str, float]
     if total.joules is None:
         return Ledger(by, total, (), Checks(0, 0.0, 0.0), idle_policy, notes=(total.refused or "",))
     total = in_microjoules(total)
-    told: list[str] = []
+    notes: list[str] = []
     paths_j = tolerance_j = 0.0
     idle: dict[str, object] = {}
     checked = []
@@ -155,22 +155,22 @@ def close(by: str, pages: Sequence[TapeShares], used: Sequence[tuple[str, float]
             most_j = _tolerance_j(device)
             miss_j = device.paths_j - device.energy.value
             paths_j, tolerance_j = paths_j + miss_j, tolerance_j + most_j
-            told += [*device.notes, *([f"{name}: {device.idle.note}"] if device.idle.note else [])]
+            notes += [*device.notes, *([f"{name}: {device.idle.note}"] if device.idle.note else [])]
             if abs(miss_j) > most_j:
-                told.append(
+                notes.append(
                     f"{name}: the sum over intervals and the integral of the window differ by {format_joules(miss_j)}; "
                     "the difference is unattributed"
                 )
             devices.append(_with_missing(device, -miss_j if -miss_j > most_j else 0.0))
         checked.append(replace(page, devices=tuple(devices)))
-        told += page.notes
+        notes += page.notes
     found, missing_uj = _entries(by, checked, total)
     made = Ledger(by, total, found, Checks(missing_uj, paths_j, tolerance_j), idle_policy, idle)
     if made.unattributed_share > MUCH_UNATTRIBUTED:
-        told.append(f"{format_percent(made.unattributed_share)} of the energy could not be attributed")
+        notes.append(f"{format_percent(made.unattributed_share)} of the energy could not be attributed")
     if missing_uj:
-        told.append(f"the owners do not add up: {missing_uj} µJ are missing")
-    return replace(made, notes=tuple(dict.fromkeys(told)))
+        notes.append(f"the owners do not add up: {missing_uj} µJ are missing")
+    return replace(made, notes=tuple(dict.fromkeys(notes)))
 
 
 def _tolerance_j(device: DeviceShares) -> float:
@@ -182,7 +182,7 @@ def _with_missing(device: DeviceShares, missing_j: float) -> DeviceShares:
     if missing_j <= 0:
         return device
     active_j = device.active_j.copy()
-    active_j[NOBODY_AT] += missing_j
+    active_j[UNATTRIBUTED_AT] += missing_j
     return replace(device, active_j=active_j, reasons=(*device.reasons, TWO_INTEGRALS))
 
 
@@ -203,7 +203,7 @@ class _Account:
 
 
 def _entries(by: str, pages: Sequence[TapeShares], total: Energy) -> tuple[tuple[Entry, ...], int]:
-    """The entries in order, and how many microjoules are missing from the total (which is none)."""
+    """The entries in order, and how many microjoules are missing from the total (should be 0)."""
     whole_uj = microjoules(total.value)
     accounts: dict[Owner, _Account] = {}
     pairs = [(page, device) for page in pages for device in page.devices]
@@ -212,7 +212,7 @@ def _entries(by: str, pages: Sequence[TapeShares], total: Energy) -> tuple[tuple
         _book(by, accounts, shares, device, uj)
     rest_uj = whole_uj - sum(amounts)
     if rest_uj:
-        # A device that gave joules in one window and none in another is not a part of the whole.
+        # A device that gave joules in one window only is not a part of the whole.
         lost = accounts.setdefault(UNATTRIBUTED, _Account(UNATTRIBUTED))
         lost.uj["not told"] = [rest_uj, 0, 0]
         lost.methods[NO_LEVEL] = None
@@ -276,7 +276,7 @@ def _book(by: str, accounts: dict[Owner, _Account], shares: TapeShares, device: 
 
 
 def _rows(device: DeviceShares, uj: int) -> dict[int, list[int]]:
-    """Microjoules by owner: active, held, idle. What is below zero, or of nobody, is idle's."""
+    """Microjoules by owner: active, held, idle. What is below zero, or has no owner, is idle's."""
     joules = np.stack((device.active_j, device.held_j, device.idle_j))
     if uj <= 0 or not joules.sum() > 0:
         return {IDLE_AT: [0, 0, uj]}
@@ -284,7 +284,7 @@ def _rows(device: DeviceShares, uj: int) -> dict[int, list[int]]:
     rows: dict[int, list[int]] = {}
     amounts = apportion(uj, joules[part, index])
     for which, owner, amount in zip(part.tolist(), index.tolist(), amounts, strict=True):
-        if amount:  # less than a microjoule is nobody's, and has no part of the error
+        if amount:  # less than a microjoule has no owner, and no part of the error
             rows.setdefault(owner, [0, 0, 0])[which] += amount
     return rows
 
@@ -305,7 +305,7 @@ def _measured(by: str, accounts: dict[Owner, _Account], shares: TapeShares) -> N
     sums: dict[tuple[Owner, str], float] = {}
     for name, column in shares.use.items():
         for index in np.flatnonzero(np.isfinite(column)).tolist():
-            if index == NOBODY_AT or (column[index] == 0 and index >= len((IDLE, METER, OTHER, UNATTRIBUTED))):
+            if index == UNATTRIBUTED_AT or (column[index] == 0 and index >= len((IDLE, METER, OTHER, UNATTRIBUTED))):
                 continue
             key = (_owner(by, shares, index, ""), name)
             sums[key] = sums.get(key, 0.0) + float(column[index])

@@ -1,4 +1,4 @@
-"""Counters of owners for series that are told while they grow: whole microjoules that never go back, and add up.
+"""Counters of owners for series that are reported while they grow: whole microjoules that never go back, and add up.
 
 What an owner owes by the engine may sink for a while: power was below idle, or an idle level was too low. A counter
 must not, so what a device counted is given to owners in proportion to what the engine says they are still owed. As
@@ -18,8 +18,8 @@ from everywatt.ledger.engine import NO_HOLDERS, NO_LEVEL, NOT_RUNNING, OWNED_S, 
 from everywatt.ledger.split.intervals import account_budgets
 
 MOST_OWNERS = 500
-# An account is closed for good after so long: what an idle level that was wrong has put down to an owner is not owed
-# for ever. Shorter ones would turn more of the noise of an idle machine into joules of whoever is there.
+# An account is closed for good after so many seconds, so that what a wrong idle level charged to an owner is not owed
+# without end. A shorter time would turn more of the noise of an idle machine into joules of the owners present.
 ACCOUNT_S = 3600.0
 
 

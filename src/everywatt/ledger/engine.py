@@ -3,7 +3,7 @@
 For each device it keeps sums over intervals, which only need additions: two accounts can be merged, and an account can
 be written down as JSON and continued later. The last step, in which no owner is charged less than nothing, is
 taken when owners are asked for (`close`), so that the noise of an idle machine adds up to nothing instead of being
-charged to whoever was there. Finished runs fill the same sums with numpy (`ledger.split.split.accumulate`).
+charged to the owners present. Finished runs fill the same sums with numpy (`ledger.split.split.accumulate`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ P = TypeVar("P")
 UJ = 1_000_000  # microjoules of a joule
 NOISE_SIGMAS = 3.0
 NO_USE = 1e-12
-ROUNDING = 1e-6  # of what a device drew: less above idle is no energy
+ROUNDING = 1e-6  # of what a device drew: less above idle counts as 0
 SHORTEST_S = 1e-3  # less is rounding, or was not observed
 NO_HOLDERS: Mapping[Any, float] = {}
 

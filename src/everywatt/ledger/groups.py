@@ -42,19 +42,19 @@ class Names:
         names = processes.cgroups.names if processes is not None else {}
         return cls(names, host is not None and host == socket.gethostname())
 
-    def user(self, uid: int, told: str | None = None) -> str:
+    def user(self, uid: int, name: str | None = None) -> str:
         """The user's name, else the number: a user of another host or of a container's own namespace has no name."""
-        return told or (_name_here(uid) if self.here else str(uid))
+        return name or (_name_here(uid) if self.here else str(uid))
 
 
 _name_here = lru_cache(maxsize=1024)(user_name)
 
 
 def owner_of(process: ProcessFacts, by: str, names: Names, tree: Step | None = None) -> Owner:
-    """The container, job, step of a job or user (`by`) that a process belongs to; `host` where it is in none.
+    """The container, job, step of a job or user (`by`) that a process belongs to; `host` where it is in no such group.
 
-    `tree` is the job and step that its parents tell, for jobs without cgroups.
-    A systemd unit is a container's equal: what runs in no container is told apart by job and unit.
+    `tree` is the job and step of its parents, for jobs without cgroups.
+    A systemd unit is a container's equal: what runs in no container is grouped by job and unit.
     """
     if by == "user":
         if process.uid is None:
@@ -82,14 +82,14 @@ def details_of(process: ProcessFacts, by: str, names: Names, tree: Step | None =
                 facts.pop(passing, None)
             if kind is PlaceKind.UNIT:
                 return facts
-            return {**facts, **_told(process.cgroup, kind, names)}
+            return {**facts, **_names_of(process.cgroup, kind, names)}
     return {}
 
 
-def _told(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
+def _names_of(cgroup: str | None, kind: PlaceKind, names: Names) -> dict[str, Any]:
     """What the recorder found of a cgroup, as far as it is of a job or of a container."""
-    told = names.cgroups.get(cgroup or "", {})
-    return {key: value for key, value in told.items() if (key == "job_id") == (kind is PlaceKind.JOB)}
+    found = names.cgroups.get(cgroup or "", {})
+    return {key: value for key, value in found.items() if (key == "job_id") == (kind is PlaceKind.JOB)}
 
 
 def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, with_step: bool = False) -> Owner:
@@ -98,7 +98,7 @@ def _job_owner(cgroup: str | None, names: Names, tree: Step | None = None, *, wi
         return NO_JOB
     job: dict[str, Any] = {"job_id": tree[0], "step": tree[1]} if tree is not None else {}
     if found is not None:
-        job = {**found.details, **_told(cgroup, PlaceKind.JOB, names)}
+        job = {**found.details, **_names_of(cgroup, PlaceKind.JOB, names)}
     number = str(job.get("job_id", job.get("sluid")))
     if with_step and job.get("step"):
         number = f"{number}.{job['step']}"
@@ -109,7 +109,9 @@ def _container_owner(cgroup: str | None, names: Names) -> Owner:
     within = places_of(cgroup)
     found = within.get(PlaceKind.CONTAINER)
     if found is not None:
-        return Owner(OwnerKind.CONTAINER, found.id, container_label(found, _told(cgroup, PlaceKind.CONTAINER, names)))
+        return Owner(
+            OwnerKind.CONTAINER, found.id, container_label(found, _names_of(cgroup, PlaceKind.CONTAINER, names))
+        )
     if PlaceKind.JOB in within:
         job = _job_owner(cgroup, names)
         return Owner(OwnerKind.CONTAINER, job.id, job.label)
@@ -129,7 +131,7 @@ KINDS = ("process", "container", "user", "job", "step", "span", "device")
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """How processes of tapes become owners of one kind, and what is told of them."""
+    """How processes of tapes become owners of one kind, and their details."""
 
     by: str
     _names: Mapping[int, Names]
@@ -137,7 +139,7 @@ class Grouping:
 
     @classmethod
     def of(cls, by: str, tapes: Sequence[Tape]) -> Grouping:
-        """By one of KINDS but spans. UsageError where it is none of them."""
+        """By one of KINDS but spans; UsageError for any other."""
         if by not in KINDS:
             raise UsageError(f"A ledger cannot be grouped by '{by}'.", cure=f"one of: {', '.join(KINDS)}")
         if by in ("process", "device"):
@@ -155,7 +157,7 @@ class Grouping:
         return owner_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
 
     def details(self, tape: Tape, facts: ProcessFacts) -> dict[str, Any]:
-        """What is told of that owner, by what is known of one of its processes."""
+        """Details of that owner, from the facts of one of its processes."""
         if self.by not in GROUPINGS:
             return facts.to_dict()
         return details_of(facts, self.by, self._names[id(tape)], self._trees[id(tape)].step_of(facts))
@@ -169,7 +171,7 @@ _TITLE = re.compile(r"slurmstepd: \[(?P<job>\d+)(?:\+\d+)?\.(?P<step>\w+)\]")
 class JobTree:
     """The jobs of the processes of one tape, by their parents as of when each was first seen.
 
-    `given` is the job and step of processes (by their place in `processes`) that somebody told of otherwise; it holds
+    `given` is the job and step of processes (by their place in `processes`) that are known otherwise; it holds
     for their children too.
     """
 
@@ -183,8 +185,8 @@ class JobTree:
         self._given = {id(self.processes[number]): step for number, step in self.given.items()}
 
     def step_of(self, facts: ProcessFacts) -> tuple[int, str] | None:
-        """The job and step that a process descends from, itself included; None where it is in none."""
-        if (own := told(facts) or self._given.get(id(facts))) is not None:
+        """The job and step that a process descends from, itself included; None where it is in no job."""
+        if (own := slurm_step(facts) or self._given.get(id(facts))) is not None:
             return own
         return None if facts.parent is None else self._of(facts.parent)
 
@@ -197,7 +199,7 @@ class JobTree:
                 found = self._known[at]
                 break
             chain.append(at)
-            found = told(self.processes[at])
+            found = slurm_step(self.processes[at])
             if found is not None:
                 break
             at = self.processes[at].parent
@@ -206,8 +208,8 @@ class JobTree:
         return found
 
 
-def told(facts: ProcessFacts) -> tuple[int, str] | None:
-    """The job and step of a slurmstepd. Anybody may take its name: only root's is believed."""
+def slurm_step(facts: ProcessFacts) -> tuple[int, str] | None:
+    """The job and step of a slurmstepd. Any user may take its name: only root's is believed."""
     if facts.uid != 0 or facts.exited:
         return None
     match = _TITLE.match(facts.cmdline or "")

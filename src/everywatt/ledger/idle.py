@@ -320,7 +320,7 @@ def _line(cells: Watched) -> Idle | None:
     middle = mean(cells.use)
     error = 2.2 * scatter * math.sqrt(1 / count + middle**2 / math.fsum((use - middle) ** 2 for use in cells.use))
     note = "idle power was not observed; it is the intercept of a line fitted to power over utilisation"
-    # What the line leaves over is no noise of an idle device, so nothing above idle is put down to that.
+    # What the line leaves over is not noise of an idle device, so nothing above idle is put down to that.
     return Idle(level, math.hypot(error, curved * level), "regression", note=note)
 
 

@@ -53,7 +53,7 @@ def find_levels(tape: Tape, measured: Mapping[str, Idle]) -> dict[str, Idle]:
 
 
 def measured_idle(use: TapeUse, source: Source) -> Idle | None:
-    """Idle in the longest span that was recorded for it; None where there is none."""
+    """Idle in the longest span that was recorded for it; None if no such span exists."""
     if not use.idle_spans:
         return None
     start_ns, end_ns = _idle_span(use)
@@ -94,13 +94,13 @@ def _watched(use: TapeUse, source: Source) -> idling.Watched:
         if gap.kind in LOST and gap.channel in (None, source.channel.name):
             watts[(edges[:-1] < gap.end_ns) & (edges[1:] > gap.start_ns)] = np.nan
     share, held = _use_of(use, source, edges)
-    told = None if held is None else held.tolist()
+    in_use = None if held is None else held.tolist()
     limit_w = source.channel.facts.max_w
-    return idling.Watched(watts.tolist(), share.tolist(), step_ns / NS, kind_of(source.domain), told, limit_w)
+    return idling.Watched(watts.tolist(), share.tolist(), step_ns / NS, kind_of(source.domain), in_use, limit_w)
 
 
 def _use_of(use: TapeUse, source: Source, edges: Ints) -> tuple[Floats, Flags | None]:
-    """How busy a device was between edges, from 0 to 1 (NaN: not known), and whether somebody held it."""
+    """How busy a device was between edges, from 0 to 1 (NaN: not known), and whether a process held it."""
     if kind_of(source.domain) != "gpu":
         return use.cpu_share(edges[:-1], edges[1:]), None
     gpu = use.channel(source.tape, f"{source.channel.device}.utilisation")

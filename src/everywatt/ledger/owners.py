@@ -137,7 +137,7 @@ class Ledger:
     __repr__ = __str__
 
     def entry(self, owner: str) -> Entry:
-        """The entry of an owner by id or label; KeyError where there is none."""
+        """The entry of an owner by id or label; KeyError if it does not exist."""
         for entry in self.entries:
             if owner in (entry.owner.id, entry.owner.label):
                 return entry
@@ -145,7 +145,7 @@ class Ledger:
 
     @property
     def unattributed_share(self) -> float:
-        """The share of the total that nobody could be charged for."""
+        """The share of the total that could not be charged to any owner."""
         whole = sum(entry.microjoules for entry in self.entries)
         lost = sum(entry.microjoules for entry in self.entries if entry.owner == UNATTRIBUTED)
         return lost / whole if whole else 0.0
@@ -209,7 +209,7 @@ def _together(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def check_policy(policy: str) -> str:
-    """The policy, or UsageError where there is none of that name."""
+    """The policy, or UsageError if it does not exist."""
     if policy not in POLICIES:
         raise UsageError(f"'{policy}' is not an idle policy.", cure=f"one of: {', '.join(POLICIES)}")
     return policy

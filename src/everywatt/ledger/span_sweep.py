@@ -131,7 +131,7 @@ class Stretches:
 
         `process` has the number of the process behind each owner, `use` gives what such a process had used over time.
         A stretch is shared by what the processes used in it, and equally by the pieces of one process; where the use of
-        one is not known, or nobody used anything, equally by the pieces.
+        one is not known, or no process used anything, equally by the pieces.
         """
         amounts, measured = np.zeros(owners), 0.0
         lines: dict[int, Line | None] = {}

@@ -177,8 +177,8 @@ def _edges(
     """What is not known of the instants at which spans start and end, of each span and at last of outside.
 
     An edge's error moves joules from one side to the other, so it counts for a span by how its share differs there. At
-    the ends of the windows, whose widths are `known` if they are few, there is nothing on the other side: whoever is
-    open there carries it, however little of the window is his. Gives the keys of these too. For many spans only the
+    the ends of the windows, whose widths are `known` if they are few, there is nothing on the other side: the span
+    open there carries it, however short it is. Gives the keys of these too. For many spans only the
     edges of a span's own pieces are counted, which is nearly all of it.
     """
     terms: list[list[Term]] = [[] for _ in range(len(owners.spans) + 1)]
@@ -208,7 +208,7 @@ def _edges(
 
 
 def _all_edges(cut: Stretches, share: Floats, width: Floats, count: int) -> list[tuple[int, int, float]]:
-    table = np.zeros((count, len(share) + 2))  # before the window and after it everybody's share is nothing
+    table = np.zeros((count, len(share) + 2))  # all shares are 0 before and after the window
     for number, first, after in zip(cut.pieces.owner, cut.first, cut.after, strict=True):
         table[number, first + 1 : after + 1] += share[first:after]
     table[-1, 1:-1] = cut.open == 0

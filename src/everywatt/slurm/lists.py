@@ -33,7 +33,7 @@ def expand(names: str) -> list[str]:
 
 
 def _range(text: str) -> list[str]:
-    """The numbers between two brackets, as they are written; [] where there are too many, or what is no number."""
+    """The numbers between two brackets, as they are written; [] if there are too many or one is not a number."""
     found: list[str] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
@@ -44,7 +44,7 @@ def _range(text: str) -> list[str]:
 
 
 def indices(text: str) -> list[int]:
-    """The numbers of `0,2-3`, as SLURM_JOB_GPUS writes them; what is no number is left out.
+    """The numbers of `0,2-3`, as SLURM_JOB_GPUS writes them; anything else is left out.
 
     >>> indices("0,2-3")
     [0, 2, 3]
@@ -98,7 +98,7 @@ def duration_s(text: str) -> float | None:
 
 
 def size_bytes(text: str, plain: int = 1) -> int | None:
-    """Bytes of `2048`, `1.5G`, …; a number alone counts as so many times `plain`. None where the text is no size."""
+    """Bytes of `2048`, `1.5G`, …; a number alone counts as so many times `plain`. None if the text is not a size."""
     match = re.fullmatch(r"([\d.]{1,18})([KMGT]?)", text)
     try:
         return int(float(match[1]) * (1 << 10 * " KMGT".index(match[2]) if match[2] else plain)) if match else None

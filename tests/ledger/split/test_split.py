@@ -32,7 +32,7 @@ def loads(draw):
 def test_less_than_nothing_is_idles():
     """A plug without a load reads a few hundredths of a watt below zero."""
     done = split(np.array([-0.5, 0.25]), np.array([1.0, 1.0]), Level(0.25), NONE, NONE, 1)
-    assert (done.joules, done.idle_j, done.nobody_j) == (-0.25, -0.25, 0.0)
+    assert (done.joules, done.idle_j, done.unattributed_j) == (-0.25, -0.25, 0.0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -42,7 +42,7 @@ def test_nothing_is_lost_and_nobody_owes_less_than_nothing(load):
     done = split(*load)
     assert done.joules == pytest.approx(joules.sum(), rel=1e-9, abs=1e-9)
     assert (done.active_j >= 0).all() and (done.held_j >= 0).all()
-    assert done.nobody_j >= 0 and done.idle_j >= -1e-9 * max(joules.sum(), 1)
+    assert done.unattributed_j >= 0 and done.idle_j >= -1e-9 * max(joules.sum(), 1)
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,9 +100,9 @@ def test_holders_without_use_share_what_is_above_idle_by_time():
 
 def test_power_above_idle_with_nobody_there_is_nobodys_unless_it_is_noise():
     level = Level(20.0, noise_w=1.0, spread_w=0.5)
-    assert split(np.full(9, 50.0), np.ones(9), level, NONE, NONE, 1).nobody_j == pytest.approx(270)
+    assert split(np.full(9, 50.0), np.ones(9), level, NONE, NONE, 1).unattributed_j == pytest.approx(270)
     quiet = split(np.full(9, 20.4), np.ones(9), level, NONE, NONE, 1)
-    assert (quiet.nobody_j, quiet.idle_j) == (0.0, pytest.approx(9 * 20.4))
+    assert (quiet.unattributed_j, quiet.idle_j) == (0.0, pytest.approx(9 * 20.4))
 
 
 def test_a_baseline_that_is_too_high_charges_nobody():

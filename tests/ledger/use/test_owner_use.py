@@ -167,7 +167,7 @@ def test_with_exit_records_children_are_not_counted_twice():
     assert one.take().uses == {OwnerKey("user", "ada"): pytest.approx(0.7)}
 
 
-def test_groups_tell_of_processes_that_nobody_saw():
+def test_groups_show_processes_that_were_never_seen():
     one = OwnerUse(lambda process: OwnerKey("container", process.cgroup or "?"), 1.0, 0)
     one.feed(1 * NS, [row(10, 1.0, cgroup="/c/a")])
     one.feed_cgroups([{"cgroup": "/c/a", "cpu_s": 1.0}, {"cgroup": "/c", "cpu_s": 1.0}])

@@ -1,8 +1,8 @@
 """The parts of a device's error budget that owners carry. Added over all owners they are the device's own again.
 
-What the sensor gets wrong in proportion goes to everybody in proportion. Its offset is in the idle level too where
+What the sensor gets wrong in proportion goes to all owners in proportion. Its offset is in the idle level too where
 that was measured by the same sensor, so idle carries it. The spread of the idle level has opposite signs for idle and
-for everybody else, and what a share may be off by is missing from somebody else's.
+for all other owners, and what a share may be off by is missing from other shares.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ O = TypeVar("O")  # noqa: E741 - an owner: anything hashable
 # (`make bench NAME=attribution`). 0.2 holds 94 %, but what holds 94 % of the pairs of eleven programs holds 93.5 % of
 # those of the twelfth: a program that was not tried needs more. The others are assumed.
 UNSURE = {"cpu time": 0.22, "sm time": 0.3, "slices": 0.5, "memory": 1.0}
-# The same where two threads share a core, or nobody knows: six programs in 200 pairs on 64 CPUs with hyper-threading.
+# The same with hyper-threading, or where that is unknown: six programs in 200 pairs on 64 CPUs with it.
 UNSURE_SMT = 0.35
 UNSURE_WIDE = 0.5  # CPU time for what is more than CPUs, or for one package of several
 JIFFY_S = 0.01  # the step in which kernels count CPU time
@@ -127,7 +127,7 @@ def budgets(
                 limits.append(Bound(bound.source, bound.key, bound.below * share, bound.above * share))
     shared_s = math.fsum(owned_s)
     if idle.spread_w * shared_s > 1 / UJ:
-        # Nobody can be off by more than there was.
+        # No owner can be off by more than there was.
         spread_w = min(idle.spread_w, (charges + idles) / shared_s)
         for own, share, seconds in zip(terms, by_idle, owned_s, strict=True):
             width_j = spread_w * (shared_s * share - seconds)
@@ -171,8 +171,8 @@ def _split(
 def _saturation(terms: list[list[Term]], key: str, charged_j: Sequence[float], occupancy: Sequence[float]) -> None:
     """What owners would owe by what each would draw alone, where a core's second thread adds nothing.
 
-    With two threads for each core, power rises less and less until every core has one: whoever keeps few CPUs busy
-    would draw more for each of them alone. The sum over owners is zero.
+    With two threads for each core, power rises less and less until every core has one: owners that keep few CPUs
+    busy would draw more for each of them alone. The sum over owners is zero.
     """
     whole_j = math.fsum(charged_j)
     alone = [stand_alone(part, cores_s=0.5) if j > 0 else 0.0 for part, j in zip(occupancy, charged_j, strict=True)]

@@ -23,9 +23,9 @@ from everywatt.ledger.split.split import (
     CPU_TIME,
     FIRST,
     IDLE_AT,
-    NOBODY_AT,
     OTHER_AT,
     SPECIAL,
+    UNATTRIBUTED_AT,
     CpuUse,
     Roll,
     Split,
@@ -116,10 +116,10 @@ def share_tape(
         devices.append(maker(source, part, levels[source.label]))
     owners = (*SPECIAL, *(grouping.owner(tape, facts) for facts in roll.facts))
     # Of a process that moved to another cgroup there are two sets of facts, and a single process.
-    told_of = [(i, f) for i, f in enumerate(roll.facts) if not f.moved or grouping.by in GROUPINGS]
-    details: dict[int, dict[str, object]] = {FIRST + i: grouping.details(tape, f) for i, f in told_of}
-    told = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
-    return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, told)
+    described = [(i, f) for i, f in enumerate(roll.facts) if not f.moved or grouping.by in GROUPINGS]
+    details: dict[int, dict[str, object]] = {FIRST + i: grouping.details(tape, f) for i, f in described}
+    notes = tuple(f"{host}: {note}" if host else note for note in cpu.notes) if devices else ()
+    return TapeShares(host, owners, tuple(_padded(d, len(owners)) for d in devices), total, work.use(), details, notes)
 
 
 class _Work:
@@ -161,11 +161,11 @@ class _Work:
             source.label,
             energy,
             idle,
-            _plus(done.active_j, done.nobody_j),
+            _plus(done.active_j, done.unattributed_j),
             held_j,
             charged,
             float(joules.sum()),
-            _plus(done.owned_s, done.nobody_s),
+            _plus(done.owned_s, done.unattributed_s),
             method if len(cpu.uses.owner) else "",
             unsure,
             _doubt(replace(cpu, uses=uses), done, used),
@@ -192,7 +192,7 @@ class _Work:
         notes = list(share.notes)
         if share.method == "memory":
             notes.append(f"{source.label}: utilisation by process is unknown; active energy is shared by memory held")
-        if done.nobody_j > 0 and not share.notes:
+        if done.unattributed_j > 0 and not share.notes:
             notes.append(
                 f"{source.label}: it was active while no process was listed on it; that energy is unattributed"
             )
@@ -200,11 +200,11 @@ class _Work:
             source.label,
             energy,
             idle,
-            _plus(done.active_j, done.nobody_j),
+            _plus(done.active_j, done.unattributed_j),
             done.held_j,
             charge_idle(self._policy, done.idle_j, used, allocated),
             float(joules.sum()),
-            _plus(done.owned_s, done.nobody_s),
+            _plus(done.owned_s, done.unattributed_s),
             share.method,
             max((UNSURE[method] for method in share.method.split("+") if method), default=0.0),
             np.zeros(count),
@@ -258,10 +258,10 @@ class _Work:
         return measured
 
 
-def _plus(amounts: Floats, of_nobody: float) -> Floats:
-    """Amounts of owners with that of nobody added."""
+def _plus(amounts: Floats, unattributed: float) -> Floats:
+    """Amounts of owners with the unattributed amount added."""
     found = amounts.copy()
-    found[NOBODY_AT] += of_nobody
+    found[UNATTRIBUTED_AT] += unattributed
     return found
 
 
@@ -305,19 +305,19 @@ def _refresh(idle_j: float, held_bytes: Floats, machine_bytes: float | None) -> 
 
 
 def charge_idle(policy: str, idle_j: float, use: Floats, allocated: Floats) -> Floats:
-    """Idle joules of each owner; what nobody is charged for stays with the owner `idle`.
+    """Idle joules of each owner; what is not charged stays with the owner `idle`.
 
     `use` is what each used of the device, `allocated` the share of the device (at most 1 in all) kept for each.
     """
     charged = np.zeros(len(use))
     if policy == BY_USE and idle_j > 0:
         weight = use.copy()
-        weight[[IDLE_AT, NOBODY_AT]] = 0.0
+        weight[[IDLE_AT, UNATTRIBUTED_AT]] = 0.0
         if weight.sum() > 0:
             charged = idle_j * weight / weight.sum()
     elif policy == BY_ALLOCATION and idle_j > 0:
         share = allocated.copy()
-        share[[IDLE_AT, NOBODY_AT]] = 0.0
+        share[[IDLE_AT, UNATTRIBUTED_AT]] = 0.0
         charged = idle_j * share / max(1.0, float(share.sum()))
     charged[IDLE_AT] = idle_j - float(charged.sum())
     return charged
@@ -341,7 +341,7 @@ def allocated_cpus(group: npt.NDArray[np.int64], limits: Floats, use: Floats, cp
         share += size * weight / weight.sum()
         taken += size
     free = np.where(group < 0, use, 0.0)
-    free[[IDLE_AT, NOBODY_AT]] = 0.0
+    free[[IDLE_AT, UNATTRIBUTED_AT]] = 0.0
     if free.sum() > 0 and taken < 1.0:
         share += (1.0 - taken) * free / free.sum()
     return share

@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 
 # Every list of owners begins with these four.
 SPECIAL: tuple[Owner, ...] = (IDLE, METER, OTHER, UNATTRIBUTED)
-IDLE_AT, METER_AT, OTHER_AT, NOBODY_AT = range(4)
+IDLE_AT, METER_AT, OTHER_AT, UNATTRIBUTED_AT = range(4)
 Ints = npt.NDArray[np.int64]
 
 
@@ -59,7 +59,7 @@ class Uses:
 
     @classmethod
     def none(cls) -> Uses:
-        """Nobody used anything."""
+        """No owner used anything."""
         return cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0))
 
     def and_also(
@@ -120,25 +120,25 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Joules ≥ 0 of each owner by reason, of idle, and of nobody; they add up to what was split.
+    """Joules ≥ 0 of each owner by reason, of idle, and unattributed; they add up to what was split.
 
     `owned_s` is each owner's part of the time that was shared: one watt more of idle is so many joules less for it.
-    `nobody_s` is the same for what is of nobody; `reasons` are why it is. `used_squares` is that of `DeviceAccount`.
+    `unattributed_s` is the same for the unattributed part, `reasons` say why. `used_squares`: see `DeviceAccount`.
     """
 
     active_j: Floats
     held_j: Floats
     idle_j: float
-    nobody_j: float
+    unattributed_j: float
     owned_s: Floats
-    nobody_s: float
+    unattributed_s: float
     reasons: tuple[str, ...]
     used_squares: float
 
     @property
     def joules(self) -> float:
         """All of it."""
-        return float(self.active_j.sum() + self.held_j.sum()) + self.idle_j + self.nobody_j
+        return float(self.active_j.sum() + self.held_j.sum()) + self.idle_j + self.unattributed_j
 
 
 def accumulate(
@@ -191,9 +191,9 @@ def split(joules: Floats, observed_s: Floats, level: Level, uses: Uses, holders:
     for into, found in ((active_j, charges.active_j), (held_j, charges.held_j)):
         into[list(found.keys())] = list(found.values())
     owned_s[list(account.owners)] = [row[OWNED_S] for row in account.owners.values()]
-    reasons = tuple(charges.reasons(NOBODY_AT))
-    nobody = charges.unattributed_j, owned_s, account.alone_s
-    return Split(active_j, held_j, charges.idle_j, *nobody, reasons, account.used_squares)
+    reasons = tuple(charges.reasons(UNATTRIBUTED_AT))
+    rest = charges.unattributed_j, owned_s, account.alone_s
+    return Split(active_j, held_j, charges.idle_j, *rest, reasons, account.used_squares)
 
 
 # How joules are shared, as ledgers say it.
@@ -379,7 +379,7 @@ def packages_known(roll: Roll, packages: Collection[int]) -> bool:
 
 
 def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
-    """What each owner used of the CPUs in the windows; what the host used beyond that is other's, or nobody's."""
+    """What each owner used of the CPUs in the windows; what the host used beyond that is other's, or unattributed."""
     use, processes = roll.use, roll.use.processes
     if processes is None or len(processes.edges) < 2:
         stretches = cut(windows, [])
@@ -403,9 +403,10 @@ def cpu_use(roll: Roll, windows: Sequence[tuple[int, int]]) -> CpuUse:
         used = sums(uses.stretch, uses.amount, len(stretches))
         more = remainder(use.busy.used(stretches.starts_ns, stretches.ends_ns), used, most_owed)
         whole = np.array([*processes.everything, processes.everything[-1]])
-        nobody = whole[np.clip(stretches.place + 1, 0, len(whole) - 1)]
-        nobody |= stretches.place > len(processes.edges) - 2
-        uses = uses.and_also(np.flatnonzero(more), np.where(nobody, NOBODY_AT, OTHER_AT)[more > 0], more[more > 0])
+        unattributed = whole[np.clip(stretches.place + 1, 0, len(whole) - 1)]
+        unattributed |= stretches.place > len(processes.edges) - 2
+        owner = np.where(unattributed, UNATTRIBUTED_AT, OTHER_AT)
+        uses = uses.and_also(np.flatnonzero(more), owner[more > 0], more[more > 0])
     unseen = len(processes.hidden - processes.seen.keys())
     if unseen:
         notes.append(f"{unseen} processes of other users are hidden (hidepid) and counted as other")

@@ -46,7 +46,7 @@ class TapeUse:
         self.roots: list[tuple[int, int | None]] = []
         self.followed = False
         self.runs: list[tuple[int, int]] = []
-        self.steps: dict[int, tuple[int, str]] = {}  # job and step of processes that somebody told of, by number
+        self.steps: dict[int, tuple[int, str]] = {}  # job and step of processes that were reported, by number
         self.idle_spans: list[tuple[int, int]] = []
         self.cpus = float(tape.meta.get("host", {}).get("cpus") or 0)
         self.packages = _whole_numbers(tape.meta.get("host", {}).get("packages"))
@@ -137,7 +137,7 @@ class TapeUse:
         return self._members[1]
 
     def capacity(self) -> float:
-        """How many CPUs the machine has: as told, else by what busy and idle time add up to."""
+        """How many CPUs the machine has: as recorded, else by what busy and idle time add up to."""
         if self.cpus or self.busy is None or self.still is None or len(self.busy.at_ns) < 2:
             return self.cpus or 1.0
         seconds = (self.busy.at_ns[-1] - self.busy.at_ns[0]) / NS
@@ -150,9 +150,9 @@ class TapeUse:
         return self.busy.used(starts_ns, ends_ns) / ((ends_ns - starts_ns) / NS) / self.capacity()
 
     def cpu_share_inside(self, start_ns: int, end_ns: int) -> float:
-        """Busy share of all CPUs between the first and the last reading inside of a stretch, NaN where there are none.
+        """Busy share of all CPUs between the first and the last reading inside a stretch, NaN if there are none.
 
-        Between two readings nothing tells when it was used: what begins right after a quiet stretch is not in it.
+        Between two readings it is unknown when it was used: what begins right after a quiet stretch is not in it.
         """
         if self.busy is None:
             return float("nan")
@@ -163,10 +163,10 @@ class TapeUse:
         return float(self.cpu_share(*edges)[0])
 
 
-def _whole_numbers(told: Any) -> Ints:
-    """The numbers of a list of them; none where a tape from elsewhere holds something else."""
-    good = isinstance(told, list) and all(isinstance(number, int) for number in told)
-    return np.array(told if good else [], dtype=np.int64)
+def _whole_numbers(recorded: Any) -> Ints:
+    """An array of a list of whole numbers; empty if a tape from elsewhere holds something else."""
+    good = isinstance(recorded, list) and all(isinstance(number, int) for number in recorded)
+    return np.array(recorded if good else [], dtype=np.int64)
 
 
 _kept = WeakKeyDictionary()

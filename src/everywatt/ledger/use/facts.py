@@ -13,7 +13,7 @@ from everywatt.core.lazy_dataclass import dataclass
 
 @dataclass(slots=True)
 class ProcessFacts:
-    """One process as far as it was told; later rows bring it up to date.
+    """One process as far as its rows say; later rows update it.
 
     `number` counts the processes of a table, `parent` is the number of its parent, as of when it was first seen.
     `exited` marks a stand-in for the children of `parent` that came and went between two reads. `moved` marks facts
@@ -40,7 +40,7 @@ class ProcessFacts:
 
     @property
     def workload(self) -> str | int:
-        """What it is a part of, whoever is asked about: its job, container, unit or cgroup, else its tree."""
+        """What it is a part of, for every kind of ledger: its job, container, unit or cgroup, else its tree."""
         return self.tree if self.cgroup in (None, "/") else _workload(self.cgroup or "")
 
     @property
@@ -73,7 +73,7 @@ class ProcessFacts:
         if "cmdline" in row:
             self.cmdline = row["cmdline"]
         if "uid" in row:
-            self.uid, self.user = row["uid"], None  # somebody without a name has not the one of whoever started it
+            self.uid, self.user = row["uid"], None  # a user without a name does not have that of the parent process
         if "user" in row:
             self.user = row["user"]
         if "cgroup" in row:
@@ -81,7 +81,7 @@ class ProcessFacts:
         if row.get("meter"):
             self.meter = True
         elif self.meter and "cpu_s" in row:
-            self.meter = False  # somebody asked for the meter itself later on
+            self.meter = False  # the meter itself was asked for later on
         if row.get("reaper"):
             self.reaper = True
 
@@ -94,7 +94,7 @@ class ProcessFacts:
 
 @lru_cache(maxsize=1024)
 def places_of(cgroup: str | None) -> dict[PlaceKind, Place]:
-    """Everything that a cgroup's path says (`core.cgroup_names.places`), found once; nothing where there is none."""
+    """Everything that a cgroup's path says (`core.cgroup_names.places`), found once; empty without a path."""
     return places(cgroup) if cgroup else {}
 
 
@@ -105,20 +105,20 @@ def _workload(cgroup: str) -> str:
     return next((within[kind].id for kind in kinds if kind in within), cgroup)
 
 
-def container_label(found: Place, told: Mapping[str, Any]) -> str:
+def container_label(found: Place, names: Mapping[str, Any]) -> str:
     """`namespace/pod/container` in Kubernetes, the container's name elsewhere, else a short id.
 
-    `told` is what files on the host say of its cgroup.
+    `names` is what files on the host say of its cgroup.
     """
-    if told.get("pod"):
-        return "/".join(str(told[key]) for key in ("namespace", "pod", "container") if told.get(key))
-    return str(told.get("name") or found.label)
+    if names.get("pod"):
+        return "/".join(str(names[key]) for key in ("namespace", "pod", "container") if names.get(key))
+    return str(names.get("name") or found.label)
 
 
 def members(processes: Sequence[ProcessFacts], roots: Iterable[tuple[int, int | None]]) -> list[bool]:
     """For each process whether it descends from a followed root (pid, start or None), or from the run's reaper.
 
-    By the parent that each had when it was first seen; a process once a member stays one. The reaper itself is none.
+    By the parent that each had when it was first seen; a process once a member stays one. The reaper itself never is.
     """
     wanted = set(roots)
     known: list[bool | None] = [None] * len(processes)

@@ -98,7 +98,7 @@ class OwnerUse(ProcessTable):
     def __init__(self, place: Placer, period_s: float, boot_offset_ns: int | None, cpus: int = 1) -> None:
         super().__init__(period_s, boot_offset_ns)
         self._place = place
-        self.everybody = True
+        self.whole_machine = True
         self.packages: list[int] = []  # of each CPU, where there are several
         self.readings = 0
         self.taken: list[Used] = []  # of processes, by `take`
@@ -321,7 +321,7 @@ class GpuOwnerUse:
     def unwatched(self, gpu: int, stayed: Callable[[int], bool]) -> dict[int, float]:
         """Shares in a GPU of processes that were on it before this agent and stayed.
 
-        Where nobody is known to have been on it, of those that are on it now: they may have come before the kill.
+        If no process is known to have been on it, of those that are on it now: they may have come before the kill.
         """
         now = GpuTime.of(self._table.now(gpu))
         before = self._before.get(gpu)
@@ -333,10 +333,10 @@ class GpuOwnerUse:
         """What one reading of a table said: new, changed and gone tenants of the time since the reading before."""
         before_ns, gpus = self._read.get(table_name, (at_ns - self._period_ns, set[int]()))
         stretches = list(self._table.feed(at_ns, rows, before_ns))
-        told = {stretch[0] for stretch in stretches}
-        for gpu in gpus - told:
+        reported = {stretch[0] for stretch in stretches}
+        for gpu in gpus - reported:
             stretches += self._table.go_on(gpu, at_ns)
-        self._read[table_name] = at_ns, gpus | told
+        self._read[table_name] = at_ns, gpus | reported
         for gpu, start_ns, end_ns, tenants in stretches:
             time = self._times.get(gpu)
             if time is None or time.seconds > LONGEST_S:

@@ -1,7 +1,7 @@
 """From rows of `use.processes` and `use.cgroups` to CPU seconds: who used how much when. Without numpy.
 
-Rows are told only where something changed, so what a process used between two reads is the difference of two rows, and
-where nothing was told for longer than a period, the use is of the last period. What children used that came and went
+Rows are written only on change, so what a process used between two reads is the difference of two rows, and where
+nothing was written for longer than a period, the use is of the last period. What children used that came and went
 between two reads is in their parent's `children_cpu_s`; what of that is not known of a child is charged to the ones
 that went, and the rest to a stand-in, "children of NAME that came and went".
 
@@ -25,12 +25,12 @@ PLAIN_ROW = 9  # keys of a row with nothing but numbers
 LITTLE_S = 0.05  # what a group has beyond its processes may be rounding below this: processes count in steps of 10 ms
 MOST_BEHIND_S = 1.0  # and what it lacks beyond this is a group that does not count all of its processes
 NO_PROGRAMS = (1, 2)  # init and the kernel's own: what they started are programs by themselves
-LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was told
+LATE = 1.5  # a read that comes later than this many periods is taken for one before which nothing was written
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was last told of a living process."""
+    """What was last reported of a living process."""
 
     facts: ProcessFacts
     start: int | None
@@ -75,7 +75,7 @@ class CgroupTable:
         return gone
 
     def feed(self, rows: Sequence[TableRow]) -> Iterator[tuple[str, bool, bool, float]]:
-        """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last told of.
+        """Path, whether it was made for a command, whether it is new, and CPU seconds since it was last reported.
 
         A new one has a past that is not ours, unless it was made for a command.
         """
@@ -105,11 +105,11 @@ class ProcessTable:
 
     def __init__(self, period_s: float, boot_offset_ns: int | None) -> None:
         self.alive: dict[int, Seen] = {}
-        self.everybody = False  # whether all processes of the machine are in the table, and not only some trees
+        self.whole_machine = False  # whether all processes of the machine are in the table, and not only some trees
         self.first_ns: int | None = None  # where the first read's interval begins
         self.last_ns: int | None = None  # when it was read last
         self.bridged_ns: tuple[int, int] | None = None  # before the first read, since one that went before
-        self.hidden: set[int] = set()  # processes of which nothing is told, or their CPU time only
+        self.hidden: set[int] = set()  # processes of which nothing is reported, or their CPU time only
         self._exits = False
         self._period_ns = int(period_s * NS)
         self._boot_offset_ns = boot_offset_ns
@@ -122,7 +122,7 @@ class ProcessTable:
         self._groups_read = False  # what groups used is known from their second reading on
         self._in_groups_s: dict[str, float] = {}  # used by processes of groups since those were read
         self._placeless_s = 0.0  # and by processes that ended, of which no group is known
-        self._beyond_s: dict[str, float] = {}  # what groups have used beyond that, and nobody was charged for yet
+        self._beyond_s: dict[str, float] = {}  # what groups have used beyond that, not charged yet
 
     # What becomes of it.
 
@@ -153,10 +153,10 @@ class ProcessTable:
         self._used_by(CpuRecord(facts, began_ns, at_ns, cpu_s, young=True))
 
     def _made(self, new: bool, used_s: float) -> None:
-        """CPU seconds of a group that was made for a command, since it was last told of."""
+        """CPU seconds of a group that was made for a command, since it was last reported."""
 
     def _is_owner(self, path: str) -> bool:
-        """Whether a group is a job, a container or a unit, and not of nobody in particular."""
+        """Whether a group is a job, a container or a unit."""
         return bool(places_of(path))
 
     # Groups.
@@ -180,7 +180,7 @@ class ProcessTable:
         for path, seconds in self._in_groups_s.items():
             _add_upwards(known_s, path, seconds)
         placeless_s, self._in_groups_s, self._placeless_s = self._placeless_s, {}, 0.0
-        if not self.everybody or self.hidden or made or self.last_ns is None:
+        if not self.whole_machine or self.hidden or made or self.last_ns is None:
             return  # what groups have beyond their processes may be of some that live and are not listed
         for path in sorted(used_s, key=lambda path: -path.count("/")):
             beyond_s = self._beyond_s.get(path, 0.0) + used_s[path] - known_s.get(path, 0.0)
@@ -220,7 +220,7 @@ class ProcessTable:
     # Rows.
 
     def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
-        """Take the rows that were told at one instant, which is after all instants before."""
+        """Take the rows of one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
             return
         goes_on, self._goes_on = self._goes_on, False
@@ -246,9 +246,9 @@ class ProcessTable:
                 whose.append(seen.facts)
                 amounts.append(used_s)
                 cpus.append(seen.cpu)
-        if goes_on:  # a recorder that begins tells of everything: who is missing has ended meanwhile
-            told = {row["pid"] for row in rows}
-            for pid in self.alive.keys() - told:
+        if goes_on:  # a recorder that begins reports all processes: those missing have ended
+            reported = {row["pid"] for row in rows}
+            for pid in self.alive.keys() - reported:
                 self._leave(self.alive[pid], pid, at_ns, went)
         in_groups_s = self._in_groups_s
         for facts, used_s in zip(whose, amounts, strict=True) if self._groups_read else ():
@@ -266,7 +266,7 @@ class ProcessTable:
         self._ended(seen.facts, at_ns)
 
     def _again(self, seen: Seen, row: TableRow, at_ns: int, gains: dict[int, float]) -> float:
-        """A process that is known: what it used since it was last told of, never below zero."""
+        """A process that is known: what it used since it was last reported, never below zero."""
         cpu_s = row.get("cpu_s")
         if cpu_s is None:
             return 0.0
@@ -311,7 +311,7 @@ class ProcessTable:
     def _row(self, row: TableRow, low_ns: int, at_ns: int, gains: dict[int, float], went: Ended) -> None:
         pid, start = int(row["pid"]), row.get("start")
         if pid == 0:
-            self.everybody = bool(row.get("everything", self.everybody))
+            self.whole_machine = bool(row.get("everything", self.whole_machine))
             self._exits = bool(row.get("exits", self._exits))
             return
         if row.get("exit"):
@@ -324,7 +324,7 @@ class ProcessTable:
             if row.get("cpu_s") is None and not (row.get("gone") and seen is not None):
                 return
         if seen is not None and seen.start != start:
-            # The number was given to another process before the end of the first was told.
+            # The number was given to another process before the end of the first was reported.
             self._leave(seen, -pid, at_ns, went)
             del self.alive[pid]
             seen = None
@@ -336,7 +336,7 @@ class ProcessTable:
             self._sizes(self._first(row, at_ns, gains), row, at_ns)
 
     def _first(self, row: TableRow, at_ns: int, gains: dict[int, float]) -> Seen:
-        """A process told of for the first time: what it used since it started counts, if it did so in our time."""
+        """A process reported for the first time: what it used since it started counts, if it did so in our time."""
         cpu_s, children_s = float(row["cpu_s"]), float(row.get("children_cpu_s") or 0.0)
         pid, start = int(row["pid"]), row["start"]
         facts = self._known.get((pid, start))
@@ -370,7 +370,7 @@ class ProcessTable:
                 self._charge(CpuRecord(seen.facts, low_ns, at_ns, cpu_s - seen.cpu_s, last=True, cpu=seen.cpu))
             return
         if (pid, start) in self._known and start is not None:
-            return  # its end was told already
+            return  # its end was already reported
         if cpu_s > 0:
             parent = self.alive.get(row["ppid"]) if row.get("ppid") is not None else None
             facts = self._stand_in(parent, at_ns, str(row.get("name") or "?"), row.get("uid"))
@@ -421,7 +421,7 @@ class ProcessTable:
         return found
 
     def _child(self, facts: ProcessFacts, row: TableRow) -> ProcessFacts:
-        """A process with the parent that it has when it is first told of."""
+        """A process with the parent that it has when it is first reported."""
         parent = self.alive.get(row.get("ppid", 0))
         if parent is not None:
             facts.parent = parent.facts.number

@@ -40,7 +40,7 @@ class TenantTable:
     def update(self, rows: Sequence[TableRow]) -> tuple[Tenant, ...]:
         """Take rows; gives who was there in the time that ended with them.
 
-        Whoever came or left meanwhile was there for half of it, as far as is known.
+        Tenants that came or left meanwhile count for half of it.
         """
         come = {tenant_key(row) for row in rows if row.get("since_ns") is not None} - self._now.keys()
         for row in rows:
@@ -109,7 +109,7 @@ class GpuTable:
         yield gpu, end_ns, at_ns, table.update(rows)
 
     def go_on(self, gpu: int, at_ns: int) -> Iterator[tuple[int, int, int, tuple[Tenant, ...]]]:
-        """A read that said nothing of a GPU: whoever was there is there still."""
+        """A read that said nothing of a GPU: its tenants are still there."""
         start_ns = self._ends_ns.get(gpu, at_ns)
         if at_ns > start_ns:
             self._ends_ns[gpu] = at_ns

@@ -59,7 +59,7 @@ class ProcessUse(ProcessTable):
         self.memory: dict[str, tuple[array[int], array[int], array[float]]] = {}
         self._columns = (array("q"), array("q"), array("q"), array("q"), array("d"), array("b"), array("b"), array("q"))
         self._sorted: Records | None = None
-        self._made_at = array("q")  # when a group that was made for the command was told of
+        self._made_at = array("q")  # when a group that was made for the command was reported
         self._made_s = array("d")  # and what it had used by then
 
     def go_on_from(self, before: ProcessUse) -> None:
@@ -77,20 +77,20 @@ class ProcessUse(ProcessTable):
         self._goes_on = True
 
     def end_with(self, at_ns: int, rows: Sequence[TableRow]) -> None:
-        """What the segment after this one told first: all processes that there were then."""
+        """What the segment after this one reported first: all processes at that time."""
         self._goes_on = True
         self.feed(at_ns, rows)
 
     def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
-        """Take the rows that were told at one instant, which is after all instants before."""
+        """Take the rows of one instant, which is after all instants before."""
         if self.last_ns is not None and at_ns <= self.last_ns:
             return
         super().feed(at_ns, rows)
-        self.everything[-1] = self.everybody
+        self.everything[-1] = self.whole_machine
         self._sorted = None
 
     def feed_groups_at(self, at_ns: int, rows: Sequence[TableRow]) -> None:
-        """Rows of `use.cgroups` that were told at one instant."""
+        """Rows of `use.cgroups` of one instant."""
         self._groups_ns = at_ns
         self.feed_cgroups(rows)
         self._sorted = None
@@ -105,7 +105,7 @@ class ProcessUse(ProcessTable):
         self._made_s.append(whole_s + used_s)
 
     def made_use(self, starts_ns: Ints, ends_ns: Ints) -> Floats | None:
-        """CPU seconds of the groups that were made for the command in each stretch; None where there are none."""
+        """CPU seconds of the groups that were made for the command in each stretch; None if no such group exists."""
         if len(self._made_at) < 2:
             return None
         at, counted = np.array(self._made_at), np.array(self._made_s)
@@ -118,7 +118,7 @@ class ProcessUse(ProcessTable):
 
     def _edge(self, at_ns: int) -> None:
         self.edges.append(at_ns)
-        self.everything.append(self.everybody)
+        self.everything.append(self.whole_machine)
 
     def _number(self, facts: ProcessFacts) -> ProcessFacts:
         self.processes.append(facts)
@@ -190,13 +190,13 @@ class GpuUse:
         self.tenants: dict[int, list[tuple[Tenant, ...]]] = {}
 
     def feed(self, at_ns: int, rows: Sequence[TableRow]) -> None:
-        """Take the rows that were told at one instant. A row's use is of the period that ends there."""
+        """Take the rows of one instant. A row's use is of the period that ends there."""
         for gpu, start_ns, end_ns, tenants in self._table.feed(at_ns, rows):
             self.edges.setdefault(gpu, [start_ns]).append(end_ns)
             self.tenants.setdefault(gpu, []).append(tenants)
 
     def at(self, gpu: int, instants_ns: Ints) -> list[tuple[Tenant, ...]]:
-        """Who was there at each instant; the last who were told of are there still."""
+        """Tenants at each instant; those that were reported last are still there."""
         edges, kept = self.edges.get(gpu), self.tenants.get(gpu)
         if not edges or not kept:
             return [()] * len(instants_ns)
@@ -281,7 +281,7 @@ class Held:
 def memory_held(use: ProcessUse, name: str, windows: Sequence[tuple[int, int]]) -> Held | None:
     """What processes held of `rss_bytes`, `pss_bytes` or `uss_bytes`; None where it was not recorded.
 
-    A value holds from the read that told it until the next. Many windows are taken as one from first to last.
+    A value holds from the read that reported it until the next. Many windows are taken as one from first to last.
     """
     if name not in use.memory or not windows:
         return None

@@ -62,7 +62,7 @@ class SlurmJobs:
         if seen == self._seen:
             return False
         self._seen = seen
-        before, self._jobs = self._jobs, {**self._kept(), **self._told()}
+        before, self._jobs = self._jobs, {**self._kept(), **self._spooled()}
         return before != self._jobs
 
     def close(self) -> None:
@@ -76,8 +76,8 @@ class SlurmJobs:
         except OSError:
             pass  # a spool that cannot be written: hooks then do not know of us, and `slurm node` records
 
-    def _told(self) -> dict[str, Job]:
-        """Jobs of which events lie in the spool."""
+    def _spooled(self) -> dict[str, Job]:
+        """Jobs with events in the spool."""
         jobs = NodeJobs(self._state())
         for event in read_events(self._spool):
             jobs.take(event)

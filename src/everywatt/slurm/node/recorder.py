@@ -99,7 +99,7 @@ class Node:
         self._heard_s: float | None = None
         self._taken: dict[Path, Event] = {}  # what they said is known and could not be kept yet
         self._hours_wait = False
-        self._past: set[int] = set()  # hours that are over, stay open, and are in the store as they stand
+        self._past: set[int] = set()  # hours that are over, stay open, and are in the store as of now
         self._troubles: dict[str, str] = {}
         self._orders: dict[str, CardOrder] = {}  # of cards, by the slurm.conf that numbers them
         self._path = spool / STATE
@@ -188,7 +188,7 @@ class Node:
         return True
 
     def _note_tries(self, tries: Mapping[str, int]) -> None:
-        """Say which events are being taken, for whoever starts after a kill. It need not survive the machine."""
+        """Say which events are being taken, for a recorder that starts after a kill. It need not survive a reboot."""
         try:
             path = self.spool / TRYING
             if tries:
@@ -270,7 +270,7 @@ class Node:
         start_s = self.state.booked_s or min((job.start_s for job in known), default=now_s)
         devices: dict[str, tuple[str, str]] = {}
         scope: dict[str, None] = {}
-        told_s, before = start_s, None
+        booked_s, before = start_s, None
         tapes = list(self._tapes(start_s, now_s))
         for tape in tapes:
             for source in addable(splittable(sources(tape))):
@@ -279,29 +279,31 @@ class Node:
             self.state.uuids.update(gpu_uuids(tape))
             self._place_cards(known)
             until_s, looks = horizon_s(tape, now_s), looks_ns(tape)
-            if looks and until_s > told_s:
+            if looks and until_s > booked_s:
                 if before is not None or self.state.booked_s is not None:
                     # A recorder that was killed at once is bridged over, if counters went on.
                     over = tape is not tapes[-1] and before is not None and same_boot(before, tapes[-1])
                     waits = over or (tape is tapes[-1] and not tape.sealed)
-                    crossed_s = self._cross_gap(before, tape, known, told_s, until_s, waits)
+                    crossed_s = self._cross_gap(before, tape, known, booked_s, until_s, waits)
                     if crossed_s is None:
                         continue
-                    told_s = crossed_s
+                    booked_s = crossed_s
                 self._find_processes(tape, until_s)
                 accounts, idle, late = self.state.accounts, self.state.idle, self.state.late
-                self._add_hours(book(tape, self.name, known, accounts, told_s, until_s, idle, late=late))
-                told_s = until_s
-            if looks and tape.to_utc_ns(looks[0]) / NS <= told_s:  # else nothing on it can be counted on from there
+                self._add_hours(book(tape, self.name, known, accounts, booked_s, until_s, idle, late=late))
+                booked_s = until_s
+            if looks and tape.to_utc_ns(looks[0]) / NS <= booked_s:  # else nothing on it can be continued from there
                 before = tape
-        if told_s > start_s or told_s <= now_s:  # else nothing may be booked yet: an event could not be read
-            self.state.booked_s = told_s
+        if booked_s > start_s or booked_s <= now_s:  # else nothing may be booked yet: an event could not be read
+            self.state.booked_s = booked_s
         self._adopt_late(known)
         done = [
             job
             for job in known
             if job.end_s is not None
-            and (all_of_it or (job.end_s <= told_s and job.key not in self._unknown) or self._waited_s(job) > LATEST_S)
+            and (
+                all_of_it or (job.end_s <= booked_s and job.key not in self._unknown) or self._waited_s(job) > LATEST_S
+            )
         ]
         repeated = [job for job in done if self._start_by_processes(job)]
         rows = [
@@ -320,7 +322,7 @@ class Node:
             self._asked.discard(job.key)
             self._tried.pop(job.key, None)
             self._ended_ns.pop(job.key, None)
-        self._store_hours(told_s, all_of_it or bool(done))
+        self._store_hours(booked_s, all_of_it or bool(done))
         self._save()
         return len(rows)
 
@@ -448,7 +450,7 @@ class Node:
                 name_processes(tape, self._pids(job.job_id, self.name, job.conf))
 
     def _store_hours(self, until_s: float, now: bool) -> None:
-        """Hours that are over go into the store for good; the present one as it stands, to be replaced later.
+        """Hours that are over go into the store for good; the present one as it is so far, to be replaced later.
 
         An hour stays open as long as there is something in it of a job that no hook has reported yet.
         """

@@ -4,7 +4,7 @@ Events are files that hooks dropped, read oldest first and with suspicion. Files
 `tasks/UID` are written by that user, so of those only what cannot hurt is used, where the file belongs to the user
 whose job it names, and of each user a few at a time.
 
-Whoever works here leaves its pid and start time, where hooks look for them: `agent.pid` is who records the node,
+A process that works here leaves its pid and start time, where hooks look for them: `agent.pid` is who records the node,
 `node.pid` who charges what was recorded to jobs; one process may be both.
 """
 
@@ -60,7 +60,7 @@ class Event:
 
 
 def read_events(spool: Path, unread: list[Path] | None = None) -> list[Event]:
-    """What lies in the spool, oldest first. A file that is no event is put into `quarantine`, of a user's removed.
+    """What lies in the spool, oldest first. A file that is not an event is put into `quarantine`, of a user's removed.
 
     `unread` gets what root's hooks may have said and could not be read: the folder, or files of it.
     """
@@ -110,7 +110,7 @@ def forget(event: Event) -> None:
 
 
 def read_values(path: Path) -> tuple[dict[str, str], os.stat_result | None]:
-    """The lines KEY=VALUE of a file that is no link, and its facts; nothing and None where it is no such file."""
+    """The lines KEY=VALUE of a regular file, and its facts; empty and None if linked, too large or not regular."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
@@ -201,7 +201,7 @@ def leave(spool: Path, name: str = NODE) -> None:
 
 
 def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | None:
-    """The living process that does this for the spool; None where there is none."""
+    """The living process that does this for the spool; None if there is no such process."""
     try:
         pid, start = (spool / name).read_text(encoding="ascii").split()
         return int(pid) if started(int(pid), proc) == start else None
@@ -210,7 +210,7 @@ def holder(spool: Path, name: str = NODE, proc: Path = Path("/proc")) -> int | N
 
 
 def started(pid: int, proc: Path = Path("/proc")) -> str:
-    """When a process started, in the kernel's own count; "" where there is none, or one that is dead already."""
+    """When a process started, in the kernel's own count; "" if it does not exist or is dead."""
     try:
         facts = parse_process_stat((proc / str(pid) / "stat").read_bytes())
         return "" if facts.state in "ZX" else str(facts.start)

@@ -268,7 +268,7 @@ def _gpu_mean_bytes(account: Account) -> int | None:
 
 def _waste_uj(job: NodeJob, account: Account, gpus: Sequence[GpuUse], length_s: float) -> int:
     """Idle power of what was allocated and not used: of CPUs by the CPU time that they did not give, of GPUs by the
-    time that they stood still. Where use is not known nothing is called waste.
+    time that they were idle. Where use is not known nothing is called waste.
     """
     allocated_s = (job.cpus or 0.0) * length_s
     unused = 1.0 - min(account.cpu_s / allocated_s, 1.0) if account.cpu_s is not None and allocated_s else 0.0

@@ -25,7 +25,7 @@ from everywatt.slurm.site.figures import COVERED, amount, energy_of, percent, sh
 from everywatt.slurm.site.store import FOREVER_S, Store
 from everywatt.slurm.site.totals import jobs_where
 
-IDLE_GPU_SHARE: Final = 0.2  # a GPU that stood still for less of a job's time is no news
+IDLE_GPU_SHARE: Final = 0.2  # a GPU that was idle for less of a job's time is not worth a line
 IDLE_GPU_S: Final = 60.0
 LITTLE: Final = 0.5  # of CPUs and memory: less than this is reported
 _ID = re.compile(r"(\d{1,18})(?:([_+])(\d{1,9}))?")
@@ -165,7 +165,7 @@ class Details(ToDict):
 
 
 def _amount_lines(job: Detail, whole: Mapping[str, Any]) -> list[str]:
-    """What the job's energy stands beside: its share of idle, the wall, Slurm's own count."""
+    """Context for the job's energy: its share of idle, the wall, Slurm's own count."""
     lines = []
     if whole["idle_uj"] is not None:
         lines.append(f"  idle share  {amount(whole, 'idle_uj')}   of the idle energy of its allocation")
@@ -200,7 +200,7 @@ def _use_lines(job: Detail, whole: Mapping[str, Any]) -> list[str]:
 
 
 def parse_id(text: str) -> tuple[int, str, int | None]:
-    """`123`, `123_4` or `123+0` as (123, "" or sign, number). UsageError where it is none of them."""
+    """`123`, `123_4` or `123+0` as (123, "" or sign, number). UsageError for any other form."""
     match = _ID.fullmatch(text.strip())
     if not match:
         raise UsageError(f"'{text}' is not a job id.", cure="123, 123_4 or 123+0")

@@ -43,7 +43,7 @@ Place = tuple[str, str, str]  # owner, node and device of a series
 
 @dataclass(slots=True)
 class _Job:
-    """What the counters of a job rose by, device by device; None is not told: an earlier agent has no intervals."""
+    """What the counters of a job rose by, device by device; None: not reported, as by earlier agents."""
 
     joules: list[float] = field(default_factory=list)
     low_j: list[float | None] = field(default_factory=list)

@@ -34,7 +34,7 @@ CPU_TIME_COLUMNS: Final = ("JobIDRaw", "State", "Start", "End", "TotalCPU")
 CPU_TIME_S: Final = 5.0  # longest time for sacct to answer about one job: the node's other jobs wait for it
 SLACK_S: Final = 120.0  # a run is looked for so long before and after the times that its node knows
 NOT_RECORDED: Final = "everywatt did not record it; Slurm's accounting shows that it ran"
-TOLD: Final = (
+COPIED: Final = (
     *("user", "account", "partition", "name", "state", "exit_code", "nodes", "submit_s", "slurm_energy_j"),
     *ID_PARTS,
 )
@@ -172,7 +172,8 @@ def _updated(rows: Iterable[JobOnNode], job: Accounted) -> Iterator[JobOnNode]:
     there = set()
     for row in rows:
         there.add(row.node)
-        facts: dict[str, Any] = {name: value for name in TOLD if (value := getattr(job.record, name)) not in (None, "")}
+        found = {name: getattr(job.record, name) for name in COPIED}
+        facts: dict[str, Any] = {name: value for name, value in found.items() if value not in (None, "")}
         better = replace(row, **facts)
         if better != row:
             yield replace(better, written_s=0.0)

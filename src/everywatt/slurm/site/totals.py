@@ -78,7 +78,7 @@ class Wanted:
 
     @property
     def states(self) -> list[str]:
-        """The beginnings of states that are wanted, of `FAILED,TIMEOUT`. UsageError where there is none."""
+        """The wanted prefixes of states, from `FAILED,TIMEOUT`. UsageError if there are none."""
         found = [part.strip().upper() for part in (self.state or "").split(",") if part.strip()]
         if not found:
             raise UsageError(f"'{self.state}' is not a state.", cure="COMPLETED, or FAILED,TIMEOUT")
