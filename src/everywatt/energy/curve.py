@@ -175,7 +175,8 @@ class Curve:
         # Of what jitter moves over the ends of a cell, a part of the cell has its part.
         start = c.slip_j[k] if c.slip_start_j is None else c.slip_start_j[k]
         slip = np.hypot(start, c.slip_j[k]) / length
-        most = np.hypot(np.maximum(np.maximum(c.swing_w[k], c.restless_w[k]), c.toggle_w[k]), slip)
+        # The sum of the three accounts, not the largest: the ledger knows a span inside a cell by its two edges alone.
+        most = np.hypot(c.swing_w[k] + c.restless_w[k] + c.toggle_w[k], slip)
         most = Z95_EDGE * most * np.maximum(b - a, 0.0) / np.sqrt(2)
         most = np.where(self.inside(a, b), most, np.inf)
         return np.minimum(left, most), np.minimum(right, most)
