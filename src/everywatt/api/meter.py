@@ -155,7 +155,7 @@ class Meter:
             self._remove_scratch()
             self._refused = str(error)
             return self
-        # A command has told what is odd about the settings before it began.
+        # A command has already reported what is odd about the settings.
         odd = (*self._odd, *odd_tables(self._asked.options)) if reaper is None else ()
         for sentence in (*odd, *missed(self._recording.reports, self._asked.sensors)):
             self._recording.note("warning", sentence)
@@ -354,7 +354,7 @@ def current() -> tuple[Meter, str | None] | None:
     """The meter and span that are open in this task or thread.
 
     A thread that a measured program starts has no context of its own: there it is the newest meter that is open. In a
-    forked child it is none, since the recording is the parent's.
+    forked child it is None, since the recording is the parent's.
     """
     here = _current.get()
     if here is None and _open:
@@ -403,8 +403,8 @@ def missed(reports: Sequence[Mapping[str, Any]], asked: Sequence[str] | None = N
     for report in reports:
         sensor = report["sensor"]
         replaced = any(states.get(other) == State.USABLE for other, behind in BEHIND.items() if sensor in behind)
-        told_already = any(states.get(better) == State.UNUSABLE for better in BEHIND.get(sensor, ()))
-        broken = report["state"] == State.UNUSABLE and not replaced and not told_already
+        reported_elsewhere = any(states.get(better) == State.UNUSABLE for better in BEHIND.get(sensor, ()))
+        broken = report["state"] == State.UNUSABLE and not replaced and not reported_elsewhere
         if broken or (report["state"] == State.ABSENT and sensor in (asked or ())):
             why, cure = report["why"], report.get("cure")
             found.append(

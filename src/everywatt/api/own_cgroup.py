@@ -118,7 +118,7 @@ def _systemd(proc: Path) -> bool:
 
 
 def _handed_over(mount: Path, parent: Path) -> bool:
-    """Whether systemd marked the group, or one above it, as somebody else's (Delegate=yes)."""
+    """Whether systemd marked the group, or one above it, as delegated (Delegate=yes)."""
     while parent != mount and mount in parent.parents:
         for name in ("trusted.delegate", "user.delegate"):
             with suppress(OSError):

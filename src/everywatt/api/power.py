@@ -121,7 +121,7 @@ def power_statistics(watts: Floats, energy: Energy | None, seconds: float) -> di
 
 
 def power_line(source: Source) -> PowerLine | None:
-    """A gauge's readings, each from where it begins to speak; the slopes of a counter. None where there are none.
+    """A gauge's readings, each from the start of its validity; the slopes of a counter. None without any.
 
     Of more rows than `energy` looks at as a whole: as they were recorded, without a search for stalls.
     """

@@ -75,8 +75,8 @@ class Printed(NamedTuple):
 
     value      `412.3`, `≈ 43`
     unit       with its prefix: `kJ`
-    spread     `± 6.1`, `−0.20/+0.91`, `(9 … 128 J)`; empty where there is no interval
-    interval   both ends, in the same unit with the same digits: `406.2 … 418.4 J`; empty where there is none
+    spread     `± 6.1`, `−0.20/+0.91`, `(9 … 128 J)`; empty without an interval
+    interval   both ends, in the same unit with the same digits: `406.2 … 418.4 J`; empty without an interval
     """
 
     value: str

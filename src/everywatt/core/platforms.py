@@ -34,7 +34,7 @@ def user_id() -> int:
 
 
 def user_name(uid: object) -> str:
-    """The name of a user's number, else the number; "" where there is none."""
+    """The name of a uid, else the uid as text; "" if it is not a number."""
     import pwd
 
     if not isinstance(uid, int):

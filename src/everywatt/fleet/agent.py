@@ -53,7 +53,7 @@ def say_on_stderr(text: str) -> None:
 class Agent:
     """One agent. `start`, then `run` until `stop` (from a signal or another thread), then `finish`.
 
-    `providers` tell jobs, in place of those that the options name.
+    `providers` find jobs, instead of those that the options name.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Agent:
     # The beginning.
 
     def start(self) -> None:
-        """Open sensors and the tape, and go on from the state of before. NoSensor where nothing gives power."""
+        """Open sensors and the tape, and continue from the saved state. NoSensor without a power source."""
         if self.options.llm:
             self._watch_llm()
         self._take_folder()
@@ -199,7 +199,7 @@ class Agent:
         )
 
     def _about(self) -> dict[str, Any]:
-        """What a tape says of its origin; in the small profile without what takes 3 MB to find out."""
+        """What a tape records of its origin; the small profile omits what takes 3 MB to find."""
         if not self.options.small:
             from everywatt.api.provenance import provenance
 
@@ -224,7 +224,7 @@ class Agent:
     # Going on.
 
     def run(self) -> None:
-        """Until it is told to stop."""
+        """Record until asked to stop."""
         self.notifier.tell("READY=1", f"STATUS=recording {len(self.watcher.lines.all)} counters")
         self.loop.run()
 
@@ -243,7 +243,7 @@ class Agent:
             os.write(self._wake_write, b"\0")
 
     def _before_flush(self, now_ns: int) -> bool:
-        """Settle, and put what is to be told on the tape. False where it is too early for that."""
+        """Settle, and write the samples to publish to the tape. False if it is too early to do so."""
         assert self.exporter is not None and self.session is not None
         for text in self.watcher.charge_unwatched(now_ns):
             self.say(text)
@@ -412,7 +412,7 @@ class Agent:
         self.say("The configuration was reloaded.")
         self.notifier.tell("READY=1")
 
-    # What is told.
+    # Published series.
 
     def text(self, *, open_metrics: bool = False) -> str:
         """All series as text, with the further names that were asked for."""

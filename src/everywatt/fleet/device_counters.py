@@ -78,7 +78,7 @@ class IdleFinder:
 STALE_PERIODS = 5
 STALE_S = 5.0
 EXACT = Factors()
-FACTORS_S = 15.0  # the interval of a counter's increments is found again after so long
+FACTORS_S = 15.0  # how often the interval of a counter's increments is recomputed
 WINDOW_S = 60.0  # intervals hold for windows of a minute or more: what instants are off by is in each of them
 Z95_UNIFORM = 1.96 / math.sqrt(12)  # 95 % half-width of a sum of uniform errors, as a share of their width
 VAGUE_NS = NS // 10  # an instant that is off by up to this is as good as any
@@ -100,7 +100,7 @@ def accumulated_joules(channel: Channel, total: float, observed_ns: int) -> floa
 
 @dataclass(slots=True)
 class Line:
-    """One counter of joules. `settled_uj` is what is told; what came since waits for its owners."""
+    """One counter of joules. `settled_uj` is what is published; newer energy waits to be shared among owners."""
 
     device: str
     domain: str
@@ -122,7 +122,10 @@ class Line:
     first_ns: int = 0
     low_uj: int = 0  # ends of the 95 % interval of `settled_uj`
     high_uj: int = 0
-    widths: tuple[float, float] = (0.0, 0.0)  # of a model that tells an interval: shares of its watts, below and above
+    widths: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # of a model that reports an interval: shares of its watts, below and above
     _factors: Factors = EXACT
     _factors_of: tuple[float, float] = (0.0, -FACTORS_S)  # joules and observed seconds when they were found
     _unseen_power: float = 0.0  # sum of squares (J²) of what power changed by from one interval to the next
@@ -136,7 +139,7 @@ class Line:
     _anchor: tuple[float, int, int, float] | None = None  # joules, observed, at, half: where power was taken last
 
     key: str = field(init=False)  # `device|domain`: its name in files
-    number: int | None = field(init=False)  # which GPU or package it is; None where its name does not say
+    number: int | None = field(init=False)  # which GPU or package it is; None if its name has no number
     kind: str = field(init=False)  # how its energy is shared: `gpu`, `dram`, or `cpu` for all that goes by CPU time
 
     def __post_init__(self) -> None:
@@ -202,7 +205,7 @@ class Line:
         if self.channel.kind is Kind.GAUGE:
             if self.power_w is not None:  # between two readings power may have been anything between them
                 self._unseen_power += ((power_w - self.power_w) * seconds) ** 2
-            # What a gauge did not see may have been nothing, or as much as was ever seen.
+            # Unobserved power may have been anything from zero to the highest that was measured.
             unseen_s = passed_ns / NS - seconds
             self._most_w = max(self._most_w, power_w)
             if unseen_s > self.expected_s:
@@ -239,7 +242,7 @@ class Line:
         return self.channel.facts.gain_pct is None and self.channel.facts.offset_w is None
 
     def restore(self, low_uj: int | None, high_uj: int | None) -> None:
-        """Go on with an interval that was told before; what has none is taken to be anything up to twice as much."""
+        """Restore a published interval; without one, the energy may be anything from zero to twice the counter."""
         self.low_uj = 0 if low_uj is None else min(low_uj, self.settled_uj)
         self.high_uj = 2 * self.settled_uj if high_uj is None else max(high_uj, self.settled_uj)
 
@@ -344,7 +347,7 @@ class Lines:
         return [line for line in self.all if line.in_total]
 
     def to_dict(self) -> dict[str, Any]:
-        """What a tape has to know to tell these counters from itself: where each stands and since when; its channel."""
+        """What a tape needs to compute these counters by itself: each one's value, start and channel."""
         return {
             line.key: {
                 "uj": line.settled_uj if line.settled_ns else line.base_uj,
@@ -381,7 +384,7 @@ class States:
                 self.values[channel.name] = (value * channel.scale, at_ns)
 
     def value(self, name: str, now_ns: int) -> tuple[float, int] | None:
-        """A channel's value and when; None where there is none, or it is stale."""
+        """A channel's value and its time; None if it is missing or stale."""
         found = self.values.get(name)
         if found is None or now_ns - found[1] > max(STALE_PERIODS * self.expected_s[name], STALE_S) * NS:
             return None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-STALE: Final = struct.pack("<Q", 0x7FF0000000000002)  # the NaN that says: this series has ended
+STALE: Final = struct.pack("<Q", 0x7FF0000000000002)  # the NaN that marks the end of a series
 _DOUBLE: Final = struct.Struct("<d")
 
 Sample = tuple[int, float | None]

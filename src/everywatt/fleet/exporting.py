@@ -1,4 +1,4 @@
-"""From the books to series: every name that the agent tells, and which samples go to the tape."""
+"""From the ledger to series: every name that the agent exports, and which samples go to the tape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from everywatt.fleet.watch import Watcher
 from everywatt.ledger.engine import REST_DEVICE, UJ
 from everywatt.sensors.base import Report
 
-REPEAT_MS = 15_000  # a series that does not change is told again after so long, well within five minutes
+REPEAT_MS = (
+    15_000  # a series that does not change is repeated, well within Prometheus's staleness limit of five minutes
+)
 SAMPLES = GroupInfo("agent.samples", "agent", "host", (), Cadence.SLOW, table=True, label="exported series")
 RSS_NS = 5 * NS
 MOST_BEHIND_NS = 300 * NS  # a clock that is set back by less than this is waited for
@@ -29,7 +31,7 @@ STATES = {
     "temperature": ("everywatt_temperature_celsius", 1.0),
     "power_limit": ("everywatt_power_limit_watts", 1.0),
 }
-# What a power model says of itself, where a sensor beside it measures the same.
+# What a power model reports of itself if a sensor measures the same target.
 MODEL = {"model.drift": "everywatt_model_drift", "model.ratio": "everywatt_model_ratio"}
 PASSING = ("everywatt_owner_", "everywatt_job_", "everywatt_llm_")  # metrics whose series come and go
 CLOCKS = {"clock_sm": "sm", "clock_memory": "memory", "clock": "cpu"}
@@ -119,10 +121,10 @@ class Exporter:
         )
 
     def _go_on_with_owners(self) -> None:
-        """Know the series that an agent before told: the tape has to say if one of them ends now."""
+        """Restore the series that the previous agent published: the tape must record if one of them has ended."""
         self._owners(0)
         for series in (one for found in self._owner_series.values() for one in found):
-            series.told, series.value = series.value, None
+            series.written, series.value = series.value, None
 
     def _constant(self) -> None:
         from everywatt import __version__
@@ -153,7 +155,7 @@ class Exporter:
         with self.registry.lock:
             if self.utc.steps != steps:
                 for series in self.registry:
-                    series.told_ms = 0
+                    series.written_ms = 0
             self._devices(now_ns)
             self._states(now_ns)
             self._owners(now_ns)
@@ -257,14 +259,14 @@ class Exporter:
     # The tape.
 
     def new_segment(self) -> None:
-        """The next rows say again what every series is."""
+        """Define every series again in the next rows."""
         self._defined.clear()
 
     def news(self, now_ns: int) -> list[dict[str, Any]]:
-        """Rows for the tape: series that are new there, and the samples that changed or were not told for a while.
+        """Rows for the tape: series that are new there, and the samples that changed or are due again.
 
         {"i": number, "n": name, "l": labels} and {"t": UTC ms, "c": how many, "s": "[number, ms after t, value, …]"}; a
-        value of null says that the series has ended.
+        value of null marks the end of the series.
         """
         now_ms = self.utc.ms(now_ns)
         rows: list[dict[str, Any]] = []
@@ -275,16 +277,16 @@ class Exporter:
             at_ms = now_ms if series.at_ms is None else series.at_ms
             if value is None:
                 dead.append(series)
-                if series.told is None:
+                if series.written is None:
                     continue
-                at_ms = max(now_ms, series.told_ms + 1)
-            elif at_ms <= series.told_ms or (value == series.told and at_ms - series.told_ms < REPEAT_MS):
+                at_ms = max(now_ms, series.written_ms + 1)
+            elif at_ms <= series.written_ms or (value == series.written and at_ms - series.written_ms < REPEAT_MS):
                 continue
             if series.id not in self._defined:
                 self._defined.add(series.id)
                 rows.append({"i": series.id, "n": series.family.name, "l": dict(series.labels)})
             flat += (series.id, at_ms - now_ms, value)
-            series.told, series.told_ms = value, at_ms
+            series.written, series.written_ms = value, at_ms
         self._forget(dead)
         if flat:
             # A text, since a list would be looked at item by item once more.
@@ -297,7 +299,7 @@ class Exporter:
             for series in dead:
                 name = series.family.name
                 passing = name.startswith(PASSING) or name not in self.registry.families
-                if passing and series.told is None:
+                if passing and series.written is None:
                     self.registry.remove(series)
                     self._defined.discard(series.id)
 

@@ -61,7 +61,7 @@ PROBES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MappedSeries:
     """A series and the channel that it becomes."""
 
     channel: Channel
@@ -69,35 +69,35 @@ class Told:
 
 
 def own_labels(metric: str) -> frozenset[str] | None:
-    """Labels that are the metric's own and not its node's; None for a metric of somebody else."""
+    """Labels that are the metric's own and not its node's; None for a metric of another exporter."""
     return OWN if metric.startswith("everywatt_") else None
 
 
-def translate(series: Series, card: str = "") -> Told | None:
+def translate(series: Series, card: str = "") -> MappedSeries | None:
     """The channel of a series; `card` is the name of the device behind it, where that is known."""
     labels = series.labels
     device = labels.get("device", "")
     if series.name == "everywatt_energy_joules_total":
-        return Told(energy(device, labels.get("domain", ""), labels.get("pedigree", ""), card), series)
+        return MappedSeries(energy(device, labels.get("domain", ""), labels.get("pedigree", ""), card), series)
     if series.name == "everywatt_power_watts":
         counted = energy(device, labels.get("domain", ""), labels.get("pedigree", ""), card)
         name = counted.name.removesuffix(".energy") + ".power"
         facts = replace(counted.facts, quantum=None)
         gauge = replace(counted, name=name, unit="W", kind=Kind.GAUGE, mirror_of=counted.name, facts=facts)
-        return Told(gauge, series)
+        return MappedSeries(gauge, series)
     for word, (metric, _) in STATES.items():
         if series.name == metric:
             unit, scale = _unit(metric)
             chip = ".".join(device.split(".")[:2])  # `cpu.0` of `cpu.0.core.3`
-            return Told(Channel(f"{device}.{word}", unit, Kind.GAUGE, chip, None, scale), series)
+            return MappedSeries(Channel(f"{device}.{word}", unit, Kind.GAUGE, chip, None, scale), series)
     if series.name == "everywatt_clock_hertz":
         word = {value: key for key, value in CLOCKS.items()}.get(labels.get("clock", ""), "clock")
-        return Told(Channel(f"{device}.{word}", "MHz", Kind.GAUGE, device, None, 1e-6), series)
+        return MappedSeries(Channel(f"{device}.{word}", "MHz", Kind.GAUGE, device, None, 1e-6), series)
     if series.name == "everywatt_host_memory_bytes":
-        return Told(Channel("host.memory", "B", Kind.GAUGE, "host"), series)
+        return MappedSeries(Channel("host.memory", "B", Kind.GAUGE, "host"), series)
     if series.name == "everywatt_host_cpu_seconds_total":
         word = {"busy": "cpu_time", "idle": "idle_time"}.get(labels.get("mode", ""), "other_time")
-        return Told(Channel(f"host.{word}", "s", Kind.COUNTER, "host"), series)
+        return MappedSeries(Channel(f"host.{word}", "s", Kind.COUNTER, "host"), series)
     return _foreign(series)
 
 
@@ -110,7 +110,7 @@ def energy(device: str, domain: str, pedigree: str, card: str = "") -> Channel:
     """The counter of a device's joules, with what can be known of its sensor from afar.
 
     A processor is taken for one whose counter comes from a model, a modelled machine for one that is no server: the
-    wider of what is known, since neither is told by labels.
+    wider interval of each, since labels report neither.
     """
     try:
         what = Domain(domain)
@@ -145,7 +145,7 @@ def _facts(domain: Domain | None, device: str, pedigree: Pedigree, card: str) ->
     return Facts()
 
 
-def _foreign(series: Series) -> Told:
+def _foreign(series: Series) -> MappedSeries:
     """A metric of an exporter: watts or joules of a device where that is known, else a state of the host."""
     name, labels = series.name, series.labels
     if name in DCGM and "gpu" in labels and not labels.get("GPU_I_ID"):
@@ -155,16 +155,16 @@ def _foreign(series: Series) -> Told:
             counted = channel.name
             channel = replace(channel, name=f"gpu.{labels['gpu']}.power", unit="W", kind=Kind.GAUGE, mirror_of=counted)
             channel = replace(channel, pedigree=Pedigree.INTEGRATED)
-        return Told(replace(channel, scale=scale), series)
+        return MappedSeries(replace(channel, scale=scale), series)
     if name == "node_rapl_package_joules_total" and "index" in labels:
-        return Told(energy(f"cpu.{labels['index']}", "package", "counter"), series)
+        return MappedSeries(energy(f"cpu.{labels['index']}", "package", "counter"), series)
     if name == "node_rapl_dram_joules_total" and "index" in labels:
-        return Told(energy(f"dram.{labels['index']}", "dram", "counter"), series)
+        return MappedSeries(energy(f"dram.{labels['index']}", "dram", "counter"), series)
     if name == "tegra_wattage_current_milliwatts":
-        return Told(jetson.series_channel(name, labels.get("sensor", ""), name), series)
+        return MappedSeries(jetson.series_channel(name, labels.get("sensor", ""), name), series)
     kind = Kind.COUNTER if is_counter(name) else Kind.GAUGE
     unit, scale = _unit(name)
-    return Told(Channel(_key(name, labels), unit, kind, labels.get("device") or "host", None, scale), series)
+    return MappedSeries(Channel(_key(name, labels), unit, kind, labels.get("device") or "host", None, scale), series)
 
 
 def _key(name: str, labels: dict[str, str]) -> str:
@@ -178,40 +178,40 @@ class Target:
 
     host: str
     labels: Mapping[str, str]
-    told: dict[str, Told] = field(default_factory=dict)
+    mapped: dict[str, MappedSeries] = field(default_factory=dict)
     info: list[Series] = field(default_factory=list)
     _counting: list[str] | None = None
 
     def same(self, other: Target) -> bool:
-        """Whether both tell the very same joules: counters of one name have one value at one time, and did count.
+        """Whether both report the same joules: counters of one name have one value at one time, and did count.
 
-        States do not tell nodes apart: two idle nodes may well say the same.
+        States do not distinguish nodes: two idle nodes may well report the same.
         """
-        common = [name for name in self._counters() if name in other.told]
+        common = [name for name in self._counters() if name in other.mapped]
         return (
             bool(common)
-            and _may_agree(self.told[common[0]].series, other.told[common[0]].series)
-            and all(_agree(self.told[name].series, other.told[name].series) for name in common)
+            and _may_agree(self.mapped[common[0]].series, other.mapped[common[0]].series)
+            and all(_agree(self.mapped[name].series, other.mapped[name].series) for name in common)
         )
 
     def _counters(self) -> list[str]:
         """Energy counters that did count. Every target is compared with every node, so they are looked for once."""
         if self._counting is None:
-            self._counting = [name for name, told in self.told.items() if _counts(told)]
+            self._counting = [name for name, mapped in self.mapped.items() if _counts(mapped)]
         return self._counting
 
     def take(self, other: Target) -> None:
-        """Add what another tells of the same node."""
+        """Add what another target reports of the same node."""
         self._counting = None
-        for name, told in other.told.items():
-            mine = self.told.get(name)
-            self.told[name] = told if mine is None else Told(mine.channel, _merged(mine.series, told.series))
+        for name, mapped in other.mapped.items():
+            mine = self.mapped.get(name)
+            self.mapped[name] = mapped if mine is None else replace(mine, series=_merged(mine.series, mapped.series))
         self.info += other.info
 
 
-def _counts(told: Told) -> bool:
-    values = told.series.values
-    return told.channel.carries_energy and told.channel.kind is Kind.COUNTER and values[-1] > values[0]
+def _counts(mapped: MappedSeries) -> bool:
+    values = mapped.series.values
+    return mapped.channel.carries_energy and mapped.channel.kind is Kind.COUNTER and values[-1] > values[0]
 
 
 def _may_agree(one: Series, other: Series) -> bool:
@@ -242,10 +242,10 @@ def _merged(one: Series, other: Series) -> Series:
 
 
 def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
-    """Nodes with their series, and notes on what was told twice.
+    """Nodes with their series, and notes on duplicates.
 
-    A node is what its `instance` says, without the port. Where two targets tell the same joules (scraped and written,
-    or a pair of engines), they count once; where they tell different ones under one name, they are two nodes.
+    A node is what its `instance` says, without the port. Targets that report the same joules (scraped and written, or a
+    pair of engines) count once; targets that report different ones under one name are two nodes.
     """
     series = [_plain(one) for one in series]
     names = _card_names(series)
@@ -262,9 +262,9 @@ def targets(series: Iterable[Series]) -> tuple[list[Target], list[str]]:
         if own is not None and one.name.endswith("_info"):
             target.info.append(one)
             continue
-        told = translate(one, names.get((key, one.labels.get("device", "")), ""))
-        if told is not None:
-            target.told[_free(told.channel.name, target.told)] = told
+        mapped = translate(one, names.get((key, one.labels.get("device", "")), ""))
+        if mapped is not None:
+            target.mapped[_free(mapped.channel.name, target.mapped)] = mapped
     return _joined(found.values())
 
 
@@ -296,7 +296,7 @@ def _host(place: Mapping[str, str]) -> str:
     return head if colon and port.isdecimal() and head else instance
 
 
-def _free(name: str, taken: Mapping[str, Told]) -> str:
+def _free(name: str, taken: Mapping[str, MappedSeries]) -> str:
     number = 2
     found = name
     while found in taken:
@@ -307,18 +307,18 @@ def _free(name: str, taken: Mapping[str, Told]) -> str:
 def _joined(found: Iterable[Target]) -> tuple[list[Target], list[str]]:
     nodes: list[Target] = []
     notes: list[str] = []
-    for target in sorted(found, key=lambda one: -len(one.told)):
+    for target in sorted(found, key=lambda one: -len(one.mapped)):
         twin = next((node for node in nodes if node.same(target)), None)
         if twin is not None:
             notes.append(f"{_words(target)} reports the same samples as {_words(twin)}; they are counted once.")
             twin.take(target)
             continue
-        home = next((n for n in nodes if n.host == target.host and not n.told.keys() & target.told.keys()), None)
+        home = next((n for n in nodes if n.host == target.host and not n.mapped.keys() & target.mapped.keys()), None)
         if home is None:
             nodes.append(target)
         else:
             home.take(target)
-    return [node for node in nodes if node.told], notes
+    return [node for node in nodes if node.mapped], notes
 
 
 def _words(target: Target) -> str:
@@ -328,31 +328,31 @@ def _words(target: Target) -> str:
 def part_of(node: Target) -> Part:
     """One node as the recording of one tape. Series with the same times are one group.
 
-    Where everywatt tells joules, those of other exporters are kept beside them and not added.
+    Where everywatt reports joules, those of other exporters are kept beside them and not added.
     """
-    groups: dict[tuple[str, bytes], list[tuple[str, Told]]] = {}
-    ours = any(_is_ours(told) and told.channel.carries_energy for told in node.told.values())
-    for name, told in node.told.items():
-        if ours and not _is_ours(told):
-            told = replace(told, channel=replace(told.channel, domain=None, mirror_of=None))
-        groups.setdefault((told.channel.device, told.series.at_ms.tobytes()), []).append((name, told))
+    groups: dict[tuple[str, bytes], list[tuple[str, MappedSeries]]] = {}
+    ours = any(_is_ours(mapped) and mapped.channel.carries_energy for mapped in node.mapped.values())
+    for name, mapped in node.mapped.items():
+        if ours and not _is_ours(mapped):
+            mapped = replace(mapped, channel=replace(mapped.channel, domain=None, mirror_of=None))
+        groups.setdefault((mapped.channel.device, mapped.series.at_ms.tobytes()), []).append((name, mapped))
     tables = []
     for number, ((device, _), members) in enumerate(groups.items(), 1):
-        channels = tuple(replace(told.channel, name=name) for name, told in members)
+        channels = tuple(replace(mapped.channel, name=name) for name, mapped in members)
         info = GroupInfo(f"{device}.{number}", "prometheus", device, channels)
         times = members[0][1].series.at_ms
-        columns = zip(*(_clean(told.series.values) for _, told in members), strict=True)
+        columns = zip(*(_clean(mapped.series.values) for _, mapped in members), strict=True)
         tables.append(Table(info, list(zip([at_ms * 1_000_000 for at_ms in times], columns, strict=True))))
     return Part(tables, host=node.host, spans=list(_jobs(node)), meta={"labels": dict(node.labels)})
 
 
 def _clean(values: array[float]) -> Sequence[float]:
-    """The same, without infinities: those are no measurements."""
+    """The same with NaN for infinities, which are not measurements."""
     return values if math.isfinite(sum(values)) else [value if math.isfinite(value) else NAN for value in values]
 
 
-def _is_ours(told: Told) -> bool:
-    return told.series.name.startswith("everywatt_")
+def _is_ours(mapped: MappedSeries) -> bool:
+    return mapped.series.name.startswith("everywatt_")
 
 
 def _jobs(node: Target) -> Iterator[tuple[str, int, int, Mapping[str, Any]]]:
@@ -363,11 +363,11 @@ def _jobs(node: Target) -> Iterator[tuple[str, int, int, Mapping[str, Any]]]:
         steps = sorted(b - a for a, b in zip(one.at_ms, one.at_ms[1:], strict=False))
         most = GAP_PERIODS * steps[len(steps) // 2]
         job = one.labels.get("exported_job") or one.labels.get("job", "")
-        told = {key: one.labels[key] for key in ("user", "account", "partition") if one.labels.get(key)}
+        details = {key: one.labels[key] for key in ("user", "account", "partition") if one.labels.get(key)}
         first = last = one.at_ms[0]
         for at in (*one.at_ms[1:], None):
             if at is None or at - last > most:
-                yield f"job {job}", first * 1_000_000, last * 1_000_000, {"job": job, **told}
+                yield f"job {job}", first * 1_000_000, last * 1_000_000, {"job": job, **details}
                 first = at if at is not None else first
             last = at if at is not None else last
 

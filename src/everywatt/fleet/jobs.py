@@ -50,7 +50,7 @@ class CgroupJobs:
         return Job(str(details.get("job_id", details.get("sluid"))), user=user_name(details.get("uid", uid)))
 
     def refresh(self, now_ns: int) -> bool:
-        """Paths say the same for ever."""
+        """Nothing to refresh: a path never changes its meaning."""
         return False
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ _Where = tuple[str | None, int | None, int, int | None]  # cgroup and user; pid 
 class Places:
     """Whose a process is: its job, else its container or unit, else its user (or its program).
 
-    `names` is what files on the host say of cgroups (`CgroupTable.names`).
+    `names` is what files on the host report about cgroups (`CgroupTable.names`).
     """
 
     def __init__(self, providers: Sequence[JobProvider], *, by_program: bool = False) -> None:
@@ -99,8 +99,8 @@ class Places:
 
     def feed_cgroups(self, rows: Iterable[TableRow]) -> None:
         """Ask again of groups that have got a name (which is in `names` by now) or are gone."""
-        told = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
-        for where in [where for where in self._placed if where[0] in told] if told else ():
+        changed = {str(row.get("cgroup")) for row in rows if row.get("name") or row.get("gone")}
+        for where in [where for where in self._placed if where[0] in changed] if changed else ():
             del self._placed[where]
 
     def refresh(self, now_ns: int) -> None:
@@ -142,11 +142,11 @@ class Places:
         return known
 
     def _job(self, process: ProcessFacts, apart: bool) -> Job | None:
-        # A process that came and went between two reads is found no more: its parent is.
+        # A process that lived only between two reads cannot be found; its parent can.
         pids = (process.pid, process.ppid or 0) if apart else (process.pid,)
         found = (one for pid in pids for p in self._providers if (one := p.job_of(process.cgroup, pid, process.uid)))
-        job, told = next(found, None), self.names.get(process.cgroup or "", {}).get("job_id")
-        return job if job is None or told is None else Job(str(told), job.user, job.account, job.partition)
+        job, known_id = next(found, None), self.names.get(process.cgroup or "", {}).get("job_id")
+        return job if job is None or known_id is None else Job(str(known_id), job.user, job.account, job.partition)
 
     def _group(self, cgroup: str | None) -> OwnerKey | None:
         within = places_of(cgroup)

@@ -1,7 +1,7 @@
 """Live joules per token: token counters of language-model servers beside the ledger's joules of their processes.
 
-A server is an owner in an account of its own for every device, filled with the very intervals, idle levels and uses
-that the agent's owners get. Its active joules at the instant of each scrape (straight between two settlements) are
+A server is an owner in an account of its own for every device, charged with the same intervals, idle levels and uses
+as the agent's owners. Its active joules at the instant of each scrape (straight between two settlements) are
 shared by its models, and divided by the tokens of the last minute. Held and idle energy are not in the ratio.
 
 What the counters cannot say widens the interval. Models of one server are shared by tokens, where a token of one model
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from everywatt.fleet.device_counters import Line
 
 WINDOW_NS = 60 * NS
-LATE_NS = 5 * NS  # a sensor that has not been read for so long is not waited for
+LATE_NS = 5 * NS  # a sensor that has not been read for longer is not waited for
 MODEL_COST = 3.0
 PHASE_POWER = 2.0
 REST_ADVICE = "let the server rest for 30 s while the agent runs, which then keeps the level"
-WIDEST = 10.0  # an interval whose upper end is so many times its lower one is no figure
+WIDEST = 10.0  # no figure is given if the upper end is more than this many times the lower one
 POINTS = 32  # settlements that are kept of a device: scrapes come soon after their instant
 WHOLE_J, SECONDS, USED_SQUARES = 0, 1, 2  # places in a device's sums; then come those of the others and of each server
 BEFORE = 3
@@ -165,7 +165,7 @@ class Join:
     _factors: dict[int, Factors] = field(default_factory=lambda: {ACTIVE_J: ANYTHING, HELD_J: ANYTHING})
 
     def take(self, scrape: Scrape, devices: Mapping[str, _Device], doubt: Doubt) -> None:
-        """Join one scrape. After a failed one and after a restart of the server, charging begins anew."""
+        """Join one scrape. After a failed one and after a restart of the server, charging restarts."""
         self.up, self.figures = not scrape.trouble, {}
         if scrape.trouble:
             self._marks.clear()
@@ -216,7 +216,7 @@ class Join:
                 self.counted.setdefault(name, Counted()).add(share * due_j, factors)
 
     def _find_figures(self, devices: Mapping[str, _Device], doubt: Doubt) -> str:
-        """Find the figures of the window; gives why there are none."""
+        """Compute the figures of the window; returns the reason if that fails."""
         first, last = self._marks[0], self._marks[-1]
         if self.server.unknown:
             return self.server.unknown
@@ -322,7 +322,7 @@ class Join:
         return Z95 * most * math.sqrt(running / 12)
 
     def _phases(self, more: Tokens) -> list[tuple[str, Figure, float]]:
-        """The shares of prefill and decode in a model's joules, each with its tokens; none where they are not told."""
+        """The shares of prefill and decode in a model's joules, each with its tokens; empty if unknown."""
         engine = self._marks[-1].scrape.engine
         running = [mark.scrape.running or 0.0 for mark in self._marks]
         mean, most = math.fsum(running) / len(running), max(running)
@@ -387,7 +387,7 @@ class LlmBook:
         self._roots: dict[int, OwnerKey] = {}
         self._use = OwnedUse()
         self._devices: dict[str, _Device] = {}
-        self._told: dict[str, set[Labels]] = {}
+        self._exported: dict[str, set[Labels]] = {}
 
     def _owner(self, process: ProcessFacts) -> OwnerKey:
         """The server that a process is of, or descends from."""
@@ -479,8 +479,8 @@ class LlmBook:
             for (model, phase), figure in one.figures.items():
                 for suffix, value in (("", figure.value), ("_low", figure.low), ("_high", figure.high)):
                     put(f"joules_per_token{suffix}", value, server=server, model=model, phase=phase)
-        for name, labels in self._told.items():
+        for name, labels in self._exported.items():
             for gone in labels - found.get(name, {}).keys():
                 found.setdefault(name, {})[gone] = None
-        self._told = {name: {key for key, value in row.items() if value is not None} for name, row in found.items()}
+        self._exported = {name: {key for key, value in row.items() if value is not None} for name, row in found.items()}
         return found

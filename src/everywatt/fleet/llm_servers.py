@@ -41,7 +41,7 @@ class Engine:
     """What one kind of server exports.
 
     prompt, generated    token counters
-    prefill_s, decode_s  seconds spent in each phase; None where the server does not say
+    prefill_s, decode_s  seconds spent in each phase; None if the server does not report them
     running              requests in progress
     model                label with the model's name; "" where the server has one model
     about                path and keys that give that model's name
@@ -168,7 +168,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """`[NAME=]URL[#gpu.0,gpu.1 or #PORT]`. UsageError where it is none."""
+    """`[NAME=]URL[#gpu.0,gpu.1 or #PORT]`. UsageError if it is malformed."""
     head, equals, rest = text.partition("=")
     named = equals and "://" not in head
     address, _, beyond = (rest if named else text).partition("#")
@@ -197,7 +197,7 @@ def check_targets(texts: Sequence[str]) -> list[Target]:
 
 
 def server_pids(target: Target, proc: Path = Path("/proc")) -> tuple[tuple[int, ...], str]:
-    """The processes that a server began with, and why it is not known where there are none. Reads /proc only."""
+    """The first processes of a server; without any, the reason. Reads /proc only."""
     if target.devices:
         return (), ""
     cure = f"name its cards: --llm {target.name}={target.url.origin}#gpu.0"
@@ -258,7 +258,7 @@ class Server:
         self.scrapes.append(scrape)
 
     def _name(self, engine: Engine) -> str:
-        """The name of the only model, asked for once; empty where the server does not say."""
+        """The name of the only model, asked for once; empty if the server does not report it."""
         assert engine.about is not None
         path, keys = engine.about
         try:
@@ -280,7 +280,7 @@ class Scraper:
         self._thread: Task | None = None
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Ask from now on; `say` hears of a server whose counters or processes are not found, once for each reason."""
+        """Start asking; a server without counters or processes is reported to `say` once for each reason."""
         self._thread = self._clock.spawn(lambda: self._run(say), "llm")
 
     def _run(self, say: Callable[[str], None]) -> None:

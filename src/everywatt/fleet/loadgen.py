@@ -54,7 +54,7 @@ class Figures:
 
     @property
     def speed(self) -> float:
-        """How many times faster than such a fleet tells them."""
+        """How many times faster than such a fleet sends them."""
         return self.simulated_s / self.wall_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -210,11 +210,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--for", dest="seconds", default="60s", help="how much simulated time to send (60s)")
     parser.add_argument("--speed", type=float, default=0.0, help="speed factor; 0 means as fast as possible")
     parser.add_argument("--workers", type=int, default=WORKERS, help="connections")
-    told = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        seconds = parse_duration_s(told.seconds)
+        seconds = parse_duration_s(args.seconds)
         figures = play(
-            told.url, nodes=told.nodes, channels=told.channels, seconds=seconds, speed=told.speed, workers=told.workers
+            args.url, nodes=args.nodes, channels=args.channels, seconds=seconds, speed=args.speed, workers=args.workers
         )
     except EverywattError as error:
         print(f"Error: {error}", file=sys.stderr)

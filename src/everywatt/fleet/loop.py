@@ -51,7 +51,7 @@ class Loop(ReadLoop):
                 slot.deadline_ns = self.schedule.after(slot, self.clock.monotonic_ns())
 
     def stop_after(self, at_ns: int) -> int | None:
-        """When plain groups are read next after an instant; None where there are none."""
+        """When plain groups are read next after an instant; None without plain groups."""
         slots = [slot for source, slot in self.schedule.slots.items() if source.tracker is None and not slot.offset_ns]
         return min((self.schedule.after(slot, at_ns) for slot in slots), default=None)
 

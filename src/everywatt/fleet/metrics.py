@@ -105,7 +105,7 @@ Sample = tuple[str, dict[str, str], float]
 
 
 def samples(text: str) -> Iterator[Sample]:
-    """Name, labels and value of every sample of a Prometheus text; lines that are none are left out."""
+    """Name, labels and value of every sample of a Prometheus text; other lines are skipped."""
     for line in text.split("\n"):
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
         if match is None:
@@ -118,7 +118,7 @@ def samples(text: str) -> Iterator[Sample]:
 
 
 def escape(value: str) -> str:
-    """A label's value as both texts want it: backslash, quote and newline escaped, and nothing that is no UTF-8."""
+    """A label's value for both text formats: backslash, quote and newline escaped, invalid UTF-8 replaced."""
     return value.encode("utf-8", "replace").decode().translate(_ESCAPES)
 
 
@@ -148,8 +148,8 @@ class Series:
     head: str
     value: float | None = None
     at_ms: int | None = None
-    told: float | None = None
-    told_ms: int = 0
+    written: float | None = None  # newest value on the tape, and its time
+    written_ms: int = 0
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Registry:
     _count: int = 0
 
     def series(self, name: str, *labels: tuple[str, str]) -> Series:
-        """The series of that name and those labels, made where it is new. KeyError for a name that is none of ours."""
+        """The series of that name and those labels, created if new. KeyError for an unknown name."""
         mine = self._series.get(name)
         found = None if mine is None else mine.get(labels)
         return self._add(self.families[name], labels) if found is None else found
@@ -187,14 +187,14 @@ class Registry:
         series.value, series.at_ms = value, at_ms
 
     def take_text(self, text: str) -> None:
-        """Series that another exporter's text tells, for the tape and remote write: `text` does not print them again.
+        """Series of another exporter's text, for the tape and remote write: `text` does not print them again.
 
-        Those of its metrics that it does not tell any more have no value.
+        Metrics that it no longer exports have no value.
         """
         if not text and self._series.keys() <= self.families.keys():
             return
         kinds: dict[str, str] = {}
-        told: set[Series] = set()
+        present: set[Series] = set()
         for line in text.split("\n"):
             if line.startswith("# TYPE "):
                 _, _, name, kind = line.split(" ", 3)
@@ -207,10 +207,10 @@ class Registry:
                 Family(name, kinds.get(name, "gauge"), "", ""), labels
             )
             series.value = value
-            told.add(series)
+            present.add(series)
         for name in self._series.keys() - self.families.keys():
             for series in self._series[name].values():
-                series.value = series.value if series in told else None
+                series.value = series.value if series in present else None
 
     def known(self, name: str) -> list[Series]:
         """All series of a metric, also those without a value now."""
@@ -228,11 +228,11 @@ class Registry:
         return len(self._by_id)
 
     def counters(self) -> list[tuple[Series, float | None, int | None]]:
-        """What counters say now, for `restore`."""
+        """The counters' values now, for `restore`."""
         return [(one, one.value, one.at_ms) for one in self._counters.values()]
 
     def restore(self, before: Iterable[tuple[Series, float | None, int | None]]) -> None:
-        """Let counters say what they said before: what is not on the tape would be taken back after a restart."""
+        """Restore the counters' values: what is not on the tape would be taken back after a restart."""
         for series in self._counters.values():
             series.value = series.at_ms = None
         for series, value, at_ms in before:

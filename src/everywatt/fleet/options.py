@@ -39,8 +39,8 @@ class AgentOptions:
     state       folder of the state file; segments are in `tape` below it
     period_s    how often sensors are read
     profile     "normal" or "small"
-    compat      further names to tell: kepler, dcgm, jetson
-    owners      how many owners are told one by one
+    compat      further metric names to export: kepler, dcgm, jetson
+    owners      how many owners are listed one by one
     programs    what is in no job or container goes by its program's name, not by its user
     jobs        providers of jobs, see `fleet.jobs`
     rotate_s, retention_s, disk_bytes  a segment's length; how long and how much of the tape is kept

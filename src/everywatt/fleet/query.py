@@ -115,7 +115,7 @@ class Series:
             self.values.append(value)
 
     def take(self, at_ms: array[int], values: array[float], piece: Piece) -> None:
-        """Those of these samples that are in a piece and new; NaN says that a series has ended, and is none."""
+        """Add the new samples within a piece. NaN marks the end of a series and is not a sample."""
         if not at_ms:
             return
         in_order = all(map(lt, at_ms, at_ms[1:])) and (not self.at_ms or at_ms[0] > self.at_ms[-1])

@@ -59,7 +59,7 @@ class SegmentSession(Session):
         self.bounds_ns: tuple[int | None, int | None] = meta.get("bounds_ns") or (None, None)
         self._newest: dict[str, deque[Row]] = {}
         self._before, self._after = before, after
-        # What was told must be on the tape.
+        # What was published must be on the tape.
         self._samples = self.writer.add_group(SAMPLES, period_ns / 1e9, prompt=True)
         self.sample_count = 0
         if flush_every_ns is not None:
@@ -87,7 +87,7 @@ class SegmentSession(Session):
         return self._trouble is None
 
     def write(self, now_ns: int) -> None:
-        """Flush what was told, without settling."""
+        """Flush what was published, without settling."""
         super()._flush(now_ns)
 
     def _flush(self, now_ns: int) -> None:
@@ -105,7 +105,7 @@ class SegmentSession(Session):
         kept.extend(rows)
 
     def cut_ns(self, now_ns: int) -> int:
-        """Where to end: the last instant up to which every group with energy that answers has told all."""
+        """Where to end: the last instant up to which every group with energy that answers is complete."""
         newest = [
             publication_ns(source.last)
             for source in self.sources
@@ -122,7 +122,7 @@ class SegmentSession(Session):
         """Begin where the segment before ends: rows around that instant are on both."""
         self.listen(source)
         if source.info.table:
-            # It then tells everything again.
+            # The source then repeats its whole table.
             source.group.follow(())  # type: ignore[union-attr]
             return
         rows = list(before._newest.get(source.info.name, ()))
@@ -172,10 +172,10 @@ def prune(
     sent: Path | None,
     drop: Callable[[Path], None],
 ) -> int:
-    """Remove segments beyond the bounds, oldest first; gives the bytes that are left.
+    """Remove segments beyond the bounds, oldest first; returns the bytes that are left.
 
-    `sent` is the first segment that a reader still needs (None: nobody reads). One at or after it goes only because of
-    `most_bytes`, and `drop` is told of it.
+    `sent` is the first segment that a reader still needs (None without readers). One at or after it is removed only
+    because of `most_bytes`, and is reported to `drop`.
     """
     found = segments(folder)
     sizes = {path: size_bytes(path) for path in found}
@@ -206,7 +206,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def samples_group(db: sqlite3.Connection) -> int | None:
-    """The number of the group of samples on a tape; None where there is none, or no tape at all yet."""
+    """The number of the group of samples on a tape; None if the group or the tape itself does not exist yet."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name='grp'").fetchone():
         return None  # its agent was killed while it made the file
     found = db.execute("SELECT id FROM grp WHERE json_extract(info, '$.name')=?", (SAMPLES.name,)).fetchone()
@@ -239,7 +239,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Samples by series, in order of time, where the tape stands when they are done, and whether more are there."""
+    """Samples by series, in order of time, the position on the tape after them, and whether more are there."""
 
     series: tuple[tuple[bytes, tuple[Sample, ...]], ...]
     after: Position
@@ -255,9 +255,9 @@ class Batch:
 
 @dataclass
 class Queue:
-    """Reads a folder of segments. `labels` go with every series; one of the same name is told as exported_NAME.
+    """Reads a folder of segments. `labels` go with every series; a label of the same name is sent as exported_NAME.
 
-    Segments with numbers below `dead_below` are written by nobody any more, sealed or not.
+    Segments with numbers below `dead_below` have no writer any more, sealed or not.
     """
 
     folder: Path
@@ -272,7 +272,7 @@ class Queue:
     _group: int | None = None
 
     def next(self) -> Batch | None:
-        """The next samples; None where there are none now. The position stays, until `accept`."""
+        """The next samples; None without any. The position stays until `accept`."""
         while True:
             path = self._path()
             if path is None:
@@ -305,7 +305,7 @@ class Queue:
         return found[0]
 
     def _hopeless(self, path: Path, error: Exception) -> bool:
-        """Whether nobody will ever read this: its agent was killed before there was a tape in the file, or it broke."""
+        """Whether this can never be read: its agent was killed before the tape was created, or the file is damaged."""
         return number_of(path) < self.dead_below and "locked" not in str(error)
 
     def _move_on(self, number: int) -> bool:
@@ -351,8 +351,8 @@ class Queue:
 
     def _define(self, row: Mapping[str, Any]) -> None:
         if "i" in row:
-            told = {(f"exported_{key}" if key in self.labels else key): value for key, value in row["l"].items()}
-            self._known[row["i"]] = labels_bytes(row["n"], {**told, **self.labels})
+            labels = {(f"exported_{key}" if key in self.labels else key): value for key, value in row["l"].items()}
+            self._known[row["i"]] = labels_bytes(row["n"], {**labels, **self.labels})
 
     def _batch(self, path: Path, rows: list[tuple[int, bytes]]) -> Batch:
         found: dict[bytes, list[Sample]] = {}
@@ -394,7 +394,7 @@ class Queue:
 
 
 def _left(path: Path) -> bool:
-    """Whether nobody writes a segment any more, sealed or not."""
+    """Whether a segment has no writer any more, sealed or not."""
     newest = 0.0
     for side in ("", "-wal"):
         with contextlib.suppress(OSError):

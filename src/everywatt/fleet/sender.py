@@ -26,7 +26,7 @@ from everywatt.net.tls import ClientTls, read_token
 
 TIMEOUT_S = 30.0
 KEEP_S = 600.0
-MAX_ANSWER_BYTES = 4096  # of an error's text; the rest says nothing new
+MAX_ANSWER_BYTES = 4096  # of an error's text; the rest adds nothing
 REFUSED = (400, 409, 413, 422)
 # Prometheus answers 500 to samples that it can never take.
 HOPELESS = re.compile(r"out of bounds|out of order|too old|too far|duplicate sample|out-of-order", re.IGNORECASE)
@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 
 class Answer(NamedTuple):
-    """A verdict, why, and how long the receiver wants to be left alone (None: it does not say)."""
+    """A verdict, why, and how long the receiver asks to wait (None: not given)."""
 
     verdict: Verdict
     why: str = ""
@@ -80,7 +80,7 @@ class Poster:
 
     def post(self, series: Sequence[tuple[bytes, tuple[Sample, ...]]]) -> Answer:
         body = self._encoding.write(series)
-        # Ends of series alone: there may be nothing to say of them.
+        # Only ends of series: there may be nothing to send for them.
         return self.send(body) if body else Answer(Verdict.TAKEN)
 
     def send(self, body: bytes) -> Answer:
@@ -103,7 +103,7 @@ class Poster:
 
 
 class Sender:
-    """One receiver. `wake` says that there is something new."""
+    """One receiver. `wake` announces new samples."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Sender:
     # The thread.
 
     def start(self) -> None:
-        self._keep()  # where it begins, should nobody be there to take anything for long
+        self._keep()  # the first position, in case the receiver does not answer for long
         self._thread = self._clock.spawn(self._run, "remote-write")
 
     def wake(self) -> None:
@@ -203,7 +203,7 @@ class Sender:
                 self._awake.wait(IDLE_S)
 
     def step(self) -> bool:
-        """Send one batch and keep the position; False where there was nothing to send, or it has to end."""
+        """Send one batch and keep the position; False if there was nothing to send or the thread must end."""
         batch = self.queue.next()
         if batch is None:
             self._unsent_ms = None

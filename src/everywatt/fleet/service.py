@@ -1,4 +1,4 @@
-"""An agent as a service: signals, what systemd is told, a run of some seconds; `/metrics` and `/healthz` by HTTP."""
+"""An agent as a service: signals, notices to systemd, runs of limited length; `/metrics` and `/healthz` by HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from everywatt.net.server import HttpServer
 
 LOOK_S = 3.5
-SILENT_S = 30.0  # an agent that has recorded nothing for so long is not well
+SILENT_S = 30.0  # an agent that has recorded nothing for longer is unhealthy
 
 
 class Notifier:
@@ -36,7 +36,7 @@ class Notifier:
         self._next_s = 0.0
 
     def tell(self, *lines: str) -> bool:
-        """Send lines such as READY=1; whether somebody took them."""
+        """Send lines such as READY=1; whether they were delivered."""
         if not self._address:
             return False
         try:
@@ -83,7 +83,7 @@ def serve(agent: Agent, reload: Callable[[], AgentOptions] | None = None, http: 
 
 
 def look(agent: Agent, seconds: float = LOOK_S, *, open_metrics: bool = False) -> str:
-    """Run an agent for so long in this thread; gives its text. NoSensor where nothing gives power."""
+    """Run an agent for that long in this thread; returns its text. NoSensor without a power source."""
     agent.start()
     agent.watcher.lines.patient = False  # two readings are wanted of every device, however vague their times
     timer = threading.Timer(seconds, agent.stop)

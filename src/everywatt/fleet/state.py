@@ -1,7 +1,7 @@
 """What an agent keeps over a restart: counters of devices and owners, idle levels, in one small file, replaced whole.
 
 The file may be some seconds behind. What the last segment of the tape has beyond it is found there: a device's counter
-is what it was when the segment began and what the segment counted since; an owner's is the newest that was told.
+is its value at the start of the segment plus what the segment counted; an owner's is the newest on the segment.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class State:
     `use` is the CPU time of processes by then and who was on which GPU, with the boot that it is of; `used_s` the CPU
     seconds of owners by then.
 
-    `counted` are counters at `rows`, the last row of each group: `devices` may be ahead of them by what was told and
-    did not reach the disk.
+    `counted` are counters at `rows`, the last row of each group: `devices` may be ahead of them by what was published
+    but did not reach the disk.
     """
 
     devices: dict[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def write_json(path: Path, data: Any, *, sync: bool = False) -> None:
 
 
 def read(folder: Path) -> State:
-    """The state in a folder; an empty one where there is none. A file that makes no sense is put aside, with why."""
+    """The state in a folder, empty without a file. An invalid file is put aside, with the reason."""
     path = folder / FILE
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def restore(found: State, watcher: Watcher, boot: str) -> None:
         line.base_uj = line.settled_uj = found.devices.get(line.key, 0)
         if line.in_total:
             owned_uj = counters.device_uj(line.device)
-            if owned_uj > line.settled_uj:  # told, and lost from the tape with the power
+            if owned_uj > line.settled_uj:  # published, and lost from the tape in a power failure
                 line.base_uj = line.settled_uj = owned_uj
             counters.close_gap(line.device, line.settled_uj)
         line.restore(*ends.get((line.device, line.domain), (None, None)))
@@ -207,21 +207,21 @@ def recover(state: State, folder: Path) -> State:
 
 def _add(state: State, path: Path) -> None:
     with Tape.open(path, verify=False) as tape:
-        told = tape.meta.get("agent") or {}
-        for key, entry in (told.get("devices") or {}).items():
+        agent = tape.meta.get("agent") or {}
+        for key, entry in (agent.get("devices") or {}).items():
             counted_j = tape_joules(tape, entry["group"], entry["channel"], int(entry.get("at_ns") or 0))
             counted_uj = int(entry["uj"]) + round(counted_j * UJ)
             state.counted[key] = counted_uj
             state.devices[key] = max(state.devices.get(key, 0), counted_uj)
         for group, (names, row) in last_rows(tape).items():
             at_utc_ns = tape.to_utc_ns(publication_ns(row))
-            state.rows[group] = LastRow(row, names, at_utc_ns, str(told.get("boot") or ""))
-        owners = list(told.get("owners") or ())
-        ends = {tuple(row[:3]): row[3:] for row in (*state.bounds, *(told.get("bounds") or ()))}
+            state.rows[group] = LastRow(row, names, at_utc_ns, str(agent.get("boot") or ""))
+        owners = list(agent.get("owners") or ())
+        ends = {tuple(row[:3]): row[3:] for row in (*state.bounds, *(agent.get("bounds") or ()))}
     known = {(row[0], row[1]): row for row in state.owners}
     for row in owners:
         _merge(known, *row)
-    for (kind, owner, device, side), value, ended in _told(path):
+    for (kind, owner, device, side), value, ended in _newest_values(path):
         if side is not None:
             _merge_bound(ends, (kind, owner, device), side, value, ended)
             continue
@@ -247,7 +247,7 @@ def _merge(known: dict[tuple[str, str], list[Any]], kind: str, owner: str, cpu_s
 def _merge_bound(
     ends: dict[tuple[Any, ...], list[int]], key: tuple[Any, ...], side: int, value: float | None, ended: bool
 ) -> None:
-    """The newest end of an interval that was told; what ended is a part of the rest."""
+    """The newest published end of an interval; what ended becomes a part of the rest."""
     if value is None:
         ends.pop(key, None)
         return
@@ -265,10 +265,10 @@ def _key(name: str, labels: dict[str, str]) -> _Key | None:
     return None
 
 
-def _told(path: Path) -> Iterator[tuple[_Key, float | None, bool]]:
+def _newest_values(path: Path) -> Iterator[tuple[_Key, float | None, bool]]:
     """Newest value of every owner's series on a segment, and of the ends of intervals.
 
-    The value is None where the series has ended; the last word says whether it ever did.
+    The value is None where the series has ended; the last item is whether it ever did.
     """
     keys: dict[int, _Key] = {}
     newest: dict[_Key, float | None] = {}
@@ -316,8 +316,8 @@ def tape_joules(tape: Tape, group: str, channel: str, since_ns: int = 0) -> floa
     sums = Accumulator.resumed(stored.info, stored.expected_period_s, rows[0], last[0].cum)
     for row in rows[1:]:
         sums.add(row)
-    cum, told = sums.cum()[place], _shared(tape, stored, since_ns)[place]
-    total, observed_ns = cum.total - told.total, cum.observed_ns - told.observed_ns
+    cum, shared = sums.cum()[place], _shared(tape, stored, since_ns)[place]
+    total, observed_ns = cum.total - shared.total, cum.observed_ns - shared.observed_ns
     return accumulated_joules(stored.info.channels[index], total, observed_ns)
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 COUNTERS: Final = ("_total", "_sum", "_count", "_bucket")
-OLD_PERIODS: Final = 1.5  # a sample that is older than so many of its periods says nothing of now
+OLD_PERIODS: Final = 1.5  # in periods: an older sample does not hold for the present
 SUFFIXES: Final = (".csv", ".parquet")
 MOST_CELLS: Final = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A table: UTC milliseconds, column names, and values (rows, columns); NaN where there was nothing."""
+    """A table: UTC milliseconds, column names, and values (rows, columns); NaN where nothing was sampled."""
 
     at_ms: Ints
     columns: tuple[str, ...]
@@ -79,7 +79,7 @@ def rate(at_ms: Ints, values: Floats) -> tuple[Ints, Floats]:
 
 
 def newest(grid_ms: Ints, at_ms: Ints, values: Floats, old_ms: float) -> Floats:
-    """For each time of a grid, the newest value up to then; NaN where that is older than `old_ms`, or there is none."""
+    """For each time of a grid, the newest value up to then; NaN where it is older than `old_ms` or missing."""
     if not len(at_ms):
         return np.full(len(grid_ms), np.nan)
     place = np.searchsorted(at_ms, grid_ms, side="right") - 1

@@ -1,7 +1,7 @@
-"""The agent's ears: rows and tables of all sources become device counters, owners and states.
+"""Input of the agent: rows and tables of all sources become device counters, owners and states.
 
-One `Watcher` listens to every source beside the tape. `settle` shares what has come since the last time; until then
-nothing that is told changes, so that owners and devices always stand at the same ticks.
+One `Watcher` listens to every source beside the tape. `settle` shares the energy that has arrived since the last
+call. Published values change only then, so that owners and devices always agree on the time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 WAIT_FOR_USE_NS = 3 * NS
 LEVELS_NS = 60 * NS
-YOUNG_NS = 2 * NS  # of an agent that has just started, both are found anew after so long
-LEVELS_GROW = 4  # and idle levels, until they are a minute old, after a quarter of the time since the start
+YOUNG_NS = 2 * NS  # shortest time between two searches for levels or intervals
+LEVELS_GROW = 4  # a young agent searches for levels again after a quarter of its age
 INTERVALS_NS = 60 * NS  # they change slowly, and hold for windows of a minute or more
 TIDY_NS = 10 * NS
 MEMORY_NS = 5 * NS
@@ -81,7 +81,7 @@ class Watcher:
         self.memory_totals: dict[str, float] = {}
         self.llm: LlmBook | None = None
         self.used_before: dict[OwnerKey, float] | None = None  # CPU seconds that an agent before had counted
-        self._bridging = True  # whether counters may yet tell what they counted while no agent ran
+        self._bridging = True  # whether counters may still report what they counted while no agent ran
 
     def listen(self, sources: Sequence[Source], known: dict[str, Level] | None = None) -> None:
         """Hear these from now on. `known` are idle levels from before the start, by device|domain."""
@@ -192,8 +192,8 @@ class Watcher:
         if line.kind == "gpu":
             gpu_time = GpuTime() if line.number is None else self.gpus.take(line.number)
             uses, holders = gpu_time.by_owner(self.cpu.owner_of_pid)
-            told = self.states.value(f"{line.channel.device}.utilisation", now_ns)
-            busy = None if told is None else told[0] / 100
+            state = self.states.value(f"{line.channel.device}.utilisation", now_ns)
+            busy = None if state is None else state[0] / 100
             if busy is None:
                 busy = min(sum(uses.values()) / 100, 1.0)
         else:
@@ -210,7 +210,7 @@ class Watcher:
             self.llm.add(line, whole_uj / UJ, seconds, gpu_time, on.number, on.cores_s(seconds))
 
     def _settle_modules(self, now_ns: int) -> None:
-        """What modules drew beside their chips is nobody's. Their ticks differ, so it is counted when it is certain."""
+        """Count what modules drew beside their chips; it has no owner. Ticks differ, so only certain energy counts."""
         if not self.lines.modules:
             return
         chips_uj = sum(line.settled_uj for line in self.lines.total() if not line.channel.in_slot)
@@ -219,7 +219,7 @@ class Watcher:
             self.counters.charge(REST_DEVICE, {UNATTRIBUTED: rest_uj}, now_ns, reason=MODULE_REST)
 
     def charge_unwatched(self, now_ns: int) -> list[str]:
-        """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Gives what to say.
+        """Charge what counters counted while no agent ran: to idle, and above that by CPU time. Returns what to report.
 
         A GPU's by who was on it before and after. When in that time power was drawn and CPU time used is not known: the
         intervals are as wide as they can be.
@@ -233,7 +233,7 @@ class Watcher:
             self.counters.used({o: max(s - self.counters.cpu_s.get(o, 0.0), 0.0) for o, s in total_s.items()}, now_ns)
         for line in self.lines.all:
             fresh_uj, seconds = line.settle_gap()
-            if not fresh_uj or not line.in_total:  # a part of another is told and charged with that
+            if not fresh_uj or not line.in_total:  # part of another counter, which reports and charges it
                 continue
             joules, length = format_joules(fresh_uj / UJ), format_duration(seconds)
             said.append(f"{line.device}: {joules} were counted in {length} while the agent was not running")
@@ -253,12 +253,12 @@ class Watcher:
         return GpuTime(1.0, parts).by_owner(self.cpu.owner_of_pid)[0]
 
     def _find_intervals(self, line: Line, now_ns: int) -> None:
-        """How far the owners of a device may be off, and what a model says of its own watts."""
+        """How far the owners of a device may be off, and the interval that a model reports for its own watts."""
         if line.channel.pedigree is Pedigree.MODELLED:
             sensor = line.channel.name.partition(".")[0]
-            told = [self.states.value(f"{sensor}.{side}", now_ns) for side in ("low", "high")]
-            if line.power_w and told[0] is not None and told[1] is not None:
-                below, above = 1 - told[0][0] / line.power_w, told[1][0] / line.power_w - 1
+            low, high = (self.states.value(f"{sensor}.{side}", now_ns) for side in ("low", "high"))
+            if line.power_w and low is not None and high is not None:
+                below, above = 1 - low[0] / line.power_w, high[0] / line.power_w - 1
                 line.widths = min(max(TO_95 * below, 0.0), 1.0), max(TO_95 * above, 0.0)
         if not line.in_total:
             return

@@ -195,7 +195,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     """The model on another machine: gain and offset from a few minutes beside any sensor there.
 
     Both are fitted where that is closer on blocks of time that were left out, else the offset stays 0. The interval is
-    made anew from what is left over.
+    recomputed from the residuals.
     """
     truth = table.column(target)
     known = np.isfinite(truth) & (truth > 0)
@@ -210,7 +210,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
     need = conformal_quantile(np.abs(np.log(truth / made)).tolist(), model.widths.level)
     had = max(model.widths.below[0], model.widths.above[0], 1e-6)
     widths = model.widths.scaled(max(1.0, need / had))
-    told = {
+    about = {
         **model.about,
         "transferred": {
             "from": model.host,
@@ -220,7 +220,7 @@ def transfer(model: Model, table: Table, target: str, host: str = "") -> Model:
             "offset_w": offset,
         },
     }
-    return replace(moved, widths=widths, host=host or table.host, about=told)
+    return replace(moved, widths=widths, host=host or table.host, about=about)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def design(table: Table, features: Sequence[Feature], fill: Mapping[str, float],
 
 
 def still_rows(values: Floats) -> NDArray[np.int64]:
-    """For how many rows each value stands still, over the whole stretch; 1 where it is 0, 0 where there is none."""
+    """The length in rows of the run of equal values around each row; 1 where the value is 0, 0 where it is missing."""
     known = np.isfinite(values)
     same = np.concatenate([[False], (values[1:] == values[:-1]) & (values[1:] != 0)]) if len(values) else known
     stretch = np.cumsum(~same) - 1

@@ -128,7 +128,7 @@ class History:
         return value
 
     def _ago(self, then_s: float, column: str, now: float) -> float:
-        """The newest value that is at least that old, within half a period; the present one where there is none."""
+        """The newest value that is at least that old, within half a period; else the present one."""
         for at_s, values in reversed(self._rows):
             if at_s <= then_s + self._period_s / 2:
                 return values[column] if at_s >= then_s - 1.5 * self._period_s else now

@@ -96,15 +96,15 @@ def fit(
         scores += score(family, x[:, : len(family[0].features)], y, folds)
     best = chosen_of(scores, CHOICES[choose])
     why = no_relation(best, scores[0])
-    told = tuple(dict.fromkeys(str(name) for name in loads))
+    load_names = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
-        return Fit(None, tuple(scores), None, None, (), warnings, told, table.times_s, y, why)
+        return Fit(None, tuple(scores), None, None, (), warnings, load_names, table.times_s, y, why)
     found, shape, wider = shifts(scores, y, level, CHOICES[choose])
     looks = len(found) * sum(not one.candidate.baseline for one in scores)
     x = x[:, : len(best.candidate.features)]
-    model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, told, looks)
+    model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, load_names, looks)
     warnings = (*warnings, *scale_warnings(model))
-    return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, told, table.times_s, y, "")
+    return Fit(model, tuple(scores), best, _held(found), tuple(found), warnings, load_names, table.times_s, y, "")
 
 
 def _held(found: Sequence[Shift], kind: str = "time") -> float:

@@ -85,7 +85,7 @@ def candidates(
 
 
 def learner(name: str) -> Learner:
-    """The installed learner of that name; UsageError where there is none."""
+    """The installed learner of that name; UsageError if it is not installed."""
     made: Learner | None = load_plugin(MODELS, name)
     if made is None:
         raise UsageError(f"The model was made with the learner '{name}', which is not installed here.")

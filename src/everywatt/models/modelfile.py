@@ -172,7 +172,7 @@ def _error(check: _Check, entry: Any) -> dict[str, Any]:
 
 
 def _about(check: _Check, data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is for people: figures are numbers, since they are counted with where they are told."""
+    """Descriptions for people. Figures must be numbers, since reports calculate with them."""
     for key in ABOUT_NUMBERS:
         if data.get(key) is not None:
             check.number(data[key], key)
@@ -296,7 +296,7 @@ def _stuck(check: _Check, entry: Any) -> Stuck:
 
 
 class _Check:
-    """Takes values out of data that nobody vouches for."""
+    """Takes values out of untrusted data."""
 
     def __init__(self, where: str) -> None:
         self._where = where

@@ -199,7 +199,7 @@ def run_table(runs: Sequence[Run]) -> Table:
 
 
 def column_name(channel: Channel) -> str:
-    """What a channel is called in a table: energy is told as power."""
+    """A channel's name in a table: energy becomes power."""
     if channel.kind is Kind.COUNTER and channel.unit == "J":
         return channel.name.removesuffix(".energy") + ".power"
     return channel.name

@@ -146,11 +146,11 @@ def _usable(table: Table, name: str, target: str, asked: bool, warnings: list[st
 def _honest(table: Table, name: str, target: str, asked: bool, warnings: list[str]) -> bool:
     """Whether a column does not already hold the answer."""
     if POWER_NAME.search(name):
-        told = "is itself a power or energy, which will not be available where the model is used"
+        fault = "is itself a power or energy, which will not be available where the model is used"
         if not asked:
-            warnings.append(f"{name} {told}: dropped (--features {name} keeps it)")
+            warnings.append(f"{name} {fault}: dropped (--features {name} keeps it)")
             return False
-        warnings.append(f"{name} {told}: a machine without that sensor will have a larger error than shown below")
+        warnings.append(f"{name} {fault}: a machine without that sensor will have a larger error than shown below")
     values, y = table.column(name), table.column(target)
     at = {k: abs(_lagged(values, y, k, by_rank=False)) for k in SHIFTS if len(y) > abs(k) + 3}
     for k, value in at.items():

@@ -157,8 +157,8 @@ class ModelSensor:
             group.close()
         watts = model.about.get("watts", {})
         low, middle, high = (watts.get(key) for key in ("low", "median", "high"))
-        told = isinstance(low, int | float) and isinstance(high, int | float)
-        why = f"{_label(model)}; trained between {low:.3g} and {high:.3g} W" if told else _label(model)
+        has_range = isinstance(low, int | float) and isinstance(high, int | float)
+        why = f"{_label(model)}; trained between {low:.3g} and {high:.3g} W" if has_range else _label(model)
         sample = {channel_of(model).name: float(middle) if isinstance(middle, int | float) else None}
         return Report(self.name, State.USABLE, why=why, samples=sample)
 
@@ -168,7 +168,7 @@ class ModelSensor:
         return (ModelPower(model, self._sources(model), self._request.machine.clock, self._witness(model)),)
 
     def _witness(self, model: Model) -> Group | None:
-        """A group of a real sensor that measures the model's target here; None where there is none."""
+        """A group of a real sensor that measures the model's target here; None without one."""
         found = _groups_with(_of_target(model), WITNESSES, self._request, only_first=True)
         return found[0] if found else None
 
@@ -234,7 +234,7 @@ def channel_of(model: Model) -> Channel:
     name = target if target.endswith(".power") and "." in target else "host.power"
     watts = model.about.get("watts", {})
     high = watts.get("high")
-    # Rows that are newer than the usual ones are told apart by `model.outside`.
+    # `model.outside` detects rows that are more novel than the usual ones.
     steps = model.widths.novelty
     usual = steps[len(steps) // 2 if len(steps) > 2 else 0]  # of two, the second is of rows that are far out
     below, above = (TO_95 * along(steps, side, usual) for side in (model.widths.below, model.widths.above))

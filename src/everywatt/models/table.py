@@ -20,9 +20,9 @@ class Table:
     """Rows in order of time.
 
     times_s   seconds since 1970 (or since any instant), rising
-    columns   values by name, NaN where there is none
+    columns   values by name, NaN where missing
     units     units by name, where they are known
-    loads     the name of the load at each row; None where nobody said
+    loads     the name of the load at each row; None if unknown
     aliases   other names of columns, such as those of stored series
     """
 
@@ -142,7 +142,7 @@ def concatenate(tables: Sequence[Table]) -> Table:
 def windows(table: Table, seconds: float) -> Table:
     """Means over windows of that length; a window counts where at least half of its usual rows are there.
 
-    Windows begin anew after a gap, so that none reaches across one. Its time is its end.
+    Windows restart after a gap, so that none spans one. Its time is its end.
     """
     gaps = np.diff(table.times_s, prepend=table.times_s[:1]) > GAP_PERIODS * table.period_s
     stretch = np.cumsum(gaps)

@@ -188,7 +188,7 @@ def _samples(client: ApiClient, path: str, promql: str, times_s: Mapping[str, fl
 
 
 def api_answer(client: ApiClient, path: str, params: Params) -> dict[str, Any]:
-    """The JSON of an answer. NotTaken where the server refuses the question; MeasurementRefused where it is none."""
+    """The JSON of an answer. NotTaken if the server refuses it; MeasurementRefused if it is not Prometheus."""
     kept: list[Any] = []
     client.ask(path, params, check=lambda data: kept.append(json.loads(data)))
     found = kept[-1]

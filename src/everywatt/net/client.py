@@ -137,7 +137,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
     ) -> Response:
-        """Ask, and wait for the whole response, whatever its status. NetworkError where there is none.
+        """Ask, and wait for the whole response, whatever its status. NetworkError without one.
 
         A request on a kept connection that turns out to be closed is sent once more on a new one, where sending it
         twice does no harm: `repeatable`, which is by the method unless set.

@@ -212,7 +212,7 @@ class HttpServer:
 
     @staticmethod
     def _evict(*crowds: _Crowd) -> bool:
-        """Close the oldest connection among these; False where there is none."""
+        """Close the oldest connection among these; False without any."""
         found = [crowd.oldest() for crowd in crowds if len(crowd)]
         if found:
             min(found, key=lambda one: one.since_s).abort()

@@ -55,7 +55,7 @@ def listeners(port: int, proc: Path = Path("/proc")) -> list[int]:
 
 
 def forwarder(pids: Sequence[int], proc: Path = Path("/proc")) -> str | None:
-    """The name of a program among these that only forwards; None if there is none."""
+    """The name of a program among these that only forwards; None if none does."""
     for pid in pids:
         try:
             name = (proc / str(pid) / "comm").read_text().strip()

@@ -367,8 +367,8 @@ def _panel(altair: Any, rows: Queries, name: str, title: str) -> Any:
     line = [{"total": at, name: constant["value"] + slope["value"] * at} for at in ends]
     drawn = altair.Chart(altair.Data(values=line)).mark_line(color=PALETTE[1]).encode(x=x, y=y)
     r2 = "" if fit["r2"] is None else f", R² {fit['r2']:.3f}"
-    told = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) per token{r2}"
-    return altair.layer(dots, drawn).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=told)
+    caption = f"{slope['value']:.3g} ± {slope['se']:.2g} (s.e.) per token{r2}"
+    return altair.layer(dots, drawn).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=caption)
 
 
 WHAT: dict[str, Callable[..., Any]] = {

@@ -346,7 +346,7 @@ class RunSums:
         }
 
     def tables(self) -> list[Table]:
-        """One row for each sum; nothing where there is none."""
+        """One row for each sum."""
         if not self.groups:
             return []
         columns = ("TAG", Column("RUNS", ""), Column("TIME", "s"), "ENERGY", "SCOPE", "PROVENANCE")

@@ -68,7 +68,7 @@ def find_batch(name: str, home: Path) -> Path:
 
 
 def words_of() -> tuple[str, ...]:
-    """The command after `--`, or that of the configuration file; () where there is none."""
+    """The command after `--`, or that of the configuration file; else ()."""
     words: tuple[str, ...] = click.get_current_context().meta.get(WORDS, ())
     return words
 

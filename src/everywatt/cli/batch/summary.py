@@ -112,7 +112,7 @@ def _workers(found: Summary) -> Table:
 
 
 def batch_figures(folder: Path) -> tuple[BatchFigures | None, History, str]:
-    """The figures of a batch, its journal, and why there are no figures where there are none."""
+    """The figures of a batch, its journal, and the reason if there are no figures."""
     history = read_journal(folder)
     try:
         return figures(load(folder), history), history, ""

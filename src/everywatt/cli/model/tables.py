@@ -191,5 +191,5 @@ def _runs_table(sources: Sequence[str]) -> Table:
 
 
 def percent(value: float | None) -> str:
-    """Percent as text, `-` where there is none."""
+    """Percent as text, `-` for None."""
     return "-" if value is None else format_percent(value / 100)

@@ -118,7 +118,7 @@ def readable_store(flag: Path | None) -> Store:
 
 
 def _listed(folder: Path) -> bool | None:
-    """Whether a folder can be listed; None where there is none."""
+    """Whether a folder can be listed; None if it does not exist."""
     try:
         next(folder.iterdir(), None)
     except (FileNotFoundError, NotADirectoryError):

@@ -47,10 +47,10 @@ def report_document(
     batches = [batch_of(run) for run in runs]
     for place, run in enumerate(runs):
 
-        def told(share: float, text: str, place: int = place, run: Run = run) -> None:
+        def tell_run(share: float, text: str, place: int = place, run: Run = run) -> None:
             tell((place + share) / len(runs), f"{run.name}: {text}")
 
-        views.append(run_view(run, factors or Factors(), most, told, batches[place]))
+        views.append(run_view(run, factors or Factors(), most, tell_run, batches[place]))
     return document(
         "report",
         {
@@ -226,7 +226,7 @@ def ledger_of(run: Run) -> Ledger | str:
 
 
 def ledger_view(ledger: Ledger | str, devices: Container[str] = ()) -> dict[str, Any]:
-    """The owners as the page shows them, or the reason that there are none."""
+    """The owners as the page shows them, or the reason for showing none."""
     if isinstance(ledger, str):
         return {"refused": ledger}
     data: dict[str, Any] = ledger.to_dict(top=min(MOST_OWNERS, with_energy(ledger)))

@@ -65,8 +65,8 @@ def _hero(month: Month, factors: Sequence[str], currency: str) -> str:
         for name, value, about in figures
     )
     proof = nodes_line(month.nodes) if month.nodes else ""
-    told = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
-    return f'<dl class="figures">{cells}</dl>{proof}{told}'
+    factor_notes = "".join(f'<p class="notes">{html.escape(line)}</p>' for line in factors)
+    return f'<dl class="figures">{cells}</dl>{proof}{factor_notes}'
 
 
 def nodes_line(nodes: Mapping[str, int], of: str = "Nodes") -> str:

@@ -157,11 +157,11 @@ def _ratio(place: int, label: str, what: str, found: Comparison) -> dict[str, An
 
 def trials_of(found: Sequence[Figures]) -> list[dict[str, Any]]:
     """Trials in the order in which they ran."""
-    told = []
+    rows = []
     for place, one in enumerate(found):
-        told += [(trial, place, one.candidate.label, n in one.outliers) for n, trial in enumerate(one.trials)]
-    told.sort(key=lambda entry: (entry[0].block, entry[0].place))
-    return [_trial(number, *entry) for number, entry in enumerate(told, 1)]
+        rows += [(trial, place, one.candidate.label, n in one.outliers) for n, trial in enumerate(one.trials)]
+    rows.sort(key=lambda entry: (entry[0].block, entry[0].place))
+    return [_trial(number, *entry) for number, entry in enumerate(rows, 1)]
 
 
 def _trial(number: int, trial: Trial, place: int, label: str, far: bool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _TICK = re.compile(r"^everywatt_owner_energy_joules_total\{.*\} \S+ (\d+)$", re.
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to ask an agent that does not answer everybody: a bearer token, and a CA (PEM) to trust."""
+    """How to ask an agent that restricts access: a bearer token, and a CA (PEM) to trust."""
 
     token: str | None = None
     ca: Path | None = None
@@ -228,9 +228,9 @@ def _sum(amounts: Sequence[Amount]) -> Amount:
 
 def _by_device(found: list[Sample]) -> dict[str, dict[str, float]]:
     """Values by device; a domain that is not part of the sum is a device of its own, `cpu.0 core`."""
-    told = [labels for name, labels, _ in found if name == "everywatt_device_info"]
-    counted = {labels.get("device") for labels in told if labels.get("total") != "0"}
-    beside = {(labels.get("device"), labels.get("domain")) for labels in told if labels.get("total") == "0"}
+    infos = [labels for name, labels, _ in found if name == "everywatt_device_info"]
+    counted = {labels.get("device") for labels in infos if labels.get("total") != "0"}
+    beside = {(labels.get("device"), labels.get("domain")) for labels in infos if labels.get("total") == "0"}
     table: dict[str, dict[str, float]] = {}
     for name, labels, value in found:
         if "device" not in labels or name.startswith("everywatt_owner_") or name.endswith("_info"):

@@ -164,7 +164,7 @@ WORK_COLUMNS: tuple[Column, ...] = (
 
 
 def per_token(model: ModelNow) -> str:
-    """`1.26 J/token ± 0.2`, or why there is none."""
+    """`1.26 J/token ± 0.2`, or why it is missing."""
     value, low, high = model.joules_per_token, model.low, model.high
     if model.refused is not None:
         return f"none: {model.refused}"

@@ -121,7 +121,7 @@ class RunningOwners:
         self.by = "process" if by == "owner" else by
         self._clock, self._cpu_clock = clock, cpu_clock
         self._accounts: dict[str, DeviceAccount[Owner]] = {}  # since the view began, by device
-        self._told = Owners(self.by, refused=NOT_YET)
+        self._newest = Owners(self.by, refused=NOT_YET)
         self._tape: Tape | None = None
         self._until_ns = 0
         self._next_s = 0.0
@@ -139,7 +139,7 @@ class RunningOwners:
     def ask(self, run: Run, lines: Mapping[str, Line], start_ns: int, end_ns: int) -> Owners:
         """The newest owners; nothing is worked out before two seconds have passed."""
         self._work_out(run.tapes[0], lines, end_ns)
-        return replace(self._told, age_s=max(0, end_ns - self._until_ns) / NS if self._until_ns else 0.0)
+        return replace(self._newest, age_s=max(0, end_ns - self._until_ns) / NS if self._until_ns else 0.0)
 
     def _work_out(self, tape: Tape, lines: Mapping[str, Line], end_ns: int) -> None:
         now_s, began_s = self._clock(), self._cpu_clock()
@@ -157,7 +157,7 @@ class RunningOwners:
         except EverywattError as error:
             made = Owners(self.by, refused=error.message)
         if made is not None:
-            self._told = made
+            self._newest = made
             cost_s = self._cpu_clock() - began_s - self._intervals_cost_s
             self._next_s = now_s + min(max(SHORTEST_S, cost_s / COST_SHARE), LONGEST_S)
 
@@ -166,7 +166,7 @@ class RunningOwners:
         try:
             self._turn_to(tape)
             self._find_levels(tape, self._clock())
-            self._told = self._share(tape, tape_use(tape), lines, end_ns) or self._told
+            self._newest = self._share(tape, tape_use(tape), lines, end_ns) or self._newest
         except EverywattError:
             pass  # the next tape describes itself
 

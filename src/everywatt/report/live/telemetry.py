@@ -313,7 +313,7 @@ class TelemetrySource:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """An event of the log, {} for a line of our journal that is none, None for something else."""
+    """An event of the log, {} for another line of our journal, None for any other line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

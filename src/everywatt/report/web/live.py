@@ -105,7 +105,7 @@ class Hub:
         viewer.end()
 
     async def close(self) -> None:
-        """Send everybody away and let go of the source."""
+        """Disconnect all viewers and release the source."""
         self._closing = True
         for viewer in [*self._viewers]:
             self.leave(viewer)

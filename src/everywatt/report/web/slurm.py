@@ -1,7 +1,7 @@
 """Pages of a Slurm site: jobs, users, accounts, nodes, months. The figures are those of `everywatt slurm jobs`.
 
-Pages are plain HTML without scripts or forms. Who looks is told by a reverse proxy that was configured as trusted, by a
-header of a request that comes from its address and carries the server's token: a user sees their own jobs, an
+Pages are plain HTML without scripts or forms. The viewer is named by a reverse proxy that is configured as trusted, in
+a header of a request that comes from its address and carries the server's token: a user sees their own jobs, an
 administrator all of them. Without such a proxy the token alone is asked for, and shows what the server may read.
 """
 
@@ -253,7 +253,7 @@ class SlurmPages:
         return _json("slurm-sums", {"by": by, "groups": groups, **self._nodes(wanted, viewer)})
 
     def _nodes(self, wanted: Wanted, viewer: Viewer) -> dict[str, Any]:
-        """What nodes drew in all is told to administrators: it is of everyone's jobs."""
+        """The total of each node, for administrators only: it includes other users' jobs."""
         if not viewer.admin:
             return {}
         return {"nodes": nodes_of(node_sums(self.store, wanted.since_s, wanted.until_s, wanted.node))}

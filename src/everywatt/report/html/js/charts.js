@@ -145,7 +145,7 @@ everywatt.Chart = class {
     this.slices = this.visible().map((i) => this.lines[i].between(a, b, this.most()));
     if (!this.slices.length) return [[a, b]];
     const joined = uPlot.join(this.slices.map((slice) => [slice.t, slice.mean]));
-    // At ticks of other lines uPlot has no value, and draws on; inside of a hole, which ends in null, there is none either.
+    // uPlot draws on across ticks of other lines, where a line has no value; inside a hole, which ends in null, it must not.
     for (const values of joined.slice(1)) for (let i = values.length - 2; i >= 0; i--) if (values[i] === undefined && values[i + 1] === null) values[i] = null;
     return joined;
   }
@@ -259,7 +259,7 @@ everywatt.Chart = class {
   cursor(u) {
     const left = u.cursor.left, x = left === null || left < 0 ? null : u.posToVal(left, "x");
     this.label(u, left, x);
-    if (this.told) this.told(x);
+    if (this.moved) this.moved(x);
   }
 
   // The time beside the crosshair, which runs through all charts.

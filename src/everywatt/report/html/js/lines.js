@@ -89,7 +89,7 @@ everywatt.Line = class {
     for (let i = from; i < to; i++) this.push(out, this.pt[i], this.pv[i], this.pv[i], this.pv[i]);
   }
 
-  // Groups of so many; a hole that is longer than they are is none of theirs, and stays one.
+  // Groups of so many; a hole that is longer than a group stays a hole.
   grouped(out, from, to, size) {
     const long = (this.t[to] - this.start(from)) * size / (to - from + 1);
     const hole = (i) => Number.isNaN(this.mean[i]) && this.t[i] - this.start(i) > long;

@@ -177,7 +177,7 @@ everywatt.Page = class {
     chart.frame = element("div.chart-and-table", { "data-chart": name }, figure, details);
     chart.legend = () => this.legend(chart, legend);
     chart.after = () => { if (details.open) this.tableOf(chart, details, view); };
-    chart.told = (x) => this.values(chart, legend, x);
+    chart.moved = (x) => this.values(chart, legend, x);
     details.addEventListener("toggle", chart.after);
     this.charts.push(chart);
     return chart;

@@ -99,7 +99,7 @@ everywatt.Board = class extends everywatt.Page {
     addEventListener("pageshow", (event) => { if (event.persisted) this.connect(); });
   }
 
-  // Nobody looks at a hidden page: the server need not measure for it. A short look elsewhere does not matter.
+  // The server need not measure for a hidden page. Hiding it for a short time does not matter.
   seen() {
     clearTimeout(this.leaving);
     if (document.hidden) this.leaving = setTimeout(() => this.disconnect(), 30000);

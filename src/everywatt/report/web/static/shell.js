@@ -36,7 +36,7 @@ everywatt.ask = async function (address) {
   try { response = await fetch(address); } catch { throw new Error("The server does not respond. Is everywatt serve still running?"); }
   if (response.status === 401) location.replace("/login");
   let data = null;
-  try { data = await response.json(); } catch { /* told by its status */ }
+  try { data = await response.json(); } catch { /* the status says why */ }
   if (!response.ok) throw new Error(data && data.error ? data.error + (data.cure ? " Try: " + data.cure : "") : "The server reports: " + response.status + ".");
   return data;
 };
