@@ -30,7 +30,7 @@ def test_fit_show_explain_evaluate_predict(table, tmp_path, capsys):
     out = tmp_path / "m.json"
     assert main(["model", "fit", str(table), "--target", "node_power", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for name in ("mean", "least squares", "mixed"):
+    for name in ("mean", "least squares", "curved", "mixed"):
         assert f"\n{name} " in printed
     assert "LOAD" in printed and "RANGE" in printed and "← chosen" in printed
     assert (tmp_path / "m.svg").read_text().startswith("<svg")

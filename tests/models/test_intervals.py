@@ -57,7 +57,7 @@ def test_distance_sees_a_ratio_that_never_was():
     x = np.column_stack([busy, busy * 100])
     features = (Feature("value", "a"), Feature("value", "b"), Feature("log-ratio", "a", "b"))
     x = np.column_stack([x, np.log(x[:, 0] / x[:, 1])])
-    form = fit_form(Candidate("curved", "curved", features), x, 10 + 20 * busy + random.random(400))
+    form = fit_form(Candidate("linear", "linear", features), x, 10 + 20 * busy + random.random(400))
     place = map_of(form, x)
     usual, odd = place.novelty(x), place.novelty(np.array([[0.9, 1.5, np.log(0.9 / 1.5)]]))
     assert odd[0] > 3 * usual.max()
@@ -75,7 +75,7 @@ def test_ranks_are_the_same_one_by_one():
 def test_a_row_beside_rows_that_are_all_alike_is_farther_than_one_among_rows_that_vary():
     random = np.random.default_rng(4)
     x = np.concatenate([random.normal(1.0, 0.001, 200), random.uniform(5.0, 9.0, 200)])[:, None]
-    form = fit_form(Candidate("curved", "curved", (Feature("value", "a"),)), x, 10 + x[:, 0])
+    form = fit_form(Candidate("linear", "linear", (Feature("value", "a"),)), x, 10 + x[:, 0])
     near_idle, among_loads = map_of(form, x).novelty(np.array([[2.5], [7.0]]))
     assert near_idle > 2 * among_loads
 

@@ -52,7 +52,7 @@ def test_our_own_series_are_columns_to_learn_from():
         "everywatt_host_cpu_seconds_total": busy,
         "everywatt_energy_joules_total{device=cpu.0}": 40 + 60 * busy,
     }
-    learnt = fit(Table(np.arange(300.0), columns), "everywatt_power_watts{device=cpu.0}", only=("curved",))
+    learnt = fit(Table(np.arange(300.0), columns), "everywatt_power_watts{device=cpu.0}", only=("linear",))
     assert learnt.model.needs == ("everywatt_host_cpu_seconds_total",)
 
 
@@ -66,7 +66,7 @@ def test_intervals_of_62_rows_are_honest():
     """Every fifth row of a quarter of an hour, asked about those between."""
     table = read_table(EXTRACT)
     few = np.arange(0, 310, 5)
-    model = fit(table.take(few), "dram_power", ignore=["package_power"], only=("curved",)).model
+    model = fit(table.take(few), "dram_power", ignore=["package_power"], only=("linear", "curved")).model
     tested = evaluate(model, table.take(np.setdiff1d(np.arange(320), few)), "dram_power")
     assert tested["coverage"] >= 0.9
 
@@ -108,7 +108,7 @@ def test_a_straight_machine_is_not_predicted_worse_than_by_least_squares():
     assert found.chosen.candidate.near > 0 and found.chosen in found.scores
 
 
-@pytest.mark.parametrize("kind", ["curved", "mixed"])
+@pytest.mark.parametrize("kind", ["linear", "curved", "mixed"])
 def test_least_squares_within_a_factor_of_a_model_rises_and_stays_there(kind):
     random = np.random.default_rng(9)
     x = np.repeat(random.random((40, 2)), 5, axis=0)

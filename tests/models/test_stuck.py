@@ -26,7 +26,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def model(table):
-    made = fit(table, "watts", only=["curved"]).model
+    made = fit(table, "watts", only=["linear"]).model
     assert made is not None
     return from_dict(to_dict(made))
 
@@ -102,7 +102,7 @@ def test_files_of_earlier_versions_have_neither(model):
 
 def test_a_model_says_which_column_could_be_scaled_without_a_sign(table, tmp_path, capsys):
     """One column alone: nothing shows that it counts a quarter more than before."""
-    made = fit(table, "watts", features=["busy"], only=["curved"])
+    made = fit(table, "watts", features=["busy"], only=["linear"])
     assert min(one.coverage for one in made.shifts if one.kind == "column") < 0.5
     (warning,) = scale_warnings(from_dict(to_dict(made.model)))
     assert warning in made.warnings and warning.startswith("the interval does not allow for a scaled busy")

@@ -14,7 +14,7 @@ from everywatt.models.design import automatic, design, still_rows
 from everywatt.models.features import AVERAGES_S, Feature
 from everywatt.models.form import Model
 from everywatt.models.intervals import LEVEL, Shape, map_of
-from everywatt.models.learners import Candidate, candidates, fit_form, importances, range_of
+from everywatt.models.learners import Candidate, candidates, fit_form, hedges, importances, range_of
 from everywatt.models.screening import Screened, screen
 from everywatt.models.table import Floats, Table
 from everywatt.models.validation import (
@@ -35,6 +35,7 @@ from everywatt.models.validation import (
 
 CHOICES = {"worst": KINDS, "blocks": ("time",), "loads": ("load",)}
 MOST_CHANGES = 4  # strongest columns whose change trees follow
+LEAST_TO_BEND = 60  # rows: with fewer, lines that bend follow chance
 LEAST_STUCK = 10  # rows; a column is stuck after that many, and after twice its longest standstill in training
 LEAST_GAIN = 0.05  # of the mean's error: a model that gains less has found nothing
 
@@ -73,7 +74,7 @@ def fit(
     features   the columns to use; None: all that can be used
     averages   rolling averages over 1, 5 and 15 s beside them
     choose     which folds choose the model: the worst of all, or only those of time (blocks) or of loads
-    only       names of the models to try beside the baselines; None: `mixed`, also with least squares, and plug-ins
+    only       names of the models to try (baselines always are)
     """
     if choose not in CHOICES:
         raise UsageError(f"A model cannot be chosen by '{choose}'.", cure=f"one of: {', '.join(CHOICES)}")
@@ -84,23 +85,28 @@ def fit(
     warnings = seen.warnings
     if unused:
         warnings = (*warnings, f"not used, since they do not rise with {target}: {', '.join(unused)}")
-    tried = [one for one in tried if one[0].baseline or (one[0].name in only if only else one[0].name != "curved")]
-    every = max((one[0].features for one in tried), key=len)
+    usual = ("curved", "mixed") if len(y) >= LEAST_TO_BEND else ("linear",)
+    wanted = only if only is not None else (*usual, *(one.name for one in tried if one.kind == "plugin"))
+    tried = [one for one in tried if one.name in wanted or one.baseline]
+    every = max((one.features for one in tried), key=len)
     x = design(table, every, fill, table.period_s)
     columns = {f.column: x[:, p] for p, f in enumerate(every) if f.kind == "value"}
     loads = table.loads if table.loads is not None else found_loads(table, list(columns))
     folds = folds_of(loads, columns)
-    scores: list[Score] = []
-    for family in tried:
-        tell(f"trying {family[0].name}")
-        scores += score(family, x[:, : len(family[0].features)], y, folds)
-    best = chosen_of(scores, CHOICES[choose])
+    rising = [one for one in tried if not one.baseline and one.kind != "plugin"][-1:]
+    every_score: list[Score] = []
+    for one in tried:
+        tell(f"trying {one.name}")
+        every_score += score(one, x[:, : len(one.features)], y, folds, hedges(one) if one in rising else ())
+    scores = [one for one in every_score if one.candidate in tried]
+    best = chosen_of(every_score, CHOICES[choose])
     why = no_relation(best, scores[0])
     load_names = tuple(dict.fromkeys(str(name) for name in loads))
     if why:
         return Fit(None, tuple(scores), None, None, (), warnings, load_names, table.times_s, y, why)
-    found, shape, wider = shifts(scores, y, level, CHOICES[choose])
-    looks = len(found) * sum(not one.candidate.baseline for one in scores)
+    found, shape, wider = shifts(every_score, y, level, CHOICES[choose])
+    looks = len(found) * sum(not one.candidate.baseline for one in every_score)
+    scores += [] if best in scores else [best]
     x = x[:, : len(best.candidate.features)]
     model = _finish(best, x, y, seen, target, scores, level, choose, found, shape, wider, load_names, looks)
     warnings = (*warnings, *scale_warnings(model))
@@ -137,9 +143,7 @@ def no_relation(best: Score, mean: Score) -> str:
     return ""
 
 
-def _candidates(
-    seen: Screened, target: str, averages: bool, *, asked: bool
-) -> tuple[list[tuple[Candidate, ...]], list[str]]:
+def _candidates(seen: Screened, target: str, averages: bool, *, asked: bool) -> tuple[list[Candidate], list[str]]:
     used, ratios, unused = automatic(seen.table, target, seen.names, asked=asked)
     if averages:
         used = [*used, *(Feature("mean", f.column, seconds=tau) for f in used[:8] for tau in AVERAGES_S)]

@@ -1,8 +1,9 @@
-"""The models that are tried, and the entry point for others.
+"""The models that are tried, from plain to rich, and the entry point for others.
 
 All of them are idle watts plus what each column adds, and none of them falls while a column rises: a column stands for
-use, and use costs power. `curved` adds a line that may bend for each column, and `mixed` refines `curved` by boosted
-trees, which also follow how much a column has just risen. Outside the training range both continue as `curved` does.
+use, and use costs power. `linear` adds one slope for each column, `curved` lines that may bend, and `mixed` refines
+`curved` by boosted trees, which also follow how much a column has just risen. Outside the training range all of them
+continue as `curved` does.
 
 A third-party learner is an entry point of the group `everywatt.models`: an object with `name`,
 `fit(x, y, names) -> payload` (plain JSON data) and `predict(payload, x) -> watts`. A model file names the learner and
@@ -30,9 +31,8 @@ BAND = 0.98  # of the rows: trees may differ from the curves by as much as they 
 # Ranges beyond the training range: where the worst error of ranges left out is least, if a curve flattens in its range,
 # and twice that if it shows no sign of saturation.
 SATURATES = {True: 2.0, False: 4.0}
-# Logarithms: how far least squares may be from a model that it stands in for everywhere, and above it where the
-# strongest column is above its range.
-NEAR, LIFT = 0.5, 0.2
+NEAR = (0.02, 0.05, 0.1, 0.2, 0.5)  # logarithms: how far least squares may be from a model that it stands in for
+LIFT = 0.2  # logarithm: the same where the strongest column is above its range
 MOST_RANGE = 3.0  # watts above idle: at most so many times the largest that was seen
 
 
@@ -61,27 +61,27 @@ class Candidate:
     lift: float = 0.0
 
 
-def candidates(
-    used: Sequence[Feature], watched: Sequence[Feature], changes: Sequence[Feature] = ()
-) -> list[tuple[Candidate, ...]]:
-    """Everything that can be tried, baselines first; with `mixed`, both ways to have least squares beside it.
+def hedges(candidate: Candidate) -> list[Candidate]:
+    """A model with least squares beside it, in each way that is tried."""
+    near = [replace(candidate, name=f"{candidate.name} ~ {near:.0%}", near=near) for near in NEAR]
+    return [*near, replace(candidate, name=f"{candidate.name} + line", lift=LIFT)]
+
+
+def candidates(used: Sequence[Feature], watched: Sequence[Feature], changes: Sequence[Feature] = ()) -> list[Candidate]:
+    """Everything that is tried, baselines first.
 
     `used` are the columns that watts follow, `watched` those of which only the range counts (ratios of columns),
     `changes` what only trees follow.
     """
     features = (*used, *watched)
-    mixed = Candidate("mixed", "mixed", (*features, *changes))
-    return [
-        (Candidate("mean", "mean", features, baseline=True),),
-        (Candidate("least squares", "least squares", features, baseline=True),),
-        (Candidate("curved", "curved", features),),
-        (
-            mixed,
-            replace(mixed, name="bounded least squares", near=NEAR),
-            replace(mixed, name="mixed + line", lift=LIFT),
-        ),
-        *((Candidate(name, "plugin", tuple(used)),) for name in sorted(registered(MODELS))),
+    tried = [
+        Candidate("mean", "mean", features, baseline=True),
+        Candidate("least squares", "least squares", features, baseline=True),
+        Candidate("linear", "linear", features),
+        Candidate("curved", "curved", features),
+        Candidate("mixed", "mixed", (*features, *changes)),
     ]
+    return tried + [Candidate(name, "plugin", tuple(used)) for name in sorted(registered(MODELS))]
 
 
 def learner(name: str) -> Learner:
@@ -112,7 +112,7 @@ def fit_form(candidate: Candidate, x: Floats, y: Floats, *, without: str = "") -
     split = [place for place, feature in enumerate(features) if feature.kind != "log-ratio"]
     if candidate.kind == "least squares":
         return Form("least squares", features, ranges, 0.0, *_least_squares(x, y, used))
-    idle_w, curves = _fit_curves(x[:, used], y)
+    idle_w, curves = _fit_curves(x[:, used], y, () if candidate.kind == "linear" else KNOTS)
     of = dict(zip(used, curves, strict=True))
     form = Form(
         "rising",
@@ -142,7 +142,9 @@ def range_of(values: Floats) -> Range:
     return Range(float(known.min()), float(known.max()), float(np.median(known)))
 
 
-def _fit_curves(x: Floats, y: Floats) -> tuple[float, tuple[Curve, ...]]:
+def _fit_curves(
+    x: Floats, y: Floats, knots: Sequence[float], *, relative: bool = True
+) -> tuple[float, tuple[Curve, ...]]:
     """Idle watts and a rising curve for each column, by non-negative least squares of the relative error.
 
     A column's curve is a slope over its whole range plus, for each knot, a slope below and one above it. Slopes are
@@ -154,18 +156,19 @@ def _fit_curves(x: Floats, y: Floats) -> tuple[float, tuple[Curve, ...]]:
     pieces: list[Floats] = [np.ones(len(y))]
     spans: list[tuple[int, float, float]] = []
     for place in range(x.shape[1]):
-        bends = [low[place] + share * (high[place] - low[place]) for share in KNOTS]
+        bends = [low[place] + share * (high[place] - low[place]) for share in knots]
         halves = [half for bend in bends for half in ((start[place], bend), (bend, high[place]))]
         for first, last in [(start[place], high[place]), *halves]:
             pieces.append(np.clip(x[:, place], first, last) - first)
             spans.append((place, float(first), float(last)))
     made = np.column_stack(pieces)
     size = np.maximum(np.abs(made).max(axis=0), 1e-300)
-    per = 1 + 2 * len(KNOTS)
+    weight = 1 / y if relative else np.full(len(y), 1 / np.median(y))
+    per = 1 + 2 * len(knots)
     ridge = np.array([0.0, *(RIDGE_LINE if k % per == 0 else RIDGE_BEND for k in range(len(spans)))])
     hold = np.diag(np.sqrt(ridge * len(y))) / np.median(y)
-    rows = np.vstack([made / size / y[:, None], hold])
-    wanted = np.concatenate([np.ones(len(y)), np.zeros(len(hold))])
+    rows = np.vstack([made / size * weight[:, None], hold]) if relative else made / size * weight[:, None]
+    wanted = np.concatenate([y * weight, np.zeros(len(rows) - len(y))])
     slopes = nnls(rows, wanted, maxiter=100 * rows.shape[1])[0] / size
     curves = []
     for place in range(x.shape[1]):
@@ -180,13 +183,10 @@ def _fit_curves(x: Floats, y: Floats) -> tuple[float, tuple[Curve, ...]]:
 
 def _least_squares(x: Floats, y: Floats, used: Sequence[int]) -> tuple[float, tuple[float, ...]]:
     """Idle watts and a weight for each column of x, not negative; 0 for those that are not used."""
-    nnls = library("scipy.optimize", "models").nnls
-    size = np.maximum(np.abs(x[:, used]).max(axis=0), 1e-300)
-    rows = np.column_stack([np.ones(len(y)), x[:, used] / size])
-    found = nnls(rows, y, maxiter=100 * rows.shape[1])[0]
+    idle_w, curves = _fit_curves(x[:, used], y, (), relative=False)
     weights = np.zeros(x.shape[1])
-    weights[used] = found[1:] / size
-    return float(found[0]), tuple(weights.tolist())
+    weights[used] = [curve.points[-1][1] / max(curve.points[-1][0], 1e-300) for curve in curves]
+    return idle_w, tuple(weights.tolist())
 
 
 def _central(y: Floats) -> float:

@@ -100,7 +100,8 @@ KINDS = ("time", "load", "range", "column")
 FROZEN = "frozen"
 FAULTS = ((FROZEN, 0.0), ("a quarter higher", 1.25), ("a fifth lower", 0.8))
 LEAST_ERROR = 0.1  # percent: smaller errors are alike
-ALIKE = 1.1  # times: models that are as much farther off than least squares are distinguished by their mean error
+COMPARABLE = 1.25  # times the least worst error: of models within it, least squares decides (docs/model.md)
+ALIKE = 1.05  # times: models that are as much farther off than least squares are distinguished by their mean error
 SPARED = 1.1  # times closer: what it takes to do without a column that is stuck
 HELD_BELOW = 0.02  # of the level: each fold is held by at least the level less this
 MOST_WIDER = 4.0  # times: where folds demand more, one of them has nothing in common with the others
@@ -167,13 +168,15 @@ def mape(watts: Floats, truth: Floats) -> float:
     return float(100 * np.mean(np.abs(watts - truth) / truth))
 
 
-def score(family: Sequence[Candidate], x: Floats, y: Floats, folds: Sequence[Fold]) -> list[Score]:
+def score(
+    candidate: Candidate, x: Floats, y: Floats, folds: Sequence[Fold], hedges: Sequence[Candidate] = ()
+) -> list[Score]:
     """Fit without each fold in turn and predict it; the blocks of time once more with each column at fault.
 
-    All but the first of a family are the first with least squares beside it. While a column is stuck that the first
-    then does without, so do they.
+    The `hedges` are that candidate with least squares beside it. While a column is stuck that the candidate then does
+    without, so do they.
     """
-    candidate = family[0]
+    family = (candidate, *hedges)
     held: list[list[Held]] = [[] for _ in family]
     faulty: list[dict[str, list[Held]]] = [{} for _ in family]
     spare: dict[str, list[Held]] = {}
@@ -254,8 +257,8 @@ def column_of(fault: str) -> str:
 
 
 def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = "") -> Score:
-    """Of the models that are nowhere farther off than least squares, or by the smallest factor (within ALIKE), the one
-    with the least mean error.
+    """Of the models whose worst error over all folds is within COMPARABLE of the least, those that are nowhere farther
+    off than least squares, or by the smallest factor (within ALIKE); of these the one with the least mean error.
 
     A fold of the name `but` does not count: what is said of a fold must not depend on it.
     """
@@ -270,6 +273,8 @@ def chosen_of(scores: Sequence[Score], kinds: Sequence[str] = KINDS, but: str = 
 
     squares = errors(next((one for one in scores if one.candidate.kind == "least squares"), scores[0]))
     tried = [one for one in scores if not one.candidate.baseline] or list(scores)
+    most = COMPARABLE * min(errors(one).max() for one in tried)
+    tried = [one for one in tried if errors(one).max() <= most]
     most = ALIKE * min(map(farther, tried))
     return min((one for one in tried if farther(one) <= most), key=lambda one: float(errors(one).mean()))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice(["worst", "blocks", "loads"]),
     default="worst",
     show_default=True,
-    help="Choose by the worst of all validations, or only by held-out time (blocks) or held-out loads.",
+    help="Choose by the worst error of all validations, or only by held-out time (blocks) or held-out loads.",
 )
 @click.option(
     "--level",
@@ -59,9 +59,8 @@ def command(
 
     Every model is tested where deployment differs from training: held-out stretches of time, loads (by --load COLUMN,
     by the steps of a load program, or else by groups of stretches of time with similar utilisation) and ranges of
-    columns, and columns that are stuck or scaled. The model that is farther off than least squares in none of these,
-    or by the smallest factor, is chosen. If no model is better than the mean, the answer is "no relation", nothing is
-    written, and the exit code is 3.
+    columns, and columns that are stuck or scaled. The worst of these errors selects the model. If no model is better
+    than the mean, the answer is "no relation", nothing is written, and the exit code is 3.
     """
     from everywatt.models.fitting import error_row, fit
     from everywatt.models.modelfile import dumps
