@@ -16,6 +16,7 @@ from everywatt.core.tables import Cell, Column, Quantity, Table, csv_of
 
 OUTSIDE = "outside items"
 SLOW = 3.0  # times the median runtime: a straggler
+LATE_S = 0.1  # and that much more: what starting a program may take on a busy machine
 ITEM = (
     "id=state.item.id index=state.item.index input=state.item.input size=state.item.size status=state.status "
     "attempts=attempt_count device=state.device exit_code=last.attempt.exit_code runtime_s"
@@ -260,12 +261,12 @@ class BatchFigures:
         return ", ".join(f"{titles.count(title)} × {title}" for title in dict.fromkeys(titles))
 
     def stragglers(self) -> list[ItemFigures]:
-        """Items that took three times as long as the one in the middle, the slowest first."""
+        """Items that took three times as long as the one in the middle, and 0.1 s more, the slowest first."""
         known = [(one.runtime_s, one) for one in self.items if one.runtime_s]
         if len(known) < 4:
             return []
         middle = median([seconds for seconds, _ in known])
-        slow = [(seconds, one) for seconds, one in known if seconds > SLOW * middle]
+        slow = [(seconds, one) for seconds, one in known if seconds > max(SLOW * middle, middle + LATE_S)]
         return [one for _, one in sorted(slow, key=lambda pair: -pair[0])]
 
     def unfinished(self) -> list[ItemFigures]:
